@@ -1,3 +1,5 @@
+"""The graph of classes, and the classes of names in a taxonomy."""
+
 import itertools
 
 import numpy as np
@@ -7,7 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hgld.errors import TableError
-from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
+from hgld.pipelines.hierarchy.config import TreeConfig
+from hgld.pipelines.hierarchy.names.class_graph import MATCH_COLUMNS, ClassGraph, classes_in_tree, tree_files
+from hgld.pipelines.hierarchy.names.classes import Item
+from hgld.taxonomy.graph import TaxonomyBuilder
 
 CHURCHES = {
     "Q2977": ("cathedral", ["Q16970"]),
@@ -32,7 +37,7 @@ def churches():
     return graph_of(CHURCHES)
 
 
-def test_ancestors_carry_the_least_distance_nearest_first(churches):
+def test_ancestors_have_their_smallest_distance_nearest_first(churches):
     assert list(churches.ancestors("Q23413").items()) == [("Q41176", 1), ("Q57821", 1), ("Q811979", 2), ("Q35120", 3)]
     assert churches.ancestors("Q35120") == {}
     assert churches.ancestors("Q1") == {}
@@ -40,7 +45,7 @@ def test_ancestors_carry_the_least_distance_nearest_first(churches):
     assert churches.label("Q1") is None
 
 
-def test_rows_are_near_where_ancestors_are_shared(churches):
+def test_rows_of_classes_with_common_ancestors_are_similar(churches):
     names = [["Q2977"], ["Q16970"], ["Q23413"], ["Q8502"], ["Q999999"], []]
     rows = churches.rows(names)
     alike = rows @ rows.T
@@ -59,7 +64,7 @@ ids = st.integers(0, 9).map(lambda n: f"Q{n}")
     parents=st.dictionaries(ids, st.lists(ids, max_size=3), min_size=1),
     members=st.lists(st.lists(ids, max_size=3), min_size=1, max_size=6),
 )
-def test_any_graph_cycles_included_agrees_with_the_plain_reading(parents, members):
+def test_paths_and_rows_of_any_graph_match_their_definitions(parents, members):
     graph = ClassGraph({}, parents)
     for class_id in graph.ids:
         for ancestor, distance in graph.ancestors(class_id).items():
@@ -77,7 +82,7 @@ def test_any_graph_cycles_included_agrees_with_the_plain_reading(parents, member
         assert rows[i] @ rows[j] == pytest.approx(expected, abs=1e-5)
 
 
-def test_read_takes_the_scrapes_table_and_refuses_others(tmp_path):
+def test_class_graph_reads_only_tables_of_a_scrape(tmp_path):
     path = tmp_path / "classes.parquet"
     schema = {"class_id": pl.String, "label": pl.String, "language": pl.String, "parents": pl.List(pl.String)}
     rows = [("Q2977", "cathedral", "en", ["Q16970"]), ("Q16970", "church building", "en", None)]
@@ -93,3 +98,83 @@ def test_read_takes_the_scrapes_table_and_refuses_others(tmp_path):
     path.write_text("no parquet")
     with pytest.raises(TableError, match="not a readable parquet"):
         ClassGraph.read(path)
+
+
+LINKS = [
+    ("n1", "container ship", "ship"),
+    ("n2", "crane", "bird"),
+    ("n3", "crane", "machine"),
+    ("ship", "ship", "vehicle"),
+    ("bird", "bird", "animal"),
+    ("machine", "machine", "thing"),
+    ("vehicle", "vehicle", "machine"),
+    ("vehicle", "vehicle", "cargo"),
+]
+
+
+def tree(*, by_usage=False):
+    made = TaxonomyBuilder("tree.csv", "edge-list")
+    for line, (child, name, parent) in enumerate(LINKS, 1):
+        made.link(child, parent, line)
+        made.describe(child, name)
+    made.call("box boat", "n1")
+    made.call("bird", "n2")  # a further name, which is also the name of another class
+    made.call("Crane", "n3")
+    made.call("crane", "n2")
+    return made.finish(by_usage=by_usage)
+
+
+def items(*names, ids=()):
+    given = [*ids, *names[len(ids) :]]
+    return [Item(line, id_, name) for line, (id_, name) in enumerate(zip(given, names, strict=True), 1)]
+
+
+def found(names, taxonomy=None):
+    return classes_in_tree(taxonomy or tree(), names)
+
+
+def test_names_match_classes_by_id_name_or_unique_synonym():
+    listed = items("Crane", "Container_Ship", "box  boat", "BIRD", "crane", "zebra", ids=["n3"])
+    known = found(listed)
+    assert known.of == {"Container_Ship": "n1", "box  boat": "n1", "BIRD": "bird", "n3": "n3"}
+    assert list(known.how.values()) == [
+        *("by id", "by name", "by a further name", "by name"),
+        *("several-meanings", "not-in-tree"),
+    ]
+    assert known.statuses == {}
+    assert known.notes[0].endswith("has classes for 4 of 6 names.")
+    assert known.notes[1:] == ("not in the tree: zebra.", "of several classes in the tree: crane.")
+    table = known.matches(listed)
+    assert table.schema == MATCH_COLUMNS
+    assert table.filter(pl.col("class_id").is_null())["name"].to_list() == ["crane", "zebra"]
+
+
+def test_name_with_items_of_different_classes_has_no_class():
+    known = found(items("crane", "crane", "ship", ids=["n2", "n3"]))
+    assert known.of == {"ship": "ship"}
+    assert known.how == {"n2": "several-meanings", "n3": "several-meanings", "ship": "by name"}
+
+
+def test_graph_holds_matched_classes_and_their_ancestors(tmp_path):
+    known = found(items("container ship"))
+    known.graph.write_parquet(tmp_path / "classes.parquet")
+    graph = ClassGraph.read(tmp_path / "classes.parquet")
+    assert graph.ancestors("n1") == {"ship": 1, "vehicle": 2, "cargo": 3, "machine": 3, "thing": 4}
+    assert graph.label("n1") == "container ship"
+    assert "animal" not in graph
+
+
+def test_items_without_group_get_a_status_if_the_tree_gives_levels():
+    listed = items("container ship", "ship", "bird", "zebra")
+    known = classes_in_tree(tree(), listed, group_of={"n1", "ship"}, rules={"cut": "root:1"})
+    assert known.statuses == {"zebra": "not-in-tree", "bird": "no-class-above"}
+    assert known.key["cut"] == "root:1"
+
+
+def test_tree_files_are_found_for_the_provenance(tmp_path):
+    (tmp_path / "data.noun").touch()
+    (tmp_path / "index.noun").touch()
+    (tmp_path / "other").touch()
+    assert [file.name for file in tree_files(TreeConfig(tmp_path))] == ["data.noun", "index.noun"]
+    assert tree_files(TreeConfig(tmp_path / "other")) == [tmp_path / "other"]
+    assert tree_files(TreeConfig(tmp_path / "none")) == tree_files(TreeConfig()) == []

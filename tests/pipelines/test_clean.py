@@ -1,12 +1,17 @@
+"""The clean stage and its rules for names."""
+
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-from hypothesis import HealthCheck, given, settings
+import pytest
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from hgld.pipelines.hierarchy.config import BuildConfig, CleanConfig
 from hgld.pipelines.hierarchy.names import clean
+from hgld.pipelines.hierarchy.names.clean import NameRules, name_key
 from hgld.pipelines.hierarchy.names.landmark_tables import CLASSES, DROPPED, SCRAPED
 from hgld.pipelines.stage import StageResult, StageRun, run_stage, silent
 
@@ -54,7 +59,7 @@ def found(i, *names, split="train"):
     return (split, i, "found", pairs)
 
 
-def test_tables_are_those_of_the_documentation(tmp_path):
+def test_clean_tables_have_the_documented_columns(tmp_path):
     stage = cleaned(
         tmp_path,
         [
@@ -91,7 +96,7 @@ def test_tables_are_those_of_the_documentation(tmp_path):
     assert read(stage, "dropped.parquet").columns == ["split", "landmark_id", "category", "reason", "detail"]
 
 
-def test_everything_left_out_has_a_reason(tmp_path):
+def test_every_excluded_landmark_has_a_reason(tmp_path):
     stage = cleaned(
         tmp_path,
         [
@@ -132,14 +137,14 @@ SEVERAL = [
 ]
 
 
-def test_policies_for_several_names(tmp_path):
+def test_policies_for_landmarks_with_several_names(tmp_path):
     singles = {3: "tourist attraction", 4: "building", 5: "building"}
     assert kept_names(cleaned(tmp_path, SEVERAL)) == singles
     stage = cleaned(tmp_path, SEVERAL, "most-common")
     assert kept_names(stage) == singles | {1: "building", 2: "cathedral", 6: "gate"}  # a tie: by the alphabet
 
 
-def test_own_figures_stand_beside_the_published_ones(tmp_path):
+def test_details_hold_own_and_published_figures(tmp_path):
     rows = [
         found(1, "castle"),
         found(2, "castle", "museum"),
@@ -161,7 +166,7 @@ def test_own_figures_stand_beside_the_published_ones(tmp_path):
     assert outcome.counts["kept (train)"] == 1
 
 
-def test_same_input_gives_the_same_bytes_in_any_order(tmp_path):
+def test_clean_output_does_not_depend_on_row_order(tmp_path):
     first = cleaned(tmp_path / "a", SEVERAL, "most-common")
     again = cleaned(tmp_path / "b", SEVERAL[::-1], "most-common")
     assert first.record["outputs"] == again.record["outputs"]
@@ -179,7 +184,7 @@ landmarks = st.lists(st.lists(st.tuples(spellings, classes), max_size=4), min_si
 
 @settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names=landmarks, several=st.sampled_from(["drop", "most-common"]))
-def test_every_landmark_is_kept_once_or_dropped_once(tmp_path_factory, names, several):
+def test_every_landmark_is_kept_or_dropped_once(tmp_path_factory, names, several):
     root = tmp_path_factory.mktemp("clean")
     rows = [found(i, *given_names) for i, given_names in enumerate(names)] + [found(99, "museum")]
     stage = cleaned(root, rows, several)
@@ -193,3 +198,102 @@ def test_every_landmark_is_kept_once_or_dropped_once(tmp_path_factory, names, se
     # cleaning what was cleaned changes nothing
     again = cleaned(root / "again", [found(i, name) for i, name in kept.items()], several)
     assert kept_names(again) == kept
+
+
+RULES = NameRules.read()
+
+
+@pytest.mark.parametrize(
+    ("raw", "canonical"),
+    [
+        ("church building (1172-1954)", "church building"),
+        ("church building (1172–1954)", "church building"),
+        ("fort (19th century)", "fort"),
+        ("railway station (closed in 1964)", "railway station"),
+        ("library building (University of Washington Libraries)", "library building"),
+        ("town hall (in Germany)", "town hall"),
+        ("city gate (of the Old Town (Prague))", "city gate"),
+        ("寺院（日本）", "寺院"),
+        ("замок (Киев)", "замок"),
+        ("county hall (", "county hall"),
+        ("county hall (Washing", "county hall"),
+        ("county hall)", "county hall"),
+        ("arch ()", "arch"),
+        ("  urban \t\u00a0 park\n", "urban park"),
+        ("king’s palace", "king's palace"),
+        ("cafe\u0301", "café"),
+        ("light\u00adhouse\u200b", "lighthouse"),
+        ("bridge, ", "bridge"),
+        ("run‑of‑river hydroelectricity", "run-of-river hydroelectricity"),
+        # what stays
+        ("US Wilderness Area", "US Wilderness Area"),
+        ("Washington state park", "Washington state park"),
+        ("tower (chess)", "tower (chess)"),
+        ("башня (здание)", "башня (здание)"),
+        ("former railway station", "former railway station"),
+        ("<script>alert(1)</script>", "<script>alert(1)</script>"),
+        ("Japanese castle & moat", "Japanese castle & moat"),
+        # nothing left
+        ("(1889)", ""),
+        (" ,;", ""),
+        ("x" * 251, ""),
+    ],
+)
+def test_canonical_spellings(raw, canonical):
+    assert RULES.canonical(raw) == canonical
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Wikimedia category",
+        "wikimedia disambiguation page",
+        "Wikimedia list article",
+        "list page",
+        "List of castles in Wales",
+        "Q123456",
+        "human",
+        "family name",
+        "1889",
+        "taxon",
+    ],
+)
+def test_irrelevant_names_are_recognised(name):
+    assert RULES.irrelevance(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["list building", "human settlement", "enlisted club", "Q-shaped tower", "tourist attraction"]
+)
+def test_relevant_names_that_resemble_irrelevant_ones_are_kept(name):
+    assert RULES.irrelevance(name) is None
+
+
+def test_irrelevant_classes_are_recognised_in_any_language():
+    assert RULES.irrelevance("Wikimedia-Kategorie", "Q4167836") == RULES.irrelevance("Wikimedia category")
+    assert RULES.irrelevance("Kategorie", "Q41176") is None
+
+
+fragments = st.sampled_from(
+    ["church", "Turm", " ", "(", ")", "1889", "(1172-1954)", "(Rome)", "（", "’", "–", "\u0301", ",", "a"]
+)
+texts = st.one_of(st.text(max_size=40), st.lists(fragments, max_size=14).map("".join))
+
+
+@given(texts)
+@example("e(1889)\u0301")
+@example("(1889(1889(1889)))")
+@example("(" * 250)
+def test_canonical_spelling_is_idempotent(raw):
+    name = RULES.canonical(raw)
+    assert RULES.canonical(name) == name
+    assert name == unicodedata.normalize("NFC", name) == name.strip()
+    assert "  " not in name
+    assert name_key(name) == name_key(name.upper().lower()) or not name.isascii()
+
+
+@given(texts)
+def test_plain_words_stay_unchanged(raw):
+    """A name of plain words and single spaces is left as it is."""
+    words = "".join(c if c.isalnum() and c.isascii() else " " for c in raw).split()
+    assert RULES.canonical(" ".join(words)) == " ".join(words)

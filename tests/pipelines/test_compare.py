@@ -26,6 +26,7 @@ def summary(comparison: Comparison) -> str:
 
 
 GLDV2 = ("landmark_id", "category", "supercategory", "hierarchical_label", "natural_or_human_made")
+BARE = ("landmark_id", "label")
 ROWS_A = [
     (1, "c", "church building", "religious building", "human-made"),
     (2, "c", "cathedral", "religious building", "human-made"),
@@ -61,21 +62,22 @@ def compared(folder: Path, a, b, header_a=GLDV2, header_b=GLDV2) -> Comparison:
 labels = st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("wxyz")), min_size=1, max_size=12)
 
 
-def test_measures_of_a_worked_example(tmp_path: Path):
-    header = ("landmark_id", "label")
-    found = compared(tmp_path, enumerate("xxyz"), enumerate("ppqq"), header, header).finest.items
-    assert (found.items, found.groups_a, found.groups_b) == (4, 3, 2)
+def test_measures_match_a_worked_example(tmp_path):
+    found = compared(tmp_path, enumerate("xxyz"), enumerate("ppqq"), BARE, BARE).finest
+    assert (found.items.items, found.items.groups_a, found.items.groups_b) == (4, 3, 2)
     # pairs together: 1 in A, 2 in B, 1 in both, 1/3 by chance; entropies 1.5 ln 2 and ln 2, of both 1.5 ln 2
-    assert found.ari == pytest.approx((1 - 1 / 3) / (1.5 - 1 / 3))
-    assert (found.nmi, found.homogeneity, found.completeness) == pytest.approx((1 / 1.25, 1.0, 1 / 1.5))
-    assert found.ami < found.nmi
+    assert found.items.ari == pytest.approx((1 - 1 / 3) / (1.5 - 1 / 3))
+    measured = (found.items.nmi, found.items.homogeneity, found.items.completeness)
+    assert measured == pytest.approx((1 / 1.25, 1.0, 1 / 1.5))
+    assert found.items.ami < found.items.nmi
+    assert [(c.a, c.b, c.items) for c in found.confusion] == [("x", "p", 2), ("y", "q", 1), ("z", "q", 1)]
 
 
 @given(labels)
-def test_swapping_the_files_swaps_the_sides(tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[str, str]]):
-    folder, header = tmp_path_factory.mktemp("c"), ("landmark_id", "label")
-    a = write(folder / "a.csv", [(i, x) for i, (x, _) in enumerate(pairs)], header)
-    b = write(folder / "b.csv", [(i, y) for i, (_, y) in enumerate(pairs)], header)
+def test_swapped_files_swap_the_sides(tmp_path_factory, pairs):
+    folder = tmp_path_factory.mktemp("c")
+    a = write(folder / "a.csv", [(i, x) for i, (x, _) in enumerate(pairs)], BARE)
+    b = write(folder / "b.csv", [(i, y) for i, (_, y) in enumerate(pairs)], BARE)
     one, other = compare(a, b), compare(b, a)
     ab, ba = one.finest, other.finest
     assert (one.a, one.b) == (other.b, other.a)
@@ -85,36 +87,26 @@ def test_swapping_the_files_swaps_the_sides(tmp_path_factory: pytest.TempPathFac
     assert one.ancestors.precision == other.ancestors.recall
 
 
-# -- over all levels ----------------------------------------------------------------------------------------------
-
 leaves = st.lists(
     st.tuples(*[st.none() | st.sampled_from(letters) for letters in ("pqr", "xy", "pqs", "xz")]), min_size=1, max_size=9
 )
 
 
-def slow_ancestors(a: list, b: list) -> tuple:
-    """Precision, recall, F1 of sets of (level, label), from the definition; None where nothing is to be divided."""
-    sets = [[{(i, x) for i, x in enumerate(labels) if x is not None} for labels in side] for side in (a, b)]
-    common = sum(len(one & other) for one, other in zip(*sets, strict=True))
-    sizes = [sum(map(len, side)) for side in sets]
-    precision, recall = (common / size if size else None for size in sizes)
-    if precision is None or recall is None or precision + recall == 0:
-        return precision, recall, 0.0 if sum(sizes) else None
-    return precision, recall, 2 * precision * recall / (precision + recall)
-
-
 @given(leaves)
-def test_hierarchical_precision_and_recall_equal_their_slow_twins(rows: list[tuple]):
-    a, b = [row[:2] for row in rows], [row[2:] for row in rows]
-    series = [[pl.Series([row[i] for row in side], dtype=pl.String) for i in range(2)] for side in (a, b)]
+def test_hierarchical_precision_and_recall_match_the_definition(rows):
+    sides = [row[:2] for row in rows], [row[2:] for row in rows]
+    series = [[pl.Series([row[i] for row in side], dtype=pl.String) for i in range(2)] for side in sides]
     found = ancestor_agreement(*series)
-    assert (found.precision, found.recall, found.f1) == pytest.approx(slow_ancestors(a, b))
+    sets = [{(n, i, x) for n, row in enumerate(side) for i, x in enumerate(row) if x is not None} for side in sides]
+    common, sizes = len(sets[0] & sets[1]), [len(each) for each in sets]
+    assert (found.precision, found.recall) == tuple(common / size if size else None for size in sizes)
+    assert found.f1 == (pytest.approx(2 * common / sum(sizes)) if sum(sizes) else None)
 
 
 # -- what it reports ----------------------------------------------------------------------------------------------
 
 
-def test_coverage_both_ways_and_what_is_excluded(tmp_path: Path):
+def test_coverage_counts_items_of_both_tables(tmp_path):
     found = compared(tmp_path, [*ROWS_A, ROWS_A[0]], ROWS_B)
     assert found.joined_on == ("landmark_id",)
     a, b = found.a, found.b
@@ -127,37 +119,19 @@ def test_coverage_both_ways_and_what_is_excluded(tmp_path: Path):
     assert json.loads(json.dumps(found.to_dict()))["levels"][0]["items"]["ari"] == 1
 
 
-def test_the_confusion_has_every_pair_of_groups(tmp_path: Path):
-    a = [(i, "x" if i < 6 else "y") for i in range(10)]
-    b = [(i, "p" if i < 4 else "q") for i in range(10)]
-    header = ("landmark_id", "label")
-    found = compared(tmp_path, a, b, header, header)
-    assert [(c.a, c.b, c.items) for c in found.finest.confusion] == [("x", "p", 4), ("y", "q", 4), ("x", "q", 2)]
-
-
-def test_distinct_names_go_with_most_of_their_landmarks(tmp_path: Path):
-    a = [
-        (1, "c", "Lake ", "water", ""),
-        (2, "c", "lake", "water", ""),
-        (3, "c", "LAKE", "dam", ""),
-        (4, "c", "dam", "dam", ""),
-        (5, "c", "", "dam", ""),
-    ]
+def test_names_are_in_the_group_of_most_of_their_landmarks(tmp_path):
+    named = [("Lake ", "water"), ("lake", "water"), ("LAKE", "dam"), ("dam", "dam"), ("", "dam")]
+    a = [(i, "c", name, group, "") for i, (name, group) in enumerate(named, 1)]
     b = [(i, "c", "other", "one" if i < 4 else "two", "") for i in range(1, 6)]
-    found = compared(tmp_path, a, b)
-    assert found.finest.names is not None
-    assert (found.finest.names.items, found.finest.names.ari, found.finest.items.items) == (2, 1.0, 5)
+    found = compared(tmp_path, a, b).finest
+    assert (found.names.items, found.names.ari, found.items.items) == (2, 1.0, 5)
     header = ("landmark_id", "hierarchical_label")
-    a = [(row[0], row[3]) for row in ROWS_A]
-    found = compared(tmp_path, a, ROWS_B, header, GLDV2)
-    assert found.finest.names is not None
-    assert found.finest.names.items == 4
-    b = [(row[0], row[3]) for row in ROWS_B]
-    found = compared(tmp_path, a, b, header, header)
-    assert found.finest.names is None
+    bare = [[(row[0], row[3]) for row in rows] for rows in (ROWS_A, ROWS_B)]
+    assert compared(tmp_path, bare[0], ROWS_B, header).finest.names.items == 4
+    assert compared(tmp_path, *bare, header, header).finest.names is None
 
 
-def test_split_and_id_make_a_landmark_where_both_files_have_splits(tmp_path: Path):
+def test_items_are_joined_on_split_and_id_if_both_tables_have_splits(tmp_path):
     header = ("split", "landmark_id", "label")
     a = [("train", 1, "x"), ("index", 1, "y"), ("train", 2, "x")]
     b = [("train", 1, "p"), ("index", 1, "q"), ("index", 2, "q")]
@@ -169,7 +143,7 @@ def test_split_and_id_make_a_landmark_where_both_files_have_splits(tmp_path: Pat
         compared(tmp_path, a, [(1, "p")], header, header[1:])
 
 
-def test_parquet_and_csv_say_the_same(tmp_path: Path):
+def test_parquet_and_csv_give_the_same_comparison(tmp_path):
     table = pl.DataFrame(ROWS_A, schema=list(GLDV2), orient="row")
     table.write_parquet(tmp_path / "a.parquet")
     b = write(tmp_path / "b.csv", ROWS_B)
@@ -179,29 +153,26 @@ def test_parquet_and_csv_say_the_same(tmp_path: Path):
     assert from_parquet == from_csv
 
 
-def test_the_summary_says_what_it_took_and_what_agrees(tmp_path: Path):
+def test_summary_states_columns_measures_and_confusions(tmp_path):
     text = summary(compared(tmp_path, ROWS_A, ROWS_B))
     assert "Items are joined on landmark_id. Levels compared: hierarchical_label; natural_or_human_made (paired" in text
     rows = {" ".join(line.split()) for line in text.splitlines()}
     assert "hierarchical_label items 4 2 2 1.000 1.000 1.000 1.000 1.000" in rows
-    assert "natural_or_human_made 0.800 0.615" in rows
-    assert "labels 0.400 0.400 0.400" in rows
+    assert {"natural_or_human_made 0.800 0.615", "labels 0.400 0.400 0.400"} <= rows
     assert text.endswith("None.\n")
-    header = ("landmark_id", "label")
     a = [(i, f"g{i % 50}" if i else "a\nb " + "z" * 60) for i in range(600)]
-    text = summary(compared(tmp_path, a, [(i, f"h_{i % 7}") for i in range(600)], header, header))
+    text = summary(compared(tmp_path, a, [(i, f"h_{i % 7}") for i in range(600)], BARE, BARE))
     assert len([line for line in text[text.index("Largest") :].splitlines() if " h_" in line]) == 10
     assert "items: --json." in text
     assert "z" * 60 not in text
-    rows = ["x"] * 3 + ["y"] * 3
-    alike = summary(compared(tmp_path, enumerate(rows), enumerate("xyyxxy"), header, header))
-    assert alike.endswith("None.\n")  # labels called alike are no confusion
+    equal = summary(compared(tmp_path, enumerate("xxxyyy"), enumerate("xyyxxy"), BARE, BARE))
+    assert equal.endswith("None.\n"), "cells with equal labels are no confusion"
 
 
 # -- which columns are taken --------------------------------------------------------------------------------------
 
 
-def test_levels_without_a_common_name_are_paired_by_order(tmp_path: Path):
+def test_levels_without_common_names_are_paired_by_order(tmp_path):
     rows = [(1, "a", "apple", "Fruit", "Food"), (2, "b", "pear", "Fruit", "Food"), (3, "c", "oat", "Grain", "Food")]
     rows += [(4, "d", "bolt", "Metal", "Things")]
     header = ("id", "name", "item", "kind", "domain")
@@ -212,47 +183,40 @@ def test_levels_without_a_common_name_are_paired_by_order(tmp_path: Path):
     assert [(level.a, level.b) for level in found.levels] == [("item", "fine"), ("kind", "mid"), ("domain", "top")]
 
 
-def test_levels_left_over_are_said(tmp_path: Path):
+def test_only_levels_of_both_tables_are_compared_without_copies_of_the_name(tmp_path):
     rows = [(1, "x", "p", "s"), (2, "y", "q", "s"), (3, "y", "q", "t")]
-    header = ("id", "kind", "family", "realm")
-    found = compared(tmp_path, rows, [row[:3] for row in rows], header, ("id", "kind", "sort"))
+    found = compared(
+        tmp_path, rows, [row[:3] for row in rows], ("id", "kind", "family", "realm"), ("id", "kind", "sort")
+    )
     assert ([level.b for level in found.levels], found.paired_by) == (["kind"], "name")
     assert (found.a.not_compared, found.b.not_compared) == (("family", "realm"), ("sort",))
     assert "Not compared, only in A: family, realm." in " ".join(summary(found).split())
+    rows, header = [("1", "oak", "oak", "tree"), ("2", "cod", "cod", "fish")], ("id", "name", "item", "group")
+    assert [level.a for level in compared(tmp_path, rows, rows, header, header).levels] == ["group"]
 
 
-def test_a_level_that_repeats_the_name_is_the_items(tmp_path: Path):
-    rows = [("1", "oak", "oak", "tree"), ("2", "elm", "elm", "tree"), ("3", "cod", "cod", "fish")]
-    found = compared(tmp_path, rows, rows, ("id", "name", "item", "group"), ("id", "name", "item", "group"))
-    assert [level.a for level in found.levels] == ["group"]
-
-
-def test_names_are_the_items_where_no_id_is_common(tmp_path: Path):
+def test_tables_without_common_id_are_joined_on_names(tmp_path):
     a = [(i, "c", name, group, "") for i, (name, group) in enumerate([("Lake ", "w"), ("lake", "w"), ("dam", "d")])]
     found = compared(tmp_path, a, [("lake", "water"), ("Dam", "built"), ("bay", "water")], GLDV2, ("name", "group"))
     assert (found.joined_on, found.finest.items.items, found.finest.names) == (("supercategory",), 2, None)
     assert found.finest.items.ari == 1.0
 
 
-def write_build(folder: Path, splits: dict) -> Path:
-    folder.mkdir()
-    for split, rows in splits.items():
-        write(folder / f"{split}_label_to_hierarchical.csv", rows)
-    return folder
-
-
-def test_the_folder_of_a_build_is_all_its_label_files(tmp_path: Path):
-    build = write_build(tmp_path / "build", {"train": ROWS_A, "index": ROWS_A[:2]})
+def test_folder_of_a_build_means_all_its_label_files(tmp_path):
+    build = tmp_path / "build"
+    build.mkdir()
+    for split, rows in {"train": ROWS_A, "index": ROWS_A[:2]}.items():
+        write(build / f"{split}_label_to_hierarchical.csv", rows)
     found = compare(build, build)
     assert (found.joined_on, found.a.items) == (("split", "landmark_id"), 9)
     assert found.a.files == ("index_label_to_hierarchical.csv", "train_label_to_hierarchical.csv")
-    one = compare(build, build / "train_label_to_hierarchical.csv")  # its name states the split
+    one = compare(build, build / "train_label_to_hierarchical.csv")  # the file name states the split
     assert (one.joined_on, one.b.items, one.b.shared) == (("split", "landmark_id"), 7, 6)
     with pytest.raises(TableError, match=r"1 occurs in the splits index and train"):
         compare(build, write(tmp_path / "b.csv", ROWS_B))
 
 
-def test_a_tree_is_read_as_its_finest_classes(tmp_path: Path):
+def test_hierarchy_file_is_read_as_its_finest_classes(tmp_path):
     landmarks = {
         "landmark": [f"train/{row[0]} Some place" for row in ROWS_A],
         "hierarchical_label": [row[3] for row in ROWS_A],
@@ -295,24 +259,22 @@ def test_a_tree_is_read_as_its_finest_classes(tmp_path: Path):
         ),
         (b"landmark_id,label\n1,x\nseven,y\n", "line 3: landmark_id is 'seven'; expected a whole number"),
         (b"landmark_id,label\n,x\n", "line 2: landmark_id is ''"),
-        (b"landmark_id,label\n99999999999999999999,x\n", "expected a whole number"),
         (
             b"landmark_id,label\n1,x\n2,z\n1,y\n",
             "landmark_id 1 has different cells in line 2 and line 4; expected one row per item",
         ),
-        (b"landmark_id,label,supercategory\n1,x,a\n1,x,b\n", "landmark_id 1 has different cells in line 2 and line 3"),
         (b"landmark_id,label\n1,unclassified\n", "1 items in common by landmark_id, none of which both label"),
         (b"landmark_id,label\n8,x\n", "0 items in common.*They begin with 8 in the one and 1, 2, 3 in the other"),
     ],
 )
-def test_bad_csvs_are_named(tmp_path: Path, content: bytes, message: str):
+def test_invalid_csvs_are_refused_with_line_and_column(tmp_path, content, message):
     (tmp_path / "a.csv").write_bytes(content)
     with pytest.raises(TableError, match=message) as caught:
         compare(tmp_path / "a.csv", write(tmp_path / "b.csv", ROWS_B))
     assert str(tmp_path / "a.csv") in str(caught.value)
 
 
-def test_files_that_are_no_tables(tmp_path: Path):
+def test_unreadable_files_are_refused(tmp_path):
     b = write(tmp_path / "b.csv", ROWS_B)
     with pytest.raises(TableError, match=r"none.csv cannot be read \(No such file"):
         compare(tmp_path / "none.csv", b)
@@ -325,6 +287,3 @@ def test_files_that_are_no_tables(tmp_path: Path):
     pl.DataFrame({"landmark_id": [1], "label": [["x"]]}).write_parquet(tmp_path / "a.parquet")
     with pytest.raises(TableError, match=r"a.parquet: not a readable parquet file of numbers and text"):
         compare(tmp_path / "a.parquet", b)
-
-
-# -- real data ----------------------------------------------------------------------------------------------------

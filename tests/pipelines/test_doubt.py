@@ -31,7 +31,7 @@ def tidy() -> tuple[np.ndarray, np.ndarray, list[str]]:
     return rows_of(names, groups), groups, names
 
 
-def test_a_name_among_strangers_is_doubted_most(tidy):
+def test_misplaced_name_has_the_highest_error_probability(tidy):
     rows, groups, names = tidy
     placed = groups.copy()
     placed[0] = 1  # "lake" among the bridges
@@ -53,7 +53,7 @@ def test_a_name_among_strangers_is_doubted_most(tidy):
     ids=["one name", "groups of one", "one group", "no letters", "no text", "four scripts"],
 )
 @pytest.mark.parametrize("empty", [False, True], ids=["rows", "zero rows"])
-def test_odd_names_have_honest_values(names, groups, empty):
+def test_probabilities_of_unusual_names_are_in_range(names, groups, empty):
     groups = np.array(groups)
     rows = np.zeros((len(names), 8), dtype=np.float32) if empty else rows_of([n or " " for n in names], groups)
     labels = ["" if g else "lake" for g in range(groups.max() + 1)]
@@ -63,7 +63,7 @@ def test_odd_names_have_honest_values(names, groups, empty):
         assert ((wrong >= np.float32(doubt.LEAST)) & (wrong <= np.float32(doubt.MOST))).all()
 
 
-def test_a_name_in_its_own_words_is_less_doubted_in_given_groups(tidy):
+def test_name_with_words_of_its_predefined_group_is_less_doubtful(tidy):
     rows, groups, names = tidy
     said = [doubt.Given(labels, np.full(8, 0.5)) for labels in (["lake", "bridge"], ["water", "way"], ["lake", ""])]
     named, unnamed, outside = (doubt.wrong_probabilities(rows, groups, names, given=into) for into in said)
@@ -71,7 +71,7 @@ def test_a_name_in_its_own_words_is_less_doubted_in_given_groups(tidy):
     assert (outside[4:] != unnamed[4:]).all(), "what fits no group has a level of its own"
 
 
-def test_the_coefficients_say_what_they_were_fitted_on():
+def test_coefficients_state_the_data_of_their_fit():
     stated = yaml.safe_load(doubt.MODEL.read_text())
     assert stated["schema_version"] == 1
     assert {"sets", "encoders", "versions", "penalty"} <= set(stated["about"])
@@ -87,14 +87,14 @@ CHANCES = st.lists(st.floats(0.001, 0.999), min_size=1, max_size=40).map(np.arra
 
 
 @given(CHANCES, st.randoms(use_true_random=False))
-def test_the_interval_holds_the_mean_and_what_is_possible(wrong, random):
+def test_interval_contains_the_mean_and_is_in_range(wrong, random):
     weights = np.array([random.randint(1, 9) for _ in wrong], dtype=float)
     groups = np.array([random.randint(0, 3) for _ in wrong])
     found = doubt.still_wrong(wrong, SPREADS, weights=weights, groups=groups)
     assert 0 <= found.low <= found.mean <= found.high <= weights.sum()
 
 
-def test_the_interval_is_that_of_draws():
+def test_interval_matches_simulated_draws():
     """The reference implementation draws levels of the set and of its groups, then every name."""
     rng = np.random.default_rng(0)
     wrong, groups = rng.uniform(0.05, 0.8, 300), rng.integers(0, 12, 300)

@@ -20,6 +20,7 @@ from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig
 from hgld.pipelines.hierarchy.encoders import embed, registry
 from hgld.pipelines.hierarchy.encoders.pretrained import TEMPLATES, ClipEncoder, SbertEncoder
 from hgld.pipelines.hierarchy.encoders.registry import VARIABLE, local_encoder, make_encoder
+from hgld.pipelines.hierarchy.unit_rows import unit
 from hgld.pipelines.stage import StageRun, silent
 
 TINY = {
@@ -46,7 +47,7 @@ def clip(checkpoint: Path, **options: object) -> ClipEncoder:
     return ClipEncoder(f"hgld-tiny/{checkpoint}", device="cpu", **options)  # pyright: ignore[reportArgumentType]
 
 
-def test_clip_averages_normalised_prompts(tiny: Path) -> None:
+def test_clip_averages_normalised_prompts(tiny):
     encoder = clip(tiny)
     rows = encoder.encode(["lake"])
     model: Any = open_clip.create_model("hgld-tiny", pretrained=str(tiny)).eval()
@@ -59,7 +60,7 @@ def test_clip_averages_normalised_prompts(tiny: Path) -> None:
     assert rows.shape[1] == encoder.dim == 16
 
 
-def test_clip_gives_a_name_the_same_row_in_any_batch(tiny: Path) -> None:
+def test_clip_rows_do_not_depend_on_the_batch(tiny):
     names = ["lake", "bridge", "church building", "名前", "a " * 300]
     told: list[int] = []
     small = clip(tiny, batch_size=1).encode(names, lambda task, done, total: told.append(done))
@@ -68,7 +69,7 @@ def test_clip_gives_a_name_the_same_row_in_any_batch(tiny: Path) -> None:
     assert told == [1, 2, 3, 4, 5]
 
 
-def test_clip_key_follows_model_templates_and_the_files_content(tiny: Path, tmp_path: Path) -> None:
+def test_clip_key_depends_on_model_templates_and_file_content(tiny, tmp_path):
     elsewhere = tmp_path / "moved.safetensors"
     elsewhere.write_bytes(tiny.read_bytes())
     changed = tmp_path / "changed.safetensors"
@@ -85,30 +86,19 @@ class _Bomb:
         return os.mkdir, ("exploded",)
 
 
-def test_clip_runs_no_pickled_code(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clip_refuses_damaged_checkpoints_and_pickled_code(tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({"state_dict": _Bomb()}, tmp_path / "bomb.pt")
     (tmp_path / "raw.pt").write_bytes(pickle.dumps(_Bomb(), protocol=2))
-    for file in ("bomb.pt", "raw.pt"):
-        with pytest.raises(MissingResourceError, match="pickled code is never run"):
+    for name, content in {"empty.pt": b"", "zeros.safetensors": b"\x00" * 100, "json.safetensors": b"{}"}.items():
+        (tmp_path / name).write_bytes(content)
+    for file in ("bomb.pt", "raw.pt", "empty.pt", "zeros.safetensors", "json.safetensors"):
+        with pytest.raises(MissingResourceError, match=f"{file}.*pickled code is never run"):
             clip(tmp_path / file).encode(["lake"])
     assert not (tmp_path / "exploded").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"\x00" * 100, b"{}"])
-@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
-def test_clip_says_what_is_wrong_with_a_damaged_checkpoint(
-    tiny: Path, tmp_path: Path, content: bytes, suffix: str
-) -> None:
-    damaged = tmp_path / f"damaged{suffix}"
-    damaged.write_bytes(content)
-    with pytest.raises(MissingResourceError, match="damaged"):
-        clip(damaged).encode(["lake"])
-
-
-def test_a_repository_on_the_hub_is_named_whole_and_brings_its_own_weights(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hub_repository_gives_clip_model_and_weights(tiny, monkeypatch):
     create, tokenizer, asked = open_clip.create_model, open_clip.get_tokenizer, []
 
     def create_model(name: str, **options: Any) -> object:
@@ -124,9 +114,7 @@ def test_a_repository_on_the_hub_is_named_whole_and_brings_its_own_weights(
     assert asked[:2] == [("hf-hub:someone/their-clip", None), "hf-hub:someone/their-clip"]
 
 
-def test_clip_weights_that_cannot_be_downloaded(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failed_download_of_clip_weights_is_one_error(monkeypatch, caplog):
     def offline(*_: object, **__: object) -> str:
         logging.getLogger("huggingface_hub").warning("Retrying in 8s [Retry 5/5].")
         raise FileNotFoundError("Failed to download file (open_clip_pytorch_model.bin)")
@@ -150,7 +138,7 @@ def test_clip_weights_that_cannot_be_downloaded(
         ("ViT-L-14//nowhere/x.pt", MissingResourceError, "no file '/nowhere/x.pt'"),
     ],
 )
-def test_clip_names_that_nobody_knows(spec: str, error: type[Exception], message: str) -> None:
+def test_unknown_clip_models_and_tags_are_refused_with_the_nearest(spec, error, message):
     with pytest.raises(error, match=message):
         ClipEncoder(spec)
 
@@ -175,36 +163,29 @@ class _FakePackage:
             return np.array([[len(text), text.count("a") + 1] for text in texts], dtype=np.float32)
 
 
-def test_sbert_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(MissingResourceError, match=r"hgld\[sbert\].*lexical"):
-        SbertEncoder(str(sbert_folder(tmp_path)), device="cpu").encode(["lake"])
-
-
-def test_sbert_averages_prompts_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sbert_averages_prompts_in_batches(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentence_transformers", _FakePackage)
     folder = sbert_folder(tmp_path / "mini")
     (folder / "weights").write_bytes(b"1")
     encoder = SbertEncoder(str(folder), templates=["{}", "an {}"], device="cpu", batch_size=3)
-    rows = encoder.encode(["lake", "arch"])
-    prompts = np.array([[4, 2], [7, 3]]) / np.linalg.norm([[4, 2], [7, 3]], axis=1, keepdims=True)
-    np.testing.assert_allclose(rows, [prompts.mean(axis=0) / np.linalg.norm(prompts.mean(axis=0))] * 2, rtol=1e-6)
+    mean = unit(np.array([[4.0, 2.0], [7.0, 3.0]])).mean(axis=0)
+    np.testing.assert_allclose(encoder.encode(["lake", "arch"]), [mean / np.linalg.norm(mean)] * 2, rtol=1e-6)
     assert encoder.name == "sbert:mini"
-    key = encoder.key
     (folder / "weights").write_bytes(b"2")
-    assert SbertEncoder(str(folder), templates=["{}", "an {}"]).key != key
+    assert SbertEncoder(str(folder), templates=["{}", "an {}"]).key != encoder.key
 
 
-def test_sbert_folders_that_are_none(tmp_path: Path) -> None:
+def test_invalid_sbert_folders_and_a_missing_package_are_refused(tmp_path, monkeypatch):
     with pytest.raises(MissingResourceError, match="No such file"):
         SbertEncoder(str(tmp_path / "none"))
-    with pytest.raises(MissingResourceError, match=r"no readable modules\.json"):
-        SbertEncoder(str(tmp_path))
     (tmp_path / "modules.json").write_text("[1]")
     with pytest.raises(MissingResourceError, match=r"no readable modules\.json"):
         SbertEncoder(str(tmp_path))
     with pytest.raises(ConfigError, match="outside sentence-transformers"):
         SbertEncoder(str(sbert_folder(tmp_path, "subprocess.Popen")))
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(MissingResourceError, match=r"hgld\[sbert\].*lexical"):
+        SbertEncoder(str(sbert_folder(tmp_path)), device="cpu").encode(["lake"])
 
 
 # -- the best encoder on this machine ----------------------------------------------------------------------------------
@@ -230,7 +211,7 @@ def snapshot(cache: Path, repository: str, weights: str = "model.safetensors") -
     return folder
 
 
-def test_the_folder_named_comes_before_cached_sentence_encoders_and_lexical(cache, monkeypatch):
+def test_named_folder_precedes_cached_sentence_encoders_and_lexical(cache, monkeypatch):
     assert local_encoder()[0] == "lexical"
     assert VARIABLE in local_encoder()[1]
     small = snapshot(cache, "sentence-transformers/all-MiniLM-L6-v2")
@@ -249,7 +230,7 @@ def test_incomplete_or_uninstalled_encoders_are_ignored(cache, monkeypatch):
     assert "sentence-transformers is not installed" in local_encoder()[1]
 
 
-def test_auto_is_for_classes_alone_and_what_is_named_stays(cache):
+def test_auto_encoder_depends_on_the_source(cache):
     here = snapshot(cache, "sentence-transformers/all-mpnet-base-v2")
     assert embed.choose_encoder(EmbedConfig(), "classes")[0].encoder == f"sbert:{here}"
     for source in ("landmarks", "names"):
@@ -259,7 +240,7 @@ def test_auto_is_for_classes_alone_and_what_is_named_stays(cache):
     assert embed.choose_encoder(EmbedConfig("lexical"), "classes") == (EmbedConfig("lexical"), "")
 
 
-def test_the_first_line_says_which_encoder_was_taken_and_provenance_keeps_it(cache, tmp_path, hgld):
+def test_command_and_provenance_state_the_chosen_encoder(cache, tmp_path, hgld):
     (tmp_path / "things.txt").write_text("red oak\nold oak\nblue whale\nkiller whale\n")
     given = ("--classes", tmp_path / "things.txt", "--out", tmp_path / "out")
     code, _, err = hgld("build-hierarchy", *given, "--groups", 2)
@@ -272,39 +253,26 @@ def test_the_first_line_says_which_encoder_was_taken_and_provenance_keeps_it(cac
 
 # -- the stage ---------------------------------------------------------------------------------------------------------
 
-NAMES = ["arch bridge", "art museum", "church building", "glacial lake", "lighthouse"]
 
-
-def embedded(tmp_path: Path, spec: str = "lexical") -> StageRun:
-    pl.DataFrame({"name": NAMES}).write_parquet(tmp_path / "names.parquet")
-    cleaned = StageRun("clean", tmp_path, was_run=True, record={})
-    return embed.run(tmp_path / "stages", {"clean": cleaned}, BuildConfig("sample", embed=EmbedConfig(spec)), silent)
-
-
-def test_the_stage_writes_unit_rows_and_says_who_made_them(tmp_path):
-    run = embedded(tmp_path)
+def test_embed_stage_writes_unit_rows_and_the_encoder(tmp_path):
+    names = ["arch bridge", "art museum", "church building", "glacial lake", "lighthouse"]
+    pl.DataFrame({"name": names}).write_parquet(tmp_path / "names.parquet")
+    stages = {"clean": StageRun("clean", tmp_path, was_run=True, record={})}
+    config = BuildConfig("sample", embed=EmbedConfig("lexical"))
+    run = embed.run(tmp_path / "stages", stages, config, silent)
     rows = np.load(run.path("embeddings.npy"), allow_pickle=False)
-    assert (len(rows), rows.dtype) == (len(NAMES), np.float32)
+    assert (len(rows), rows.dtype) == (len(names), np.float32)
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-6)
-    key = make_encoder("lexical", names=NAMES).key
+    key = make_encoder("lexical", names=names).key
     about = json.loads(run.path("encoder.json").read_text())
     assert about == {"name": "lexical", "key": key, "dim": rows.shape[1], "templates": []}
-    assert not embedded(tmp_path).was_run
-
-
-def test_missing_weights_leave_no_stage_behind(tmp_path):
-    with pytest.raises(MissingResourceError):
-        embedded(tmp_path, f"clip:ViT-B-32/{tmp_path}/none.safetensors")
-    assert not (tmp_path / "stages" / "embed").exists()
+    assert not embed.run(tmp_path / "stages", stages, config, silent).was_run
 
 
 @pytest.mark.parametrize("spec", ["", "word2vec", "clip", "sbert:", "lexical:x"])
-def test_an_unknown_encoder(spec):
+def test_unknown_encoders_and_templates_without_one_placeholder_are_refused(spec):
     with pytest.raises(ConfigError, match=f"--encoder is '{spec}'"):
         make_encoder(spec)
-
-
-@pytest.mark.parametrize("template", ["a photo", "{} and {}", "{0}", "{name} {}"])
-def test_a_template_has_one_place_for_the_name(template):
-    with pytest.raises(ConfigError, match="expected one"):
-        make_encoder("clip:ViT-B-32/openai", templates=[template])
+    for template in ("a photo", "{} and {}", "{0}", "{name} {}"):
+        with pytest.raises(ConfigError, match="expected one"):
+            make_encoder("clip:ViT-B-32/openai", templates=[template])

@@ -24,7 +24,7 @@ def view(labels: np.ndarray, spread: float, seed: int, dim: int = 20) -> np.ndar
 LABELS = np.repeat(np.arange(10), 15)
 
 
-def test_evidence_together_groups_better_than_each_block_alone():
+def test_joint_evidence_groups_better_than_each_block():
     blocks = [Block.of(str(seed), view(LABELS, 1.3, seed)) for seed in range(3)]
     evidence = weigh(blocks, groups=10)
     config = ClusterConfig(groups=10)
@@ -33,7 +33,7 @@ def test_evidence_together_groups_better_than_each_block_alone():
     assert together > max(alone) + 0.1, (alone, together)
 
 
-def test_noise_and_disagreeing_wording_take_no_part():
+def test_noise_and_disagreeing_wording_have_no_weight():
     text, images = view(LABELS, 0.8, 1), view(LABELS, 0.8, 2)
     noise = np.random.default_rng(3).normal(size=(150, 20))
     other = view(np.tile(np.arange(15), 10), 0.1, 4)  # as stable as can be, of something else
@@ -51,7 +51,7 @@ def test_noise_and_disagreeing_wording_take_no_part():
 
 
 @given(st.integers(1, 5), st.integers(0, 2**32 - 1))
-def test_weights_are_shares_and_the_first_block_always_counts(count, seed):
+def test_weights_sum_to_one_and_the_first_block_has_weight(count, seed):
     random = np.random.default_rng(seed)
     agreement = random.uniform(-0.1, 1, (count, count))
     agreement = np.where(random.random((count, count)) < 0.2, np.nan, agreement)
@@ -66,7 +66,7 @@ def test_weights_are_shares_and_the_first_block_always_counts(count, seed):
 
 @settings(max_examples=30)
 @given(st.lists(st.floats(0.05, 1), min_size=3, max_size=3), st.integers(0, 2**32 - 1))
-def test_joint_cosines_are_the_weighted_means_of_the_blocks(weights, seed):
+def test_joint_cosines_are_weighted_means_of_block_cosines(weights, seed):
     random = np.random.default_rng(seed)
     shares = np.array(weights) / sum(weights)
     blocks = tuple(Block.of(str(i), random.normal(size=(12, 6))) for i in range(3))
@@ -75,7 +75,7 @@ def test_joint_cosines_are_the_weighted_means_of_the_blocks(weights, seed):
     assert np.allclose(joint @ joint.T, expected, atol=1e-5)
 
 
-def test_a_name_without_a_row_borrows_the_place_of_its_neighbours():
+def test_name_without_a_row_borrows_from_its_neighbours():
     text, images = view(LABELS, 0.2, 1), view(LABELS, 0.2, 2)
     images[::7] = 0
     evidence = Evidence((Block.of("text", text), Block.of("images", images)), (0.5, 0.5), np.full((2, 2), np.nan))
@@ -132,7 +132,7 @@ def sources(ran):
     return [block["name"] for block in ran.result.details["blocks"]]
 
 
-def test_blocks_are_what_there_is_and_the_joint_rows_follow_from_them(make):
+def test_evidence_stage_writes_available_blocks_and_joint_rows(make):
     ran = make()
     evidence = stage.read_evidence(ran.directory)
     assert sources(ran) == ["text", "wording", "descriptions"] == [block.name for block in evidence.blocks]
@@ -146,7 +146,7 @@ def test_blocks_are_what_there_is_and_the_joint_rows_follow_from_them(make):
         assert ran.path(file).read_bytes() == again.path(file).read_bytes()
 
 
-def test_only_the_sources_asked_for_count(make):
+def test_only_requested_evidence_sources_are_used(make):
     assert sources(make("none")) == ["text"]
     ran = make("descriptions", "classes", encoder="lexical")
     assert sources(ran) == ["text", "descriptions"]

@@ -25,7 +25,7 @@ def read(folder, text):
     return read_groups(folder / "groups.csv")
 
 
-def test_a_table_gives_descriptions_seeds_and_parents(tmp_path):
+def test_group_table_gives_descriptions_seeds_and_parents(tmp_path):
     found = read(
         tmp_path,
         "name,description,parent,Seed Names\n"
@@ -55,7 +55,7 @@ def test_a_table_gives_descriptions_seeds_and_parents(tmp_path):
         ("name,seeds\na," + "x" * 100_001, "seeds has 100,001 characters"),
     ],
 )
-def test_groups_that_contradict_each_other_are_refused(tmp_path, text, said):
+def test_invalid_group_tables_are_refused(tmp_path, text, said):
     with pytest.raises(TableError, match=r"groups\.csv") as refused:
         read(tmp_path, text)
     assert said in str(refused.value)
@@ -76,13 +76,13 @@ class Corners:
         return rows_of(*[[name.count(letter) for letter in "abc"] for name in names])
 
 
-def test_a_groups_row_is_the_mean_of_its_texts():
+def test_row_of_a_group_is_the_mean_of_its_texts():
     groups = [GivenGroup("a", "", "b", ("c", "c c", "b")), GivenGroup("x", "")]
     one = np.array([1, 0, 0]) + [0, 1, 0] + np.array([0, 1, 2]) / np.sqrt(5)
     assert np.allclose(embed_groups(Corners(), groups), [one / np.linalg.norm(one), [0, 0, 0]], atol=1e-6)
 
 
-def test_names_that_name_a_group_go_there_whatever_the_encoder_says():
+def test_names_equal_to_a_group_or_seed_go_into_this_group():
     groups = GivenGroups(
         (GivenGroup("lake", ""), GivenGroup("Salt Lake", ""), GivenGroup("hill", "", "", ("Ben Nevis",)))
     )
@@ -94,7 +94,7 @@ def test_names_that_name_a_group_go_there_whatever_the_encoder_says():
 
 
 @given(st.integers(1, 5), st.integers(1, 12), st.integers(0, 9), st.floats(-1, 1))
-def test_every_name_has_a_group_or_none_and_an_honest_confidence(groups, names, seed, least):
+def test_every_name_has_a_group_and_a_confidence_in_range(groups, names, seed, least):
     rng = np.random.default_rng(seed)
     rows, centres = rows_of(*rng.normal(size=(names, 3))), rows_of(*rng.normal(size=(groups, 3)))
     rows[rng.random(names) < 0.3] = 0
@@ -118,7 +118,7 @@ def ranked():
     return made.finish()
 
 
-def test_the_classes_above_the_names_are_groups():
+def test_classes_above_the_names_become_groups():
     found = tree_groups(ranked(), TreeConfig(cut="ranks"), ["a", "b", "c"])
     assert found.level_names == ("genus", "family")
     assert [(group.name, group.above) for group in found.groups] == [("G", ("F",)), ("b", ("F",))]  # b has no genus
@@ -135,7 +135,7 @@ def test_the_classes_above_the_names_are_groups():
         ("root:1", "refuse", "'a' under 'G' and 'F'"),
     ],
 )
-def test_taxonomies_without_such_levels_are_refused(cut, parents, said):
+def test_taxonomies_without_suitable_levels_are_refused(cut, parents, said):
     made = ranked()
     if cut == "root:1":
         builder = TaxonomyBuilder("two.csv", "edge-list")

@@ -19,14 +19,14 @@ def member(name, landmarks=1, classes=(), centrality=0.5):
     return Member(name, landmarks, tuple(classes), centrality)
 
 
-def test_a_common_head_noun_is_the_label():
+def test_common_head_noun_becomes_the_label():
     group = [member("arch bridge", 3), member("road bridges", 4), member("viaduct", 5)]
     (found,) = propose_labels([group], NO_GRAPH, RULES)
     assert (found.label, found.method) == ("bridge", "head-noun")
     assert found.evidence == "head noun of 2 of 3 names, 7 of 12 items"
 
 
-def test_a_class_is_the_label_where_heads_differ():
+def test_common_class_becomes_the_label_if_heads_differ():
     venues = [member("stadium", 2, ["Q3"]), member("arena", 2, ["Q4"]), member("velodrome", 1)]
     bridges = [member("bridge", 9, ["Q5"])]
     found = propose_labels([venues, bridges], PLACES, RULES)
@@ -34,7 +34,7 @@ def test_a_class_is_the_label_where_heads_differ():
     assert "2 of 3 names, 4 of 5 items are sports venue (Q2) or below it; F1 0.89" in found[0].evidence
 
 
-def test_a_class_label_becomes_a_name_as_scraped_names_do():
+def test_class_label_is_cleaned_like_a_scraped_name():
     group = [member("a ring", 1, ["Q6"]), member("a track", 1, ["Q6"]), member("a piste", 1, ["Q6"])]
     raw = ClassGraph({"Q6": "sports\n venue\x1b[31m \x1b]0;x\x07 (1890-1900)"}, {})
     (found,) = propose_labels([group], raw, RULES)
@@ -45,14 +45,14 @@ def test_a_class_label_becomes_a_name_as_scraped_names_do():
         assert found.method == "medoid"
 
 
-def test_nearest_name_is_the_label_if_no_rule_applies():
+def test_nearest_name_becomes_the_label_if_no_rule_applies():
     group = [member("quay", 1, centrality=0.7), member("well", 1, centrality=0.9), member("silo", 1, centrality=0.2)]
     (found,) = propose_labels([group], NO_GRAPH, RULES)
     assert (found.label, found.method) == ("well", "medoid")
     assert "cosine 0.90" in found.evidence
 
 
-def test_the_larger_of_two_groups_gets_the_label_that_both_want():
+def test_larger_of_two_groups_gets_their_common_label():
     small, large = [member("arch bridge", 2)], [member("road bridge", 5), member("toll bridge", 1)]
     found = propose_labels([small, large], NO_GRAPH, RULES)
     assert [(f.label, f.method) for f in found] == [("arch bridge", "medoid"), ("bridge", "head-noun")]
@@ -67,7 +67,7 @@ def test_the_larger_of_two_groups_gets_the_label_that_both_want():
         unique_by=lambda row: row[0],
     )
 )
-def test_labels_are_unique_and_do_not_depend_on_the_order_of_members(rows):
+def test_labels_are_unique_and_independent_of_member_order(rows):
     groups: dict[int, list[Member]] = {}
     for name, landmarks, group in rows:
         groups.setdefault(group, []).append(member(name, landmarks, centrality=landmarks / 10))

@@ -39,7 +39,7 @@ from hgld.pipelines.hierarchy.encoders.head_noun import head_noun, noun_phrase, 
         ("", ""),
     ],
 )
-def test_the_head_of_a_name(name: str, head: str) -> None:
+def test_head_noun_of_names(name, head):
     assert head_noun(name) == head
 
 
@@ -53,11 +53,11 @@ def test_the_head_of_a_name(name: str, head: str) -> None:
         ("barracks", "barracks"), ("bus", "bus"), ("gas", "gas"), ("ties", "tie"),
     ],
 )  # fmt: skip
-def test_singular(plural: str, one: str) -> None:
+def test_singular_forms(plural, one):
     assert singular(plural) == one
 
 
-def test_a_name_taken_apart() -> None:
+def test_noun_phrase_has_head_modifiers_and_complement():
     phrase = noun_phrase("Group of Catholic church buildings in the north of Spain")
     assert phrase.head == "building"
     assert phrase.modifiers == ("group", "catholic", "church")
@@ -65,12 +65,12 @@ def test_a_name_taken_apart() -> None:
 
 
 @given(st.text(max_size=60))
-def test_any_text_has_a_head(name: str) -> None:
+def test_any_text_has_a_head(name):
     head = head_noun(name)
     assert bool(head) == bool(name.strip())
     phrase = noun_phrase(name)
     assert all((phrase.head or not name.strip(), *phrase.modifiers, *phrase.complement))
 
 
-def test_a_very_long_name_is_no_trouble() -> None:
+def test_very_long_name_is_parsed():
     assert head_noun("group of " * 5000 + "lakes") == "lake"

@@ -26,7 +26,7 @@ def names(value: str) -> tuple[str, ...]:
     return instance_of(page(row(value))).names
 
 
-def test_a_real_page():
+def test_recorded_page_is_parsed():
     data = os.environ.get("HGLD_DATA")
     if not data:
         pytest.skip("HGLD_DATA is not set: the recorded page of Commons is not at hand")
@@ -66,7 +66,7 @@ def test_a_real_page():
         ("<ul><li></li></ul>", ()),
     ],
 )
-def test_values(value: str, expected: tuple[str, ...]):
+def test_values_of_an_infobox_row(value, expected):
     assert names(value) == expected
 
 
@@ -74,24 +74,24 @@ def test_values(value: str, expected: tuple[str, ...]):
     "heading",
     ["instance of", " INSTANCE \n of ", "Instance&nbsp;of:", "<b>Instance</b> of", "<a href='/p'>Instance of</a>"],
 )
-def test_the_heading_is_matched_leniently(heading: str):
+def test_heading_matches_regardless_of_case_space_and_markup(heading):
     assert instance_of(page(row("castle", heading))).names == ("castle",)
 
 
-def test_other_languages_by_parameter():
+def test_headings_in_other_languages_are_an_argument():
     html = page(row("Schloss", "ist ein(e)"))
     assert instance_of(html) == Infobox((), None, None, present=True)
     assert instance_of(html, rows=("Instance of", "ist ein(e)")).names == ("Schloss",)
 
 
-def test_rows_of_nested_tables_do_not_count():
+def test_rows_of_nested_tables_are_ignored():
     nested = f"<table>{row('not this')}</table>"
     assert instance_of(page(f"<tr><td>{nested}</td></tr>" + row("castle"))).names == ("castle",)
     assert instance_of(page(f"<tr><td>{nested}</td></tr>")).names == ()
     assert instance_of(page(row("river", "Part of instance of") + row("castle"))).names == ("castle",)
 
 
-def test_category_with_members_and_no_page():
+def test_category_without_page_does_not_exist():
     html = b'<div id="mw-content-text"><div class="noarticletext mw-content-ltr"><p>There is no text</p></div></div>'
     assert instance_of(html) == Infobox((), None, None, present=False, exists=False)
 
@@ -111,7 +111,7 @@ UNNAMED = row('<a href="https://www.wikidata.org/wiki/Q77">Q77</a>', "Architect"
         "http://www.wikidata.org/wiki/Special:EntityPage/Q42",
     ],
 )
-def test_item_from_the_edit_icon(address: str):
+def test_edit_icon_gives_the_item(address):
     assert instance_of(page(COUNTRY + UNNAMED + row("castle") + PENCIL.format(address))).item == "Q42"
 
 
@@ -125,7 +125,7 @@ def test_item_from_the_edit_icon(address: str):
         PENCIL.format("https://www.wikidata.org/wiki/Property:P31"),
     ],
 )
-def test_no_item_rather_than_a_wrong_one(rows: str):
+def test_ambiguous_or_foreign_links_give_no_item(rows):
     assert instance_of(page(rows + row("castle"))).item is None
 
 
@@ -148,12 +148,12 @@ SOFT = (
         ("/wiki/Category:", None),
     ],
 )
-def test_soft_redirect(address: str, title: str | None):
+def test_soft_redirect_gives_its_target(address, title):
     html = page("", before=SOFT.format(f"<a href='{address}'>there</a>")).replace(b"wdinfobox", b"other")
     assert instance_of(html) == Infobox((), None, title, present=False)
 
 
-def test_soft_redirect_only_where_the_link_follows_the_words():
+def test_soft_redirect_needs_a_link_directly_after_the_words():
     prose = "This category is located at the corner of two <a href='/wiki/Category:Streets'>streets</a>"
     assert instance_of(page(row("castle"), before=prose)).redirected_to is None
     assert instance_of(page("", before=SOFT.format("[[broken]]"))).redirected_to is None
@@ -161,7 +161,7 @@ def test_soft_redirect_only_where_the_link_follows_the_words():
     assert instance_of(page("", before=both)).redirected_to == "Category:B"
 
 
-def test_hard_redirect_that_was_followed():
+def test_followed_redirect_gives_its_target():
     source = '<a href="/w/index.php?title=Category:A&amp;redirect=no" class="mw-redirect">Category:A</a>'
     notice = f'<span class="mw-redirectedfrom">(Redirected from {source})</span>'
     canonical = '<link rel="canonical" href="https://commons.wikimedia.org/wiki/Category:B_b"/>'
@@ -182,7 +182,7 @@ def test_hard_redirect_that_was_followed():
         "<?xml version='1.0'?><table id='wdinfobox'><tr><th>Instance of</th><td>castle</td></tr></table>",
     ],
 )
-def test_broken_markup(html: str):
+def test_broken_markup_is_parsed(html):
     assert instance_of(html.encode()).names == ("castle",)
 
 
@@ -199,7 +199,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE.keys())
-def test_hostile_markup_takes_no_time(value: str):
+def test_hostile_markup_is_parsed_quickly(value):
     started = time.process_time()
     assert instance_of(page(row("castle") + row(value, "Other"))).names == ("castle",)
     instance_of(page(row(value)))
@@ -216,7 +216,7 @@ def test_huge_page_is_refused():
 
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=300))
-def test_any_bytes_give_an_answer(html: bytes):
+def test_any_bytes_are_parsed_without_error(html):
     assert isinstance(instance_of(html), Infobox)
 
 
@@ -228,7 +228,7 @@ LABELS = st.lists(st.lists(LABEL, min_size=1, max_size=3).map(" ".join), min_siz
 
 @settings(max_examples=100, deadline=None)
 @given(LABELS)
-def test_lists_of_links_come_back_as_they_were_written(labels: list[str]):
+def test_lists_of_links_keep_their_text(labels):
     links = [f'<a href="/wiki/Category:X" title="{escape(label)}">{escape(label)}</a>' for label in labels]
     expected = tuple(labels)
     assert names("<ul>" + "".join(f"<li>{link}</li>" for link in links) + "</ul>") == expected

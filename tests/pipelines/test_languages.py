@@ -48,7 +48,7 @@ def build(tmp_path):
 
 
 @pytest.mark.parametrize("language", LISTS)
-def test_words_of_any_script_make_groups_and_name_them_uncut(build, language):
+def test_names_in_any_script_are_grouped_and_labelled_by_whole_words(build, language):
     names, words = LISTS[language]
     found = build(names, cluster=ClusterConfig(groups=2))
     assert list(found) == names
@@ -56,7 +56,7 @@ def test_words_of_any_script_make_groups_and_name_them_uncut(build, language):
     assert all(label.lower() in name.lower() for name, label in found.items())
 
 
-def test_what_is_said_of_the_language_decides(build):
+def test_stated_language_decides_about_english_rules(build):
     names = ["Parks", "alte Parks", "neue Parks", "Seen"]
     assert "Parks" in build(names, cluster=ClusterConfig(groups=2)).values()
     said = build(names, cluster=ClusterConfig(groups=2), names=NamesConfig(language_of_names="en"))
@@ -66,7 +66,7 @@ def test_what_is_said_of_the_language_decides(build):
     assert "lake" in build(lakes, cluster=ClusterConfig(groups=2), names=NamesConfig(language_of_names="en")).values()
 
 
-def test_english_is_told_by_the_list_and_by_the_name():
+def test_english_names_are_detected_from_list_and_name():
     names = ["seafood restaurant", "afghan restaurant", "Haus am See", "Acer platanoides", "red apple", "café noir"]
     english = english_names(names)
     assert [english(name) for name in names] == [True, True, False, False, True, False]
@@ -78,7 +78,7 @@ def test_english_is_told_by_the_list_and_by_the_name():
     assert [is_english(code) for code in ("en", "EN_us", "eng", "de", "enm")] == [True, True, True, False, False]
 
 
-def test_words_of_the_list_are_plain_and_of_no_other_language():
+def test_english_word_list_has_no_words_of_other_languages():
     words = common_words()
     assert all(word.isascii() and word.islower() and word.isalpha() for word in words)
     german = (
@@ -98,7 +98,7 @@ def labels(*groups):
     return [(one.label, one.method) for one in made]
 
 
-def test_a_singular_is_taken_only_where_it_is_a_word():
+def test_singular_label_must_be_a_known_word():
     assert labels(members("Downy Picoides pubescens", "Hairy Picoides pubescens")) == [("pubescens", "shared-word")]
     assert labels(members("red zorbs", "green zorbs")) == [("zorbs", "shared-word")]
     assert labels(members("red zorbs", "green zorb")) == [("zorb", "head-noun")]

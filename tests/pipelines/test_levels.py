@@ -53,7 +53,7 @@ TREE = GivenGroups((GivenGroup("a", "", above=("x", "y")),), (), ("genus", "fami
         ({"given": TREE}, (("item", "genus", "family", "order"), (), ())),
     ],
 )
-def test_levels_follow_from_the_options(options, expected):
+def test_options_determine_the_levels(options, expected):
     assert plan(**options) == expected
 
 
@@ -77,7 +77,7 @@ def test_levels_follow_from_the_options(options, expected):
         ({"given": UNDER, "levels": ("item", "group")}, "the groups have 1 levels of parents; expected 3 names"),
     ],
 )
-def test_levels_that_do_not_fit_are_refused(options, said):
+def test_contradicting_level_options_are_refused(options, said):
     with pytest.raises(ConfigError) as refused:
         plan(**options)
     assert said in str(refused.value)
@@ -97,7 +97,7 @@ def reviewed(place, made, tops):
     return names, kept, groups
 
 
-def test_a_group_that_people_made_has_what_its_sources_agree_on():
+def test_group_from_decisions_gets_the_labels_its_sources_agree_on():
     place = {"a": (0, "one"), "b": (0, "new"), "c": (1, "new"), "d": (2, "mixed"), "e": (0, "mixed"), "f": (2, "two")}
     names, kept, groups = reviewed(place, {"one": 0, "two": 2}, {"one": "T", "new": "T", "two": "U", "mixed": None})
     levels = pl.DataFrame(
@@ -118,7 +118,7 @@ LABELS = st.sampled_from([None, "a", "b", "a (x)"])
 
 
 @given(st.lists(st.tuples(LABELS, st.sampled_from([None, "p", "q"]), st.sampled_from([None, "x", "y"])), min_size=1))
-def test_whatever_people_decide_the_levels_are_a_tree(found):
+def test_levels_stay_a_tree_after_any_decisions(found):
     rows = [list(row) for row in found]
     one_parent_each(rows, [1 + i % 3 for i in range(len(rows))])
     tree = Hierarchy.from_columns({level: [row[i] for row in rows] for i, level in enumerate("abc")})

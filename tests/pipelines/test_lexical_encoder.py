@@ -32,23 +32,23 @@ def similarity(encoder: LexicalEncoder, a: str, b: str) -> float:
         ("Catholic church building", "church building", "theatre"),
     ],
 )
-def test_the_head_decides(name: str, like: str, unlike: str) -> None:
+def test_names_with_the_same_head_are_similar(name, like, unlike):
     encoder = LexicalEncoder(NAMES)
     assert similarity(encoder, name, like) > similarity(encoder, name, unlike) + 0.1
 
 
-def test_order_and_repetitions_change_nothing() -> None:
+def test_lexical_rows_do_not_depend_on_order_and_repetitions():
     first, second = LexicalEncoder(NAMES), LexicalEncoder([*reversed(NAMES), NAMES[0]])
     assert first.key == second.key
     np.testing.assert_array_equal(first.encode(NAMES), second.encode(NAMES))
 
 
-def test_the_key_is_that_of_the_names() -> None:
+def test_lexical_key_depends_on_the_names():
     assert LexicalEncoder(NAMES).key != LexicalEncoder(NAMES[1:]).key
     assert LexicalEncoder(["a", "b"]).key != LexicalEncoder(["a\nb"]).key
 
 
-def test_new_text_lands_beside_what_it_is_like_and_strangers_have_no_direction() -> None:
+def test_new_names_are_near_similar_names_and_unrelated_ones_are_zero():
     encoder = LexicalEncoder(NAMES)
     assert similarity(encoder, "stone bridge", "arch bridge") > 0.5
     np.testing.assert_array_equal(encoder.encode(["qqq"]), np.zeros((1, encoder.dim)))
@@ -56,7 +56,7 @@ def test_new_text_lands_beside_what_it_is_like_and_strangers_have_no_direction()
 
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=8))
-def test_any_names_have_unit_rows(names: list[str]) -> None:
+def test_any_names_have_unit_rows(names):
     encoder = LexicalEncoder(names)
     rows = encoder.encode(names)
     assert (rows.shape, rows.dtype) == ((len(names), encoder.dim), np.float32)
@@ -64,7 +64,7 @@ def test_any_names_have_unit_rows(names: list[str]) -> None:
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-5)
 
 
-def test_thousands_of_names_go_by_the_sparse_way() -> None:
+def test_thousands_of_names_are_encoded_by_randomized_svd():
     heads = ["bridge", "museum", "lake", "church", "castle", "park", "harbour", "tower"]
     names = [f"{chr(97 + i % 26)}{chr(97 + i // 26)}ish {head}" for i in range(160) for head in heads]
     encoder = LexicalEncoder(names)
@@ -91,18 +91,18 @@ def test_thousands_of_names_go_by_the_sparse_way() -> None:
         ("power station", "wind farm"),
     ],
 )
-def test_names_of_one_kind(name, like):
+def test_lexicon_gives_similar_nouns_the_same_kind(name, like):
     kinds = NounKinds.read()
     assert kinds.of(noun_phrase(name))[-1] == kinds.of(noun_phrase(like))[-1]
 
 
-def test_a_compound_is_not_its_head():
+def test_known_compound_precedes_its_head():
     kinds = NounKinds({"station": ("stop",), "power station": ("power",), "building": ("building",)})
     assert kinds.of(noun_phrase("power station")) == ("power",)
     assert kinds.of(noun_phrase("bus station")) == ("stop",)
 
 
-def test_a_general_head_counts_where_nothing_else_is_known():
+def test_general_head_counts_only_without_a_known_modifier():
     kinds = NounKinds({"church": ("holy",), "building": ("building",)})
     assert kinds.of(noun_phrase("church building")) == ("holy",)
     assert kinds.of(noun_phrase("octagonal building")) == ("building",)
@@ -113,7 +113,7 @@ def test_unknown_nouns_have_no_kind(name):
     assert NounKinds.read().of(noun_phrase(name)) == ()
 
 
-def test_the_lexicon_states_every_noun_once_two_or_three_levels_deep():
+def test_lexicon_states_every_noun_once_with_two_or_three_levels():
     nouns: list[str] = []
 
     def walk(node, depth):
@@ -129,5 +129,5 @@ def test_the_lexicon_states_every_noun_once_two_or_three_levels_deep():
     assert all(re.fullmatch(r"[^\W\d_]+(?:[ -][^\W\d_]+)?", noun) and noun == noun.lower() for noun in nouns)
 
 
-def test_another_lexicon_has_another_fingerprint():
+def test_lexicon_fingerprint_depends_on_content():
     assert NounKinds({"a": ("b",)}).fingerprint != NounKinds({"a": ("c",)}).fingerprint

@@ -352,13 +352,13 @@ def found(done: StageRun) -> dict[str, tuple[str, str | None, str | None, tuple[
     return {title: (status, end, item, tuple(names)) for title, status, end, item, names in columns}
 
 
-def test_there_are_500_categories_of_every_kind(made: World, table: Path):
+def test_world_has_500_categories_of_all_statuses(made, table):
     assert len(made.expected) == 500
     statuses = {status for status, *_ in made.expected.values()}
     assert statuses == {"found", "missing", "no-item", "no-instance-of", "error(redirect-loop)"}
 
 
-def test_by_the_api(made: World, commons: str, table: Path, tmp_path: Path):
+def test_api_route_finds_all_statuses_on_a_real_mediawiki(made, commons, table, tmp_path):
     done, wikidata = scrape(made, commons, table, tmp_path)
     assert found(done) == made.expected
     # One hop for what Wikidata links (500 titles and the ends of redirects), and no item asked for twice.
@@ -367,7 +367,7 @@ def test_by_the_api(made: World, commons: str, table: Path, tmp_path: Path):
     assert all(len(request.keys) <= 50 for request in wikidata.log)
 
 
-def test_by_the_pages(made: World, commons: str, table: Path, tmp_path: Path):
+def test_html_route_finds_all_statuses_on_a_real_mediawiki(made, commons, table, tmp_path):
     done, wikidata = scrape(made, commons, table, tmp_path, route="html")
     assert found(done) == made.expected
     assert not wikidata.log

@@ -28,7 +28,7 @@ def cluster():
     ray.shutdown()
 
 
-def test_the_same_bytes_as_without_ray(cluster, tmp_path):
+def test_ray_build_has_the_same_bytes_as_a_local_build(cluster, tmp_path):
     release = ToyRelease.make(counts=(5,) * 30)
     containers = release.write_tars(tmp_path / "tars", tars=6)
     catalog = release.tar_catalog(tmp_path, containers)
@@ -37,7 +37,7 @@ def test_the_same_bytes_as_without_ray(cluster, tmp_path):
     assert bytes_of(tmp_path / "ray") == bytes_of(tmp_path / "local")
 
 
-def test_the_command_starts_a_cluster_or_comes_to_one(cluster, tmp_path):
+def test_command_starts_a_ray_cluster_or_joins_one(cluster, tmp_path):
     release = ToyRelease.make()
     release.write(tmp_path)
     release.items().select("file", *LEVELS).rename({"file": "path"}).write_csv(tmp_path / "labels.csv")
@@ -55,7 +55,7 @@ def test_the_command_starts_a_cluster_or_comes_to_one(cluster, tmp_path):
         assert bytes_of(tmp_path / name) == bytes_of(tmp_path / "local")
 
 
-def test_units_run_in_the_clusters_processes_and_lost_ones_again(cluster, tmp_path):
+def test_ray_units_run_in_other_processes_and_lost_units_run_again(cluster, tmp_path):
     units = [Sum(f"unit {i}", (i, 1), tmp_path, kills=i == 2) for i in range(6)]
     found = {}
     run_units(add, units, lambda unit, result: found.update({unit.name: result}), executor="ray", workers=2)
@@ -64,7 +64,7 @@ def test_units_run_in_the_clusters_processes_and_lost_ones_again(cluster, tmp_pa
     assert len(list(tmp_path.glob("unit 2.*"))) == 2
 
 
-def test_errors_are_the_units_own(cluster, tmp_path):
+def test_errors_of_ray_units_are_raised(cluster, tmp_path):
     with pytest.raises(InputError, match="unit 0 is refused"):
         run_units(add, [Sum("unit 0", (), tmp_path, refuses=True)], print, executor="ray")
     with pytest.raises(HgldError, match="died 3 times at unit 1 "):

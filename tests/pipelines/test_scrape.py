@@ -1,14 +1,19 @@
-"""The whole stage against a local Commons and Wikidata."""
+"""The scrape stage against a local Commons and Wikidata, and its store of answers."""
 
-from dataclasses import replace
+import sqlite3
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
-from hgld.errors import ConfigError, ServiceError
+from hgld.errors import ConfigError, SchemaError, ServiceError, StorageError
 from hgld.pipelines.hierarchy.config import ScrapeConfig
+from hgld.pipelines.hierarchy.names.landmark_tables import SCRAPED
+from hgld.pipelines.hierarchy.scrape.infobox import Infobox
 from hgld.pipelines.hierarchy.scrape.scrape import polite_client, run
+from hgld.pipelines.hierarchy.scrape.store import ScrapeStore
+from hgld.pipelines.hierarchy.scrape.wiki_api import CategoryPage, Entity
 from hgld.pipelines.stage import StageRun, silent
 from tests.pipelines.wikimedia_server import (
     Wiki,
@@ -95,11 +100,6 @@ def write_table(path: Path, categories: list[str]) -> Path:
     return path
 
 
-def config_for(server: WikimediaServer, **options: object) -> ScrapeConfig:
-    config = ScrapeConfig(commons_url=server.url, wikidata_url=server.url, rate=10_000, timeout=5)
-    return replace(config, **options)  # pyright: ignore[reportArgumentType]
-
-
 class Scraper:
     """Runs the stage with a client that does not wait."""
 
@@ -107,8 +107,9 @@ class Scraper:
         self.root, self.server, self.patient = tmp_path / "stages", server, patient
         self.table = write_table(tmp_path / "train.csv", [COMMONS + f"Category:{name}" for name in EXPECTED])
 
-    def run(self, **options: object) -> StageRun:
-        config = config_for(self.server, **options)
+    def run(self, **options: Any) -> StageRun:
+        url = self.server.url
+        config = ScrapeConfig(**{"commons_url": url, "wikidata_url": url, "rate": 10_000, "timeout": 5, **options})
         client = polite_client(config)
         client._sleep = lambda seconds: None if self.patient else pytest.fail(f"slept {seconds} s")
         return run(self.root, {"train": self.table}, config, silent, client)
@@ -133,48 +134,34 @@ def by_name(done: StageRun) -> dict[str, tuple]:
     }
 
 
-def test_every_landmark_ends_in_its_status(scraper):
+def test_every_landmark_gets_its_status_and_nothing_is_requested_twice(scraper):
     done = scraper.run()
     assert by_name(done) == EXPECTED
     frame = pl.read_parquet(done.path("landmarks.parquet"))
-    assert frame.columns == [
-        *("split", "landmark_id", "category", "title", "redirected_to", "item", "status", "names", "classes")
-    ]
+    assert frame.schema == SCRAPED
     assert dict(zip(frame["title"], frame["item"], strict=True))["Category:Old town"] == "Q100"
     assert frame.filter(pl.col("title") == "Category:Merged class")["classes"].to_list() == [["Q1"]]
     assert done.result.counts["found"] == 10
-
-
-def test_classes_hold_all_ancestors_once(scraper):
-    classes = pl.read_parquet(scraper.run().path("classes.parquet"))
-    assert classes.rows() == [
+    assert pl.read_parquet(done.path("classes.parquet")).rows() == [
         ("Q1", "castle", "en", ["Q9"]),
         ("Q2", "church building (1172-1954)", "en", ["Q9", "Q8"]),
         ("Q7", "<script>alert(1)</script>", "en", []),
         ("Q8", "Sakralbau", "de", ["Q9"]),
         ("Q9", "building", "en", ["Q2"]),
     ]
-
-
-def test_a_second_run_asks_nothing_and_does_nothing(scraper):
-    first = scraper.run()
-    asked = len(scraper.server.log)
-    again = scraper.run()
-    assert len(scraper.server.log) == asked
-    assert not again.was_run
-    assert again.record["outputs"] == first.record["outputs"]
-
-
-def test_nothing_is_asked_twice(scraper):
-    scraper.run()
     for kind in ("titles", "ids", "query"):
         keys = scraper.server.asked(kind)
         assert len(keys) == len(set(keys)), kind
     linked = set(scraper.server.wiki.sitelinks.values())
-    assert not linked & set(scraper.server.asked("ids")), "what came with a title's answer needs no second question"
+    assert not linked & set(scraper.server.asked("ids")), "the answer to a title already holds the item"
+    asked = len(scraper.server.log)
+    again = scraper.run()
+    assert len(scraper.server.log) == asked
+    assert not again.was_run
+    assert again.record["outputs"] == done.record["outputs"]
 
 
-def test_a_run_stopped_by_its_budget_says_what_remains_and_goes_on(scraper, tmp_path):
+def test_run_stopped_by_its_budget_resumes_with_the_same_requests(scraper, tmp_path):
     whole = scraper.run().record["outputs"]
     log = list(scraper.server.log)
     scraper.server.log.clear()
@@ -186,7 +173,7 @@ def test_a_run_stopped_by_its_budget_says_what_remains_and_goes_on(scraper, tmp_
     assert [request.keys for request in scraper.server.log] == [request.keys for request in log]
 
 
-def test_errors_are_asked_for_again_and_nothing_else(scraper, tmp_path):
+def test_retry_errors_repeats_only_failed_requests(scraper, tmp_path):
     scraper.table = write_table(tmp_path / "one.csv", [COMMONS + "Category:Plain", COMMONS + "Category:Ranks"])
     scraper.server.faults += [api_error("badvalue")] * 2
     first = by_name(scraper.run())
@@ -199,17 +186,14 @@ def test_errors_are_asked_for_again_and_nothing_else(scraper, tmp_path):
     assert set(scraper.server.asked("titles")) == {"Category:Plain"}
 
 
-def test_by_the_html_route(scraper):
+def test_html_route_finds_names_and_a_second_run_does_nothing(scraper):
     scraper.server.wiki.pages["Category:Unwritten"] = {"text": "", "unwritten": "yes"}
     names = [*EXPECTED, "Unwritten"]
     scraper.table = write_table(scraper.table, [f"{COMMONS}Category:{name}" for name in names])
     done = scraper.run(route="html")
     found = by_name(done)
-    assert found["Windsor_Castle"] == ("found", None, ["castle"])
-    assert found["Cathedral"] == ("found", None, ["castle", "church building (1172-1954)"])
-    assert found["Hostile"] == ("found", None, ["<script>alert(1)</script>"])
-    assert found["Plain"] == ("no-item", None, [])
-    assert found["Never_was"] == ("missing", None, [])
+    for name in ("Windsor_Castle", "Cathedral", "Hostile", "Plain", "Never_was"):
+        assert found[name] == EXPECTED[name]
     assert found["Unwritten"] == ("missing", None, [])
     assert {request.kind for request in scraper.server.log} == {"html"}
     assert pl.read_parquet(done.path("classes.parquet")).height == 0
@@ -218,7 +202,7 @@ def test_by_the_html_route(scraper):
     assert len(scraper.server.log) == asked
 
 
-def test_by_the_html_route_a_server_that_is_no_wiki_ends_the_run_and_makes_nothing_missing(scraper, tmp_path):
+def test_html_route_stops_if_the_server_is_no_wiki(scraper, tmp_path):
     """A wrong --commons-url: whatever is there has none of the pages."""
     scraper.table = write_table(tmp_path / "some.csv", [f"{COMMONS}Category:L{i}" for i in range(50)])
     scraper.server.faults += [status(404)] * 50
@@ -229,7 +213,7 @@ def test_by_the_html_route_a_server_that_is_no_wiki_ends_the_run_and_makes_nothi
     assert {found[0] for found in by_name(scraper.run(route="html")).values()} == {"missing"}
 
 
-def test_the_title_that_spoils_its_batch_is_found_and_the_rest_kept(scraper):
+def test_title_that_fails_its_batch_is_isolated(scraper):
     """A server that fails whenever one title is in the question."""
     poison = "Category:Ranks"
 
@@ -250,7 +234,7 @@ def test_the_title_that_spoils_its_batch_is_found_and_the_rest_kept(scraper):
     assert by_name(scraper.run(retry_errors=True)) == EXPECTED
 
 
-def test_a_server_that_stays_down_stops_the_run_and_blames_no_landmark(scraper):
+def test_run_stops_without_recorded_failures_if_the_server_stays_down(scraper):
     scraper.server.faults += [status(503)] * 100
     with pytest.raises(ServiceError, match="in a row"):
         scraper.run(retries=1)
@@ -258,7 +242,7 @@ def test_a_server_that_stays_down_stops_the_run_and_blames_no_landmark(scraper):
     assert by_name(scraper.run()) == EXPECTED
 
 
-def test_a_server_that_is_not_there_is_said_at_once(tmp_path):
+def test_unreachable_server_is_reported_without_retries(tmp_path):
     with WikimediaServer(Wiki()) as gone:
         pass
     with pytest.raises(ServiceError, match=r"cannot be reached .*refused\)\. Check the address") as caught:
@@ -266,7 +250,7 @@ def test_a_server_that_is_not_there_is_said_at_once(tmp_path):
     assert len(str(caught.value)) < 300
 
 
-def test_an_answer_that_leaves_members_out_is_asked_for_in_parts(scraper):
+def test_missing_members_of_an_answer_are_requested_again(scraper):
     """MediaWiki truncates results that grow too large, and says so only in a warning."""
 
     def truncated(handler) -> None:
@@ -276,3 +260,55 @@ def test_an_answer_that_leaves_members_out_is_asked_for_in_parts(scraper):
 
     scraper.server.faults.append(truncated)
     assert by_name(scraper.run()) == EXPECTED
+
+
+SOURCE = {"language": "en"}
+CASTLE = Entity("Q1", "castle", "en", (), ("Q9",), ())
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return tmp_path / "stages" / "scrape.sqlite"
+
+
+def fill(store: ScrapeStore) -> None:
+    store.record("entity", {"Q5": Entity("Q5", "A", "en", ("Q1", "Q2")), "Q1": CASTLE, "Q7": Entity(None)})
+    store.record("sitelink", {"Category:A": "Q5", "Category:B": None})
+    store.record("page", {"Category:B": CategoryPage("exists", "Category:C", "Q6", "Category:D")})
+    store.record("infobox", {"Category:E": Infobox(("<b>", "ü"), "Q1", None, present=True)})
+    store.record_failures({("page", "Category:F"): ("http-503", "sorry")})
+
+
+def test_reopened_store_has_all_answers(path):
+    with ScrapeStore(path, SOURCE) as store:
+        fill(store)
+        before = store.answers, store.failures
+    with ScrapeStore(path, SOURCE) as again:
+        assert (again.answers, again.failures) == before
+        assert again.entities["Q5"].instance_of == ("Q1", "Q2")
+
+
+def test_full_disk_keeps_earlier_answers_in_the_store(path):
+    with ScrapeStore(path, SOURCE) as store:
+        fill(store)
+        before = {question: dict(answers) for question, answers in store.answers.items()}
+        pages = store._db.execute("PRAGMA page_count").fetchone()[0]
+        store._db.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(StorageError, match=r"full.*same command again"):
+            store.record("entity", {f"Q{i}": Entity(f"Q{i}", "x" * 500) for i in range(100, 1000)})
+        assert store.answers == before, "memory knows no more than the disk"
+    with ScrapeStore(path, SOURCE) as store:
+        assert store.answers == before
+        store.record("entity", {"Q100": CASTLE})
+
+
+def test_store_refuses_a_second_process_another_source_and_another_schema(path):
+    with ScrapeStore(path, SOURCE), pytest.raises(ConfigError, match="in use by another hgld"):
+        ScrapeStore(path, SOURCE)
+    with pytest.raises(ConfigError, match=r"language 'en'.*'de'.*new folder"):
+        ScrapeStore(path, {"language": "de"})
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 7")
+    db.close()
+    with pytest.raises(SchemaError, match="version is 7; this hgld reads version 2"):
+        ScrapeStore(path, SOURCE)

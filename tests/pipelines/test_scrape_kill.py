@@ -86,7 +86,7 @@ def keys(requests: list[Asked]) -> Counter[tuple[str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("route", "landmarks", "delay"), [("api", 1_500, 0.02), ("html", 400, 0.005)])
-def test_killed_at_random_moments(tmp_path: Path, route: str, landmarks: int, delay: float):
+def test_scrape_killed_at_random_moments_resumes_without_repeated_requests(tmp_path, route, landmarks, delay):
     table = write_table(tmp_path / "train.csv", landmarks)
     with WikimediaServer(wiki(landmarks), delay) as server:
         finish(start(server, tmp_path / "whole", table, route))

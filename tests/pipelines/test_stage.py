@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
@@ -76,7 +75,7 @@ def files(root: Path) -> dict[str, str]:
 # -- done once ----------------------------------------------------------------------------------------------------
 
 
-def test_a_stage_writes_its_files_and_a_record(stage: Stage):
+def test_stage_writes_its_files_and_a_record(stage):
     run = stage.run()
     assert run.was_run
     assert run.directory == stage.root / "toy"
@@ -104,7 +103,7 @@ def test_a_stage_writes_its_files_and_a_record(stage: Stage):
     assert [path.name for path in stage.root.iterdir()] == ["toy"]
 
 
-def test_a_finished_stage_is_not_done_again(stage: Stage):
+def test_finished_stage_does_not_run_again(stage):
     first = stage.run()
     before = (first.directory / DONE).stat().st_mtime_ns
     again = stage.run()
@@ -118,7 +117,7 @@ def test_a_finished_stage_is_not_done_again(stage: Stage):
     assert (first.directory / DONE).stat().st_mtime_ns == before
 
 
-def test_what_cannot_change_the_output_does_not_count(stage: Stage, tmp_path: Path):
+def test_worker_counts_and_paths_do_not_change_the_key(stage, tmp_path):
     stage.run()
     assert not stage.run(Config(workers=8)).was_run
     moved = tmp_path / "elsewhere" / "renamed.txt"
@@ -137,7 +136,7 @@ def test_what_cannot_change_the_output_does_not_count(stage: Stage, tmp_path: Pa
     ],
     ids=["config", "version", "role", "input"],
 )
-def test_a_stage_is_done_again_when_something_changed(stage: Stage, change: Callable[[Stage], StageRun]):
+def test_stage_runs_again_after_a_change(stage, change):
     stage.run()
     assert change(stage).was_run
     assert stage.worked == 2
@@ -158,14 +157,14 @@ def test_a_stage_is_done_again_when_something_changed(stage: Stage, change: Call
     ],
     ids=["same-size", "shorter", "missing", "no-record", "torn-record", "binary-record", "list-record", "bare-record"],
 )
-def test_a_stage_whose_files_were_touched_is_done_again(stage: Stage, tamper: Callable[[Path], Any]):
+def test_stage_with_changed_files_runs_again(stage, tamper):
     expected = files(stage.run().directory)
     tamper(stage.root / "toy")
     assert stage.run().was_run
     assert files(stage.root / "toy") == expected
 
 
-def test_a_record_of_another_schema_is_refused(stage: Stage):
+def test_record_with_another_schema_is_refused(stage):
     done = stage.run().directory / DONE
     done.write_text(done.read_text().replace('"schema_version": 1', '"schema_version": 7'))
     with pytest.raises(SchemaError, match=r"done.json: schema version is 7; this hgld reads version 1. Build into"):
@@ -180,7 +179,7 @@ class Refused(HgldError):
 
 
 @pytest.mark.parametrize("error", [Refused("no"), KeyboardInterrupt(), ZeroDivisionError()])
-def test_failing_work_leaves_what_was_there(stage: Stage, error: BaseException):
+def test_failing_work_keeps_earlier_files(stage, error):
     def fail(directory: Path) -> StageResult:
         (directory / "half.txt").write_text("half")
         raise error
@@ -195,7 +194,7 @@ def test_failing_work_leaves_what_was_there(stage: Stage, error: BaseException):
     assert not stage.run().was_run
 
 
-def test_what_a_stopped_run_left_aside_is_cleared(stage: Stage):
+def test_files_of_a_stopped_run_are_removed(stage):
     (stage.root / ".toy.part" / "deep").mkdir(parents=True)
     (stage.root / ".toy.part" / "old.txt").write_text("old")
     assert set(files(stage.run().directory)) == {DONE, "letters.txt", "deep/more.txt"}
@@ -217,7 +216,7 @@ def full_parquet(directory: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full, which always answers that the disk is full")
 @pytest.mark.parametrize("write", [full_text, full_parquet])
-def test_a_full_disk_is_a_storage_error_and_leaves_nothing(stage: Stage, write: Callable[[Path], None]):
+def test_full_disk_is_a_storage_error_and_leaves_no_files(stage, write):
     def work(directory: Path) -> StageResult:
         (directory / "first.txt").write_text("first")
         write(directory)
@@ -229,7 +228,7 @@ def test_a_full_disk_is_a_storage_error_and_leaves_nothing(stage: Stage, write: 
     assert stage.run().was_run
 
 
-def test_a_place_that_cannot_be_written_to(stage: Stage, tmp_path: Path):
+def test_unwritable_folder_is_a_storage_error(stage, tmp_path):
     (tmp_path / "file").write_text("in the way")
     for root in (tmp_path / "file", tmp_path / "file" / "stages", Path("/proc/none/stages")):
         stage.root = root
@@ -238,7 +237,7 @@ def test_a_place_that_cannot_be_written_to(stage: Stage, tmp_path: Path):
     assert (tmp_path / "file").read_text() == "in the way"
 
 
-def test_errors_of_what_the_work_reads_are_not_blamed_on_the_disk(stage: Stage, tmp_path: Path):
+def test_errors_of_read_files_are_not_storage_errors(stage, tmp_path):
     def read(directory: Path) -> StageResult:
         (tmp_path / "images" / "1.jpg").read_bytes()
         return StageResult()
@@ -253,7 +252,7 @@ def test_errors_of_what_the_work_reads_are_not_blamed_on_the_disk(stage: Stage, 
     assert list(stage.root.iterdir()) == []
 
 
-def test_a_missing_input_is_named(stage: Stage):
+def test_missing_input_of_a_stage_is_named(stage):
     stage.source.unlink()
     with pytest.raises(InputError, match=r"stage 'toy' cannot read its input 'source' \(.*source.txt\): No such file"):
         stage.run()
@@ -262,7 +261,7 @@ def test_a_missing_input_is_named(stage: Stage):
 # -- small things -------------------------------------------------------------------------------------------------
 
 
-def test_dropped_rows_are_written_and_counted_by_reason(tmp_path: Path):
+def test_dropped_rows_are_written_and_counted_by_reason(tmp_path):
     rows = pl.DataFrame({"name": ["a", "b", "c"], "reason": ["y", "x", "y"]})
     assert list(write_dropped(tmp_path, rows).items()) == [("x", 1), ("y", 2)]
     assert pl.read_parquet(tmp_path / "dropped.parquet").equals(rows)

@@ -40,7 +40,7 @@ WIKI = "https://commons.wikimedia.org/wiki/"
         ("https://commons.wikimedia.org/w/index.php?action=edit&title=Category:A%26b", "Category:A&b"),
     ],
 )
-def test_every_form_of_an_address_gives_the_title(url, title):
+def test_every_form_of_a_category_url_gives_the_title(url, title):
     assert category_title(url) == title
 
 
@@ -71,7 +71,7 @@ def test_every_form_of_an_address_gives_the_title(url, title):
         "https://commons.wikimedia.org/w/api.php?titles=Category:A",
     ],
 )
-def test_what_is_no_commons_category_has_no_title(url):
+def test_other_urls_have_no_category_title(url):
     assert category_title(url) is None
 
 
@@ -79,7 +79,7 @@ TITLE_CHARACTERS = st.characters(exclude_characters="#<>[]|{}%_~", exclude_categ
 
 
 @given(st.text(TITLE_CHARACTERS, min_size=1, max_size=40))
-def test_a_title_survives_its_own_address(text):
+def test_title_and_url_round_trip(text):
     title = canonical_category(f"Category:{text}")
     if title is not None:
         assert canonical_category(title) == title
@@ -87,12 +87,12 @@ def test_a_title_survives_its_own_address(text):
 
 
 @given(st.text(max_size=200) | st.text(string.printable, max_size=80).map(WIKI.__add__))
-def test_no_text_makes_it_fail(text):
+def test_any_text_gives_a_valid_title_or_none(text):
     title = category_title(text)
     assert title is None or (title.startswith("Category:") and len(title.encode()) <= 264)
 
 
-def test_pages_are_asked_for_where_robots_may_go():
+def test_page_urls_are_open_to_robots():
     commons = "https://commons.wikimedia.org/w/api.php"
     assert page_url(commons, "Category:Château d'If?", "en") == WIKI + "Category:Ch%C3%A2teau_d'If%3F"
     assert page_url(commons, "Category:A", "de") == WIKI + "Category:A?uselang=de"

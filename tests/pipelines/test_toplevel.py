@@ -31,7 +31,7 @@ def by_graph(*members, graph=GRAPH, anchors=ANCHORS):
     return decide_by_graph(names, landmarks, classes, graph, anchors)
 
 
-def test_the_path_is_the_evidence():
+def test_decision_by_graph_states_its_path():
     found = by_graph(("lake", 7, ["Q1"]), ("tarn", 1, []))
     assert (found.top, found.method) == ("natural", "p279")
     assert found.evidence == "P279: 7 natural of 8; lake: lake (Q1) → landform (Q10)"
@@ -43,7 +43,7 @@ def test_the_path_is_the_evidence():
     [("Q3", "human-made"), ("Q4", "human-made"), ("Q10", "natural"), ("Q5", None), ("Q99", None)],
     ids=["an artificial lake", "both at once", "an anchor itself", "under an open class", "unknown"],
 )
-def test_the_nearest_anchor_decides_and_human_made_at_a_tie(class_id, top):
+def test_nearest_anchor_decides_and_human_made_wins_ties(class_id, top):
     assert by_graph(("name", 9, [class_id])).top == top
 
 
@@ -51,7 +51,7 @@ def test_the_nearest_anchor_decides_and_human_made_at_a_tie(class_id, top):
     ("natural", "made", "unknown", "top"),
     [(2, 1, 0, "natural"), (3, 2, 0, None), (1, 2, 0, "human-made"), (1, 0, 3, None), (0, 0, 1, None), (1, 1, 0, None)],
 )
-def test_a_third_of_all_landmarks_is_the_lead_that_counts(natural, made, unknown, top):
+def test_lead_of_a_third_of_all_landmarks_decides(natural, made, unknown, top):
     members = [("lake", natural, ["Q1"])] * bool(natural) + [("bridge", made, ["Q2"])] * bool(made)
     assert by_graph(*members, *[("thing", unknown, ["Q99"])] * bool(unknown)).top == top
 
@@ -60,7 +60,7 @@ def of_kinds(*members):
     return by_graph(*members, graph=KINDS, anchors=named_tops(KINDS, ("animal", "plant")))
 
 
-def test_other_classes_are_those_that_are_called_so():
+def test_predefined_classes_match_graph_classes_by_name():
     assert named_tops(KINDS, ("animal", "plant")) == {"a": "animal", "p": "plant"}
     found = of_kinds(("beagle", 5, ["c"]), ("fern", 1, ["p"]), ("ghost", 3, []))
     assert (found.top, found.margin) == ("animal", pytest.approx(4 / 9))
@@ -72,14 +72,14 @@ def test_other_classes_are_those_that_are_called_so():
 
 
 @given(st.lists(st.sampled_from(["a", "b", "c", "p", "m", "root", "none"]), min_size=1, max_size=6), st.randoms())
-def test_the_order_of_names_does_not_decide(classes, random):
+def test_decision_does_not_depend_on_name_order(classes, random):
     rows = [(f"name {i}", i + 1, [class_id]) for i, class_id in enumerate(classes)]
     told = of_kinds(*rows)
     random.shuffle(rows)
     assert of_kinds(*rows) == told
 
 
-def test_texts_decide_from_the_margin_on_and_not_against_the_graph():
+def test_texts_decide_above_the_margin_unless_the_graph_contradicts():
     names = ["salt lake", "glacial lake", "road bridge", "toll bridge", "henge"]
     encoder = LexicalEncoder(names)
     rows = encoder.encode(names)
@@ -110,7 +110,7 @@ def clouds(spread, seed=0):
     return rows, labels, [unit(c[None] + 0.8 * random.normal(size=(2, 16)) / 4).astype(np.float32) for c in centres]
 
 
-def test_neighbours_settle_what_the_texts_leave_open():
+def test_neighbours_improve_class_shares():
     rows, labels, texts = clouds(1.0)
     nearest = np.stack([(rows @ text.T).max(axis=1) for text in texts], axis=1).argmax(axis=1)
     found = class_shares(rows, texts, rows).argmax(axis=1)
@@ -118,7 +118,7 @@ def test_neighbours_settle_what_the_texts_leave_open():
 
 
 @given(st.integers(2, 30), st.integers(2, 5), st.integers(0, 2**32 - 1))
-def test_shares_sum_to_one_and_are_equal_where_nothing_is_said(count, classes, seed):
+def test_shares_sum_to_one_and_are_equal_without_evidence(count, classes, seed):
     random = np.random.default_rng(seed)
     rows = unit(random.normal(size=(count, 6))).astype(np.float32)
     texts = [unit(random.normal(size=(2, 6))).astype(np.float32) for _ in range(classes)]
@@ -131,7 +131,7 @@ def test_shares_sum_to_one_and_are_equal_where_nothing_is_said(count, classes, s
     np.testing.assert_allclose(class_shares(corners, [corners[[0]], corners[[1]]], corners)[2:], 0.5)
 
 
-def test_the_stated_anchors_are_well_formed():
+def test_stated_anchors_are_well_formed():
     data = yaml.safe_load(toplevel.ANCHORS.read_text(encoding="utf-8"))
     ids = [class_id for kind in data["classes"].values() for class_id in kind]
     assert len(ids) == len(set(ids)), "a class has one kind"
@@ -190,7 +190,7 @@ def run(root, inputs, encoder="lexical", margin=0.0):
     return toplevel.run(root, inputs, config, silent)
 
 
-def test_every_group_is_decided_or_listed(tmp_path, inputs):
+def test_every_group_is_decided_or_listed_as_undecided(tmp_path, inputs):
     ran = run(tmp_path, inputs, margin=0.3)
     groups = pl.read_parquet(ran.path("groups.parquet"))
     assert groups.columns == ["group", "label", "top", "method", "evidence", "margin"]

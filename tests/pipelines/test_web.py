@@ -70,7 +70,7 @@ def label(answer: dict) -> str:
     return answer["entities"]["Q1"]["labels"]["en"]["value"]
 
 
-def test_says_who_asks_takes_gzip_and_sends_maxlag(server, connect):
+def test_requests_have_contact_gzip_and_maxlag(server, connect):
     connect(contact="me@example.org").api(server.url, ASK)
     asked = server.log[-1]
     assert asked.headers["User-Agent"].startswith("hgld/")
@@ -79,25 +79,18 @@ def test_says_who_asks_takes_gzip_and_sends_maxlag(server, connect):
     assert (asked.method, asked.params["maxlag"], asked.params["format"]) == ("GET", "5", "json")
 
 
-def test_long_questions_go_by_post(server, connect):
+def test_long_requests_are_posted_and_not_redirected(server, connect):
     titles = "|".join(["Category:" + "ö" * 30] * 50)
     connect().api(server.url, {**ASK, "ids": "", "titles": titles})
     assert server.log[-1].method == "POST"
     assert server.log[-1].params["titles"] == titles
-
-
-def test_the_rate_holds_for_retries_too(server, connect, clock):
-    client = connect(rate=2)
-    server.faults += [status(503)] * 3
-    for _ in range(4):
-        client.api(server.url, ASK)
-    assert len(server.log) == 7
-    assert clock.now - 100 >= 6 * 0.5
-    assert min(clock.slept) > 0
+    server.faults += [redirect_to_self]
+    with pytest.raises(ServiceError, match="redirects elsewhere"):
+        connect().api(server.url, {**ASK, "ids": "Q1|" * 4000})
 
 
 @given(st.lists(st.floats(0, 2), min_size=2, max_size=8), st.floats(0.5, 5))
-def test_two_requests_never_start_closer_than_the_rate_allows(pauses, rate):
+def test_requests_keep_the_rate_limit(pauses, rate):
     clock, starts = Clock(), []
     client = PoliteClient(("http://127.0.0.1:9/",), rate=rate, clock=clock, sleep=clock.sleep)
     ask = client._wait_turn
@@ -114,35 +107,26 @@ def test_two_requests_never_start_closer_than_the_rate_allows(pauses, rate):
     ("fault", "least"),
     [
         (status(429, Retry_After="17"), 17),
-        (status(503, Retry_After="40"), 40),
+        (status(503, Retry_After=format_datetime(datetime.now(UTC) + timedelta(hours=0.2), usegmt=True)), 300),
         (api_error("maxlag", "6 seconds lagged", Retry_After="5"), 5),
         (api_error("ratelimited"), 1),
         (api_error("internal_api_error_Exception"), 1),
-        (status(500), 1),
         (status(503, Retry_After="soon"), 1),
         (raw_answer(b'{"entities": {"Q1": {"la'), 1),
-        (raw_answer(b""), 1),
         (cut_off, 1),
     ],
 )
-def test_passing_failures_are_waited_out(server, connect, clock, fault, least):
+def test_transient_failures_are_retried_after_a_wait(server, connect, clock, fault, least):
     waits = []
     client = connect(on_wait=lambda seconds, reason: waits.append((seconds, reason)))
     server.faults += [fault]
     assert label(client.api(server.url, ASK)) == "castle"
-    assert sum(clock.slept) >= least
+    assert least <= sum(clock.slept) <= max(2, 3 * least)
     assert len(waits) == 1
     assert server.url in waits[0][1]
 
 
-def test_retry_after_as_a_date(server, connect, clock):
-    moment = datetime.now(UTC) + timedelta(seconds=60)
-    server.faults += [status(429, Retry_After=format_datetime(moment, usegmt=True))]
-    connect().api(server.url, ASK)
-    assert 50 < sum(clock.slept) <= 61
-
-
-def test_a_server_whose_attempts_ran_out_is_left_alone_as_long_as_it_asked(server, connect, clock):
+def test_retry_after_is_obeyed_after_the_last_attempt(server, connect, clock):
     client = connect(retries=1)
     server.faults += [status(429, Retry_After="17")]
     with pytest.raises(AnswerError):
@@ -154,7 +138,7 @@ def test_a_server_whose_attempts_ran_out_is_left_alone_as_long_as_it_asked(serve
         client.api(server.url, ASK)
 
 
-def test_backing_off_grows_is_jittered_and_bounded(server, connect, clock):
+def test_waits_between_attempts_grow_with_jitter_to_a_limit(server, connect, clock):
     server.faults += [status(503)] * 9
     connect(retries=10).api(server.url, ASK)
     waits = [seconds for seconds in clock.slept if seconds > 0.5]
@@ -164,9 +148,9 @@ def test_backing_off_grows_is_jittered_and_bounded(server, connect, clock):
     assert len({seconds % 1 for seconds in waits}) > 2
 
 
-def test_attempts_and_the_cap_on_all_retries_are_bounds(server, connect):
+def test_attempts_total_retries_and_requests_are_limited(server, connect):
     client = connect(retries=3, max_total_retries=3)
-    server.faults += [status(503)] * 20
+    server.faults += [status(503)] * 5
     with pytest.raises(AnswerError) as caught:
         client.api(server.url, ASK)
     assert caught.value.kind == "http-503"
@@ -174,15 +158,12 @@ def test_attempts_and_the_cap_on_all_retries_are_bounds(server, connect):
     with pytest.raises(ServiceError, match="all retries of this run are used up"):
         client.api(server.url, ASK)
     assert len(server.log) == 5
-
-
-def test_the_request_budget_is_a_bound(server, connect):
     client = connect(request_budget=2)
     client.api(server.url, ASK)
     client.api(server.url, ASK)
     with pytest.raises(BudgetSpentError):
         client.api(server.url, ASK)
-    assert len(server.log) == client.requests == 2
+    assert (len(server.log), client.requests) == (7, 2)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +179,7 @@ def test_the_request_budget_is_a_bound(server, connect):
         (raw_answer(b'{"error": "a text"}'), "api-unknown"),
     ],
 )
-def test_failures_that_no_retry_mends_are_said_at_once(server, connect, fault, kind):
+def test_permanent_failures_are_not_retried(server, connect, fault, kind):
     server.faults += [fault] * 6
     with pytest.raises(AnswerError) as caught:
         connect().api(server.url, ASK)
@@ -235,7 +216,7 @@ NOWHERE, OTHER = "redirects to something that is not an address", r"redirects to
     [*((place, NOWHERE) for place in (*NO_ADDRESSES, "javascript:alert(1)")), *((place, OTHER) for place in ELSEWHERE)],
     ids=lambda part: part[:14],
 )
-def test_redirects_elsewhere_are_not_followed(server, connect, place, said):
+def test_redirects_to_other_hosts_are_not_followed(server, connect, place, said):
     server.faults += [lambda handler: handler.send(302, b"", Location=place)]
     client = connect()
     with pytest.raises(AnswerError, match=said) as caught:
@@ -245,7 +226,7 @@ def test_redirects_elsewhere_are_not_followed(server, connect, place, said):
     assert (len(server.log), client.requests) == (1, 1)
 
 
-def test_schemes_of_redirects():
+def test_redirects_may_change_http_to_https_only():
     assert redirect_target("http://x.org/a", "https://x.org/b") == "https://x.org/b"
     assert redirect_target("https://x.org/a", "/b?c=d") == "https://x.org/b?c=d"
     assert redirect_target("https://x.org:443/a", "https://x.org/b") == "https://x.org/b"
@@ -254,22 +235,20 @@ def test_schemes_of_redirects():
             redirect_target(place, target)
 
 
-def test_every_redirect_is_a_request(server, connect, clock):
-    def on_the_way(handler) -> None:
-        handler.send(301, b"", Location=handler.path)
-
-    server.faults += [on_the_way] * 3
+def test_redirects_count_as_requests(server, connect, clock):
+    redirect = lambda handler: handler.send(301, b"", Location=handler.path)  # noqa: E731
+    server.faults += [redirect] * 3
     client = connect(rate=2, request_budget=5)
     assert label(client.api(server.url, ASK)) == "castle"
     assert len(server.log) == client.requests == 4
-    assert clock.now - 100 >= 1.5  # three pauses of the rate
-    server.faults += [on_the_way] * 3
+    assert clock.now - 100 >= 1.5, "three pauses of the rate"
+    server.faults += [redirect] * 3
     with pytest.raises(BudgetSpentError):
         client.api(server.url, ASK)
     assert len(server.log) == client.requests == 5
 
 
-def test_a_redirect_whose_body_does_not_end_is_followed_at_once(server, connect):
+def test_endless_body_of_a_redirect_is_not_read(server, connect):
     def endless(handler) -> None:
         handler.send_response(302)
         handler.send_header("Location", handler.path)
@@ -283,7 +262,7 @@ def test_a_redirect_whose_body_does_not_end_is_followed_at_once(server, connect)
     assert time.monotonic() - started < 3
 
 
-def test_no_other_host_is_told_the_contact(server, connect):
+def test_other_hosts_are_never_requested(server, connect):
     client = connect(contact="me@example.org")
     for ask in (lambda: client.api("http://example.org/w/api.php", ASK), lambda: client.page("http://example.org/A")):
         with pytest.raises(ConfigError, match="is not on one of this client's hosts: 127"):
@@ -292,33 +271,27 @@ def test_no_other_host_is_told_the_contact(server, connect):
 
 
 @pytest.mark.parametrize("place", [*NO_ADDRESSES, "http://wikidata..local/w/api.php", "ftp://x/", "http:///api.php"])
-def test_addresses_that_nobody_can_have_are_refused_before_anything_is_asked(place):
+def test_invalid_urls_are_refused_before_any_request(place):
     with pytest.raises(ConfigError, match="is not an address"):
         PoliteClient((place,))
 
 
-def test_addresses_with_a_password_are_refused_without_showing_it():
+def test_url_with_password_is_refused_without_showing_it():
     with pytest.raises(ConfigError, match=r"http://127.0.0.1/api.php' is given with a name or password") as caught:
         PoliteClient(("http://me:s3cret@127.0.0.1/api.php",))
     assert "s3cret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("code", [401, 403, 404])
-def test_a_refusal_ends_the_run(server, connect, code):
-    server.faults += [status(code)]
-    with pytest.raises(ServiceError, match=f"HTTP {code}: .*check the address and --contact"):
-        connect().api(server.url, ASK)
-    assert len(server.log) == 1
-
-
-def test_a_question_by_post_is_not_sent_elsewhere(server, connect):
-    server.faults += [redirect_to_self]
-    with pytest.raises(ServiceError, match="redirects elsewhere"):
-        connect().api(server.url, {**ASK, "ids": "Q1|" * 4000})
+def test_refusing_status_ends_the_run(server, connect):
+    for code in (401, 403, 404):
+        server.faults += [status(code)]
+        with pytest.raises(ServiceError, match=f"HTTP {code}: .*check the address and --contact"):
+            connect().api(server.url, ASK)
+    assert len(server.log) == 3
 
 
 @pytest.mark.parametrize("fault", [hang, trickle])
-def test_a_server_that_hangs_or_trickles_is_left(server, fault):
+def test_hanging_or_trickling_server_times_out(server, fault):
     server.faults += [fault] * 2
     client = PoliteClient((server.url,), rate=1000, timeout=0.3, retries=2, sleep=lambda seconds: None)
     started = time.monotonic()
@@ -328,7 +301,7 @@ def test_a_server_that_hangs_or_trickles_is_left(server, fault):
     assert time.monotonic() - started < 3
 
 
-def test_an_answer_without_end_is_left(server, connect, monkeypatch):
+def test_too_large_answer_is_refused(server, connect, monkeypatch):
     """Sizes count after decompression: a small compressed body can hold gigabytes."""
     monkeypatch.setattr(web, "MAX_ANSWER_BYTES", 1 << 20)
     server.faults += [raw_answer(b" " * (8 << 20))]
@@ -342,7 +315,7 @@ def test_half_a_surrogate_pair_becomes_a_question_mark(server, connect):
     assert label(connect().api(server.url, ASK)) == "a?b \U0001f600"
 
 
-def test_pages_are_bytes_or_nothing(server, connect):
+def test_page_returns_bytes_or_none(server, connect):
     client = connect()
     html = client.page(page_url(server.url, "Category:A", "en"))
     assert html is not None
@@ -368,6 +341,6 @@ def test_pages_are_bytes_or_nothing(server, connect):
         ({"contact": "a@b.c", "rate": float("nan")}, "more than 0"),
     ],
 )
-def test_the_real_servers_are_asked_by_the_rules_or_not_at_all(options, message):
+def test_options_against_wikimedia_rules_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         PoliteClient((COMMONS,), **options)

@@ -68,7 +68,7 @@ def stamps(out):
     return {file: file.stat().st_mtime_ns for file in out.rglob("*") if file.is_file() and file.name != LOCK}
 
 
-def test_the_sample_gives_everything_a_build_promises(sample_build):
+def test_sample_build_writes_all_promised_files(sample_build):
     out = sample_build.directory
     promised = {"train_label_to_hierarchical.csv", "index_label_to_hierarchical.csv", "raw_names.csv"}
     promised |= {
@@ -92,7 +92,7 @@ def test_the_sample_gives_everything_a_build_promises(sample_build):
     assert there == {LOCK, "stages", *(name.split("/")[0] for name in sample_build.files)}
 
 
-def test_the_samples_groups_are_near_those_made_by_hand(sample_build):
+def test_sample_groups_agree_with_groups_made_by_hand(sample_build):
     names = pl.read_parquet(sample_build.stages["review"].path("names.parquet"))
     both = names.join(pl.read_csv(EXPECTED_GROUPS), on="name")
     assert len(both) == len(names) >= 60
@@ -104,21 +104,21 @@ def test_the_samples_groups_are_near_those_made_by_hand(sample_build):
     assert (decided["top"] == decided["natural_or_human_made"]).sum() > 0.95 * len(decided)
 
 
-def test_a_second_run_does_nothing(sample_build, sample_config):
+def test_second_build_does_nothing(sample_build, sample_config):
     before = stamps(sample_build.directory)
     again = build_hierarchy(sample_build.directory, sample_config, silent)
     assert not any(stage.was_run for stage in again.stages.values())
     assert stamps(sample_build.directory) == before
 
 
-def test_the_same_build_elsewhere_has_the_same_bytes(names_config, tmp_path):
+def test_same_build_in_another_folder_has_the_same_bytes(names_config, tmp_path):
     build_hierarchy(tmp_path / "out", names_config, silent)
     other = replace(names_config.embed, batch_size=3)
     build_hierarchy(tmp_path / "other", replace(names_config, embed=other), silent)
     assert contents(tmp_path / "other") == contents(tmp_path / "out")
 
 
-def test_files_of_an_earlier_build_do_not_stay(tmp_path, names_config):
+def test_outdated_files_of_an_earlier_build_are_removed(tmp_path, names_config):
     out = tmp_path / "out"
     build_hierarchy(out, names_config, silent)
     assert (out / "index_label_to_hierarchical.csv").is_file()
@@ -129,7 +129,7 @@ def test_files_of_an_earlier_build_do_not_stay(tmp_path, names_config):
     assert (out / "my_label_to_hierarchical.csv").read_text() == "mine"
 
 
-def test_a_changed_or_missing_result_is_put_back(tmp_path, names_config):
+def test_changed_or_missing_results_are_restored(tmp_path, names_config):
     out = tmp_path / "out"
     build = build_hierarchy(out, names_config, silent)
     before = contents(out)
@@ -141,9 +141,7 @@ def test_a_changed_or_missing_result_is_put_back(tmp_path, names_config):
     assert build.files == again.files
 
 
-def test_a_full_disk_while_publishing_leaves_no_provenance_and_the_next_run_mends_it(
-    tmp_path, names_config, monkeypatch
-):
+def test_build_after_a_full_disk_restores_all_files(tmp_path, names_config, monkeypatch):
     fewer = replace(names_config, tables=names_config.tables[1:])
     build_hierarchy(tmp_path / "fresh", fewer, silent)
     out = tmp_path / "out"
@@ -167,7 +165,7 @@ def test_a_full_disk_while_publishing_leaves_no_provenance_and_the_next_run_mend
     assert contents(out) == contents(tmp_path / "fresh")
 
 
-def test_an_earlier_provenance_cannot_have_other_files_deleted(tmp_path, names_config):
+def test_forged_provenance_deletes_no_other_files(tmp_path, names_config):
     out, victim = tmp_path / "out", tmp_path / "victim.csv"
     build_hierarchy(out, names_config, silent)
     victim.write_text("precious")
@@ -194,7 +192,7 @@ def test_an_earlier_provenance_cannot_have_other_files_deleted(tmp_path, names_c
         ),
     ],
 )
-def test_sources_that_contradict_each_other_are_refused(tmp_path, sample_config, change, error):
+def test_contradicting_sources_are_refused(tmp_path, sample_config, change, error):
     with pytest.raises(ConfigError, match=error):
         build_hierarchy(tmp_path / "out", replace(sample_config, **change), silent)
     assert not (tmp_path / "out").exists()
@@ -213,7 +211,7 @@ def test_sources_that_contradict_each_other_are_refused(tmp_path, sample_config,
         ({"review": ReviewConfig((Path("none.yaml"),))}, r"none\.yaml: the decisions cannot be read"),
     ],
 )
-def test_options_are_refused_before_anything_is_scraped(tmp_path, names_config, options, error):
+def test_invalid_options_are_refused_before_the_scrape(tmp_path, names_config, options, error):
     scraping = replace(names_config, source="landmarks", **options)
     with pytest.raises(HgldError, match=error):
         build_hierarchy(tmp_path / "out", scraping, silent)
@@ -231,7 +229,7 @@ build_hierarchy(out, BuildConfig("sample", embed=EmbedConfig("lexical")), lambda
 
 
 @pytest.mark.slow
-def test_a_build_killed_again_and_again_ends_in_the_same_bytes(sample_build, tmp_path):
+def test_repeatedly_killed_build_ends_with_the_same_bytes(sample_build, tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, "-c", KILLED, str(out)]
     seconds, finished = 2.0, False

@@ -20,7 +20,7 @@ def put(file, data):
     file.write_bytes(data)
 
 
-def test_folders_and_a_manifest_give_the_same_images(tmp_path):
+def test_folder_layout_and_table_give_the_same_images(tmp_path):
     members = {
         "train/7/a.jpg": picture("red"),
         "train/7/b.png": picture("blue", "PNG"),
@@ -41,14 +41,14 @@ def test_folders_and_a_manifest_give_the_same_images(tmp_path):
         assert np.asarray(blue)[5, 5].tolist() == [0, 0, 255]
 
 
-def test_other_files_are_no_images_of_landmarks(tmp_path):
+def test_other_files_are_not_landmark_images(tmp_path):
     for name in ("train/7/notes.txt", "train/x/a.jpg", "a.jpg", "train/7/deep/a.jpg"):
         put(tmp_path / name, picture("red"))
     with pytest.raises(ConfigError, match=r"no image found. Expected .*landmark_id"):
         find_images(tmp_path)
 
 
-def test_listed_images_are_within_the_folder_of_their_table(tmp_path):
+def test_listed_images_outside_the_folder_are_refused(tmp_path):
     put(tmp_path / "a.png", picture("red", "PNG"))
     found = listed_images([["a.png", "gone.png"], [], ["a.png"] * 9], tmp_path)
     assert [len(images) for images in found] == [1, 0, 8]
@@ -69,14 +69,14 @@ def test_listed_images_are_within_the_folder_of_their_table(tmp_path):
     ],
     ids=["empty", "html", "bmp", "cut-jpeg", "cut-png"],
 )
-def test_hostile_images_end_in_a_reason(tmp_path, data, reason):
+def test_invalid_images_are_refused_with_a_reason(tmp_path, data, reason):
     put(tmp_path / "train/1/a.jpg", data)
     (image,) = find_images(tmp_path)["train", 1]
     with pytest.raises(ImageError, match=reason):
         read_image(image)
 
 
-def test_images_are_upright(tmp_path):
+def test_images_are_rotated_upright(tmp_path):
     wide = Image.new("RGB", (80, 40), "red")
     wide.paste("blue", (0, 0, 40, 40))
     turned = Image.Exif()
@@ -88,7 +88,7 @@ def test_images_are_upright(tmp_path):
     assert (found.getpixel((20, 10)), found.getpixel((20, 70))) == ((0, 0, 255), (255, 0, 0))
 
 
-def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):
+def test_too_large_image_file_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(landmark_images, "LARGEST_FILE", 10)
     put(tmp_path / "train/1/a.jpg", picture("red"))
     with pytest.raises(ImageError, match="at most 10 are read"):
@@ -104,7 +104,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):
         ("split,landmark_id,path\ntrain,1,gone.jpg\n", "no image found"),
     ],
 )
-def test_a_manifest_that_cannot_be_used(tmp_path, text, error):
+def test_invalid_image_tables_are_refused(tmp_path, text, error):
     put(tmp_path / "secret.jpg", picture("red"))
     put(tmp_path / "images" / "images.csv", text.encode())
     (tmp_path / "images" / "link.jpg").symlink_to(tmp_path / "secret.jpg")

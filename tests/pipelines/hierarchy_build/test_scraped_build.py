@@ -84,7 +84,7 @@ def labels(out: Path, split: str) -> dict[int, dict[str, str]]:
         return {int(row["landmark_id"]): row for row in csv.DictReader(file)}
 
 
-def test_from_categories_to_labels(arguments, hgld, tmp_path):
+def test_scraped_categories_become_label_files(arguments, hgld, tmp_path):
     out = tmp_path / "out"
     assert hgld(*arguments)[0] == 0
     train, index = labels(out, "train"), labels(out, "index")
@@ -109,9 +109,7 @@ def test_from_categories_to_labels(arguments, hgld, tmp_path):
     assert {entry["role"] for entry in provenance["inputs"]} == {"landmarks/train", "landmarks/index"}
 
 
-def test_an_encoder_that_cannot_encode_is_found_before_the_first_request(
-    arguments, server, tmp_path, hgld, monkeypatch
-):
+def test_unusable_encoder_is_reported_before_the_first_request(arguments, server, tmp_path, hgld, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     (tmp_path / "modules.json").write_text("[]")
     sbert = [*arguments, "--encoder", f"sbert:{tmp_path}"]
