@@ -137,21 +137,16 @@ def test_names_match_classes_by_id_name_or_unique_synonym():
     listed = items("Crane", "Container_Ship", "box  boat", "BIRD", "crane", "zebra", ids=["n3"])
     known = found(listed)
     assert known.of == {"Container_Ship": "n1", "box  boat": "n1", "BIRD": "bird", "n3": "n3"}
-    assert list(known.how.values()) == [
-        *("by id", "by name", "by a further name", "by name"),
-        *("several-meanings", "not-in-tree"),
-    ]
+    found_by = ["by id", "by name", "by a further name", "by name", "several-meanings", "not-in-tree"]
+    assert list(known.how.values()) == found_by
     assert known.statuses == {}
     assert known.notes[0].endswith("has classes for 4 of 6 names.")
     assert known.notes[1:] == ("not in the tree: zebra.", "of several classes in the tree: crane.")
     table = known.matches(listed)
     assert table.schema == MATCH_COLUMNS
     assert table.filter(pl.col("class_id").is_null())["name"].to_list() == ["crane", "zebra"]
-
-
-def test_name_with_items_of_different_classes_has_no_class():
     known = found(items("crane", "crane", "ship", ids=["n2", "n3"]))
-    assert known.of == {"ship": "ship"}
+    assert known.of == {"ship": "ship"}, "the items of one name have different classes"
     assert known.how == {"n2": "several-meanings", "n3": "several-meanings", "ship": "by name"}
 
 
@@ -172,9 +167,8 @@ def test_items_without_group_get_a_status_if_the_tree_gives_levels():
 
 
 def test_tree_files_are_found_for_the_provenance(tmp_path):
-    (tmp_path / "data.noun").touch()
-    (tmp_path / "index.noun").touch()
-    (tmp_path / "other").touch()
+    for name in ("data.noun", "index.noun", "other"):
+        (tmp_path / name).touch()
     assert [file.name for file in tree_files(TreeConfig(tmp_path))] == ["data.noun", "index.noun"]
     assert tree_files(TreeConfig(tmp_path / "other")) == [tmp_path / "other"]
     assert tree_files(TreeConfig(tmp_path / "none")) == tree_files(TreeConfig()) == []

@@ -1,8 +1,6 @@
 """The clean stage and its rules for names."""
 
 import unicodedata
-from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
@@ -13,7 +11,7 @@ from hgld.pipelines.hierarchy.config import BuildConfig, CleanConfig
 from hgld.pipelines.hierarchy.names import clean
 from hgld.pipelines.hierarchy.names.clean import NameRules, name_key
 from hgld.pipelines.hierarchy.names.landmark_tables import CLASSES, DROPPED, SCRAPED
-from hgld.pipelines.stage import StageResult, StageRun, run_stage, silent
+from hgld.pipelines.stage import StageResult, run_stage, silent
 
 GRAPH = [
     ("Q2977", "cathedral", "en", ["Q16970"]),
@@ -31,7 +29,7 @@ def scraped(root, rows, graph=GRAPH):
         labels, ids = [name for name, _ in names], [class_id for _, class_id in names]
         table.append((split, i, url, title, None, None, status, labels, ids))
 
-    def work(directory: Path) -> StageResult:
+    def work(directory):
         pl.DataFrame(table, schema=SCRAPED, orient="row").write_parquet(directory / "landmarks.parquet")
         pl.DataFrame(graph, schema=CLASSES, orient="row").write_parquet(directory / "classes.parquet")
         pl.DataFrame(schema=DROPPED).write_parquet(directory / "dropped.parquet")
@@ -40,7 +38,7 @@ def scraped(root, rows, graph=GRAPH):
     return run_stage("scrape", root, version=1, config={"rows": repr(rows)}, inputs={}, work=work)
 
 
-def cleaned(root, rows, several: Any = "drop") -> StageRun:
+def cleaned(root, rows, several="drop"):
     config = BuildConfig("sample", clean=CleanConfig(several))
     return clean.run(root, {"scrape": scraped(root, rows)}, config, silent)
 
@@ -207,18 +205,13 @@ RULES = NameRules.read()
     ("raw", "canonical"),
     [
         ("church building (1172-1954)", "church building"),
-        ("church building (1172–1954)", "church building"),
         ("fort (19th century)", "fort"),
         ("railway station (closed in 1964)", "railway station"),
-        ("library building (University of Washington Libraries)", "library building"),
         ("town hall (in Germany)", "town hall"),
         ("city gate (of the Old Town (Prague))", "city gate"),
-        ("寺院（日本）", "寺院"),
         ("замок (Киев)", "замок"),
         ("county hall (", "county hall"),
-        ("county hall (Washing", "county hall"),
         ("county hall)", "county hall"),
-        ("arch ()", "arch"),
         ("  urban \t\u00a0 park\n", "urban park"),
         ("king’s palace", "king's palace"),
         ("cafe\u0301", "café"),
@@ -229,10 +222,7 @@ RULES = NameRules.read()
         ("US Wilderness Area", "US Wilderness Area"),
         ("Washington state park", "Washington state park"),
         ("tower (chess)", "tower (chess)"),
-        ("башня (здание)", "башня (здание)"),
-        ("former railway station", "former railway station"),
         ("<script>alert(1)</script>", "<script>alert(1)</script>"),
-        ("Japanese castle & moat", "Japanese castle & moat"),
         # nothing left
         ("(1889)", ""),
         (" ,;", ""),
@@ -247,12 +237,9 @@ def test_canonical_spellings(raw, canonical):
     "name",
     [
         "Wikimedia category",
-        "wikimedia disambiguation page",
         "Wikimedia list article",
-        "list page",
         "List of castles in Wales",
         "Q123456",
-        "human",
         "family name",
         "1889",
         "taxon",

@@ -1,8 +1,6 @@
-"""Laws of the clustering: a partition, exact numbers, nothing that depends on threads; and its stage on disk."""
+"""Laws of the clustering: a partition, exact numbers, nothing that depends on threads."""
 
-import json
 import os
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +12,12 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from threadpoolctl import threadpool_limits
 
-from hgld.errors import ConfigError, TableError
-from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig
+from hgld.errors import ConfigError
+from hgld.pipelines.hierarchy.config import ClusterConfig
 from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
 from hgld.pipelines.hierarchy.groups import cluster
 from hgld.pipelines.hierarchy.groups.cluster import cluster_names, coarsen, kmeans, settle, ward_cuts
-from hgld.pipelines.hierarchy.names.landmark_tables import CLASSES
 from hgld.pipelines.hierarchy.unit_rows import nearest, silhouettes, sums, unit
-from hgld.pipelines.stage import StageResult, run_stage, silent
 
 FAST = settings(max_examples=15, deadline=None)
 METHODS = ("ward", "kmeans")
@@ -170,69 +166,3 @@ def test_nearest_rows_match_a_full_sort(count, wanted, seed):
     cosine = rows @ rows.T
     assert np.array_equal(indices, np.argsort(-cosine, axis=1, kind="stable")[:, :wanted])
     assert np.array_equal(cosines, np.take_along_axis(cosine, indices, axis=1))
-
-
-# -- the stage ------------------------------------------------------------------------------------------------
-
-NAMES = ["arch bridge", "arena", "lake", "road bridge", "salt lake", "stadium", "toll bridge"]
-KINDS = np.array([0, 1, 2, 0, 2, 1, 0])
-ROWS = unit(np.eye(8)[KINDS] + 0.05 * np.eye(7, 8)).astype(np.float32)
-
-
-@pytest.fixture
-def run(tmp_path):
-    """Return a function that runs the cluster stage on rows, with the tables of earlier stages."""
-
-    def make(config, rows=ROWS, out="stages"):
-        def stage(name, write):
-            shutil.rmtree(tmp_path / name, ignore_errors=True)
-            work = lambda out: write(out) or StageResult()  # noqa: E731
-            return run_stage(name, tmp_path, version=1, config={}, inputs={}, work=work)
-
-        def write_evidence(out):
-            np.save(out / "rows.npy", rows, allow_pickle=True)
-            np.save(out / "block-text.npy", ROWS)
-            blocks = [{"name": "text", "weight": 1.0, "is_form": False}]
-            (out / "evidence.json").write_text(json.dumps({"blocks": blocks, "agreement": [[None]]}))
-
-        names = pl.DataFrame(
-            {"name": NAMES, "landmarks": [1, 5, 9, 2, 1, 4, 1], "class_ids": [[]] * 7, "english": True},
-            schema_overrides={"class_ids": pl.List(pl.String)},
-        )
-        stages = {
-            "clean": stage("clean", lambda out: names.write_parquet(out / "names.parquet")),
-            "evidence": stage("evidence", write_evidence),
-            "scrape": stage("scrape", lambda out: pl.DataFrame(schema=CLASSES).write_parquet(out / "classes.parquet")),
-        }
-        return cluster.run(tmp_path / out, stages, BuildConfig("sample", cluster=config), silent)
-
-    return make
-
-
-def test_cluster_stage_writes_names_and_groups(run):
-    config = ClusterConfig(groups=3)
-    ran = run(config)
-    names = pl.read_parquet(ran.path("names.parquet"))
-    assert names.columns == ["name", "landmarks", "group", "confidence", "next_group", "wrong", "doubtful"]
-    assert names["group"].to_list() == KINDS.tolist()
-    assert (names["wrong"].is_between(0, 1) & (names["doubtful"] == (names["wrong"] > 0.5))).all()
-    assert pl.read_parquet(ran.path("groups.parquet")).rows() == [
-        (0, "bridge", "head-noun", "head noun of 3 of 3 names, 4 of 4 items", 3, 4),
-        (1, "arena", "head-noun", "head noun of 1 of 2 names, 5 of 9 items", 2, 9),
-        (2, "lake", "head-noun", "head noun of 2 of 2 names, 10 of 10 items", 2, 10),
-    ]
-    assert ran.result.details["silhouettes"] == {}, "the user gave the number"
-    assert ran.result.counts == {"names": 7, "groups": 3}
-    assert not run(config).was_run
-    assert run(config, out="again").record["outputs"] == ran.record["outputs"]
-    chosen = run(ClusterConfig())
-    tried = chosen.result.details["silhouettes"]
-    assert chosen.result.counts["groups"] == int(max(tried, key=lambda count: tried[count]))
-
-
-def test_cluster_stage_refuses_invalid_inputs(tmp_path, run):
-    with pytest.raises(TableError, match="not an array"):
-        run(ClusterConfig(), np.array([{}]))
-    with pytest.raises(ConfigError, match="--groups 8 is more than the 7 names"):
-        run(ClusterConfig(groups=8))
-    assert not (tmp_path / "stages" / "cluster").exists()

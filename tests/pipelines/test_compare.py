@@ -3,7 +3,6 @@
 import csv
 import json
 from io import StringIO
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -13,11 +12,11 @@ from rich.console import Console
 
 from hgld.errors import SchemaError, TableError
 from hgld.hierarchy import Hierarchy
-from hgld.pipelines.hierarchy.compare import Comparison, ancestor_agreement, compare
+from hgld.pipelines.hierarchy.compare import ancestor_agreement, compare
 from hgld.pipelines.hierarchy.compare import summary as summary_parts
 
 
-def summary(comparison: Comparison) -> str:
+def summary(comparison):
     out = StringIO()
     console = Console(width=400, file=out)
     for part in summary_parts(comparison):
@@ -47,13 +46,13 @@ ROWS_B = [
 ]
 
 
-def write(path: Path, rows, header=GLDV2) -> Path:
+def write(path, rows, header=GLDV2):
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, lineterminator="\n").writerows([header, *rows])
     return path
 
 
-def compared(folder: Path, a, b, header_a=GLDV2, header_b=GLDV2) -> Comparison:
+def compared(folder, a, b, header_a=GLDV2, header_b=GLDV2):
     return compare(write(folder / "a.csv", a, header_a), write(folder / "b.csv", b, header_b))
 
 

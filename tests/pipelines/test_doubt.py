@@ -16,7 +16,7 @@ COARSE = (
 )
 
 
-def rows_of(names: list[str], groups: np.ndarray) -> np.ndarray:
+def rows_of(names, groups):
     """Rows near to one axis a group, a little apart by the names' letters."""
     rows = np.eye(8, dtype=np.float32)[groups] + 0.2 * np.array(
         [[ord(n[i % len(n)]) % 7 / 7 for i in range(8)] for n in names]
@@ -25,7 +25,7 @@ def rows_of(names: list[str], groups: np.ndarray) -> np.ndarray:
 
 
 @pytest.fixture
-def tidy() -> tuple[np.ndarray, np.ndarray, list[str]]:
+def tidy():
     names = [name for group in COARSE for name in group]
     groups = np.repeat([0, 1], 4)
     return rows_of(names, groups), groups, names

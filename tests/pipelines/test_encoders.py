@@ -15,7 +15,7 @@ import torch
 from open_clip import factory
 from safetensors.torch import save_file
 
-from hgld.errors import ConfigError, MissingResourceError
+from hgld.errors import ConfigError, MissingResourceError, TableError
 from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig
 from hgld.pipelines.hierarchy.encoders import embed, registry
 from hgld.pipelines.hierarchy.encoders.pretrained import TEMPLATES, ClipEncoder, SbertEncoder
@@ -31,7 +31,7 @@ TINY = {
 
 
 @pytest.fixture
-def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tiny(tmp_path, monkeypatch):
     """A model ``hgld-tiny`` that open_clip knows for this test alone, and a checkpoint of its."""
     monkeypatch.setattr(factory, "_MODEL_CONFIG_PATHS", copy.copy(factory._MODEL_CONFIG_PATHS))
     monkeypatch.setattr(factory, "_MODEL_CONFIGS", copy.copy(factory._MODEL_CONFIGS))
@@ -43,7 +43,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return checkpoint
 
 
-def clip(checkpoint: Path, **options: object) -> ClipEncoder:
+def clip(checkpoint, **options):
     return ClipEncoder(f"hgld-tiny/{checkpoint}", device="cpu", **options)  # pyright: ignore[reportArgumentType]
 
 
@@ -82,7 +82,7 @@ def test_clip_key_depends_on_model_templates_and_file_content(tiny, tmp_path):
 
 
 class _Bomb:
-    def __reduce__(self) -> tuple[object, tuple[str]]:
+    def __reduce__(self):
         return os.mkdir, ("exploded",)
 
 
@@ -101,7 +101,7 @@ def test_clip_refuses_damaged_checkpoints_and_pickled_code(tiny, tmp_path, monke
 def test_hub_repository_gives_clip_model_and_weights(tiny, monkeypatch):
     create, tokenizer, asked = open_clip.create_model, open_clip.get_tokenizer, []
 
-    def create_model(name: str, **options: Any) -> object:
+    def create_model(name, **options):
         asked.append((name, options.pop("pretrained")))
         return create("hgld-tiny", pretrained=str(tiny), **options)
 
@@ -115,7 +115,7 @@ def test_hub_repository_gives_clip_model_and_weights(tiny, monkeypatch):
 
 
 def test_failed_download_of_clip_weights_is_one_error(monkeypatch, caplog):
-    def offline(*_: object, **__: object) -> str:
+    def offline(*_, **__):
         logging.getLogger("huggingface_hub").warning("Retrying in 8s [Retry 5/5].")
         raise FileNotFoundError("Failed to download file (open_clip_pytorch_model.bin)")
 
@@ -143,7 +143,7 @@ def test_unknown_clip_models_and_tags_are_refused_with_the_nearest(spec, error, 
         ClipEncoder(spec)
 
 
-def sbert_folder(folder: Path, kind: str = "sentence_transformers.models.Transformer") -> Path:
+def sbert_folder(folder, kind="sentence_transformers.models.Transformer"):
     folder.mkdir(exist_ok=True)
     (folder / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": kind}]))
     return folder
@@ -153,13 +153,13 @@ class _FakePackage:
     """What the encoder uses of sentence-transformers."""
 
     class SentenceTransformer:
-        def __init__(self, path: str, **options: object) -> None:
+        def __init__(self, path, **options):
             assert options["local_files_only"] is True
             assert options["trust_remote_code"] is False
             if not (Path(path) / "weights").is_file():
                 raise OSError("no weights")
 
-        def encode(self, texts: list[str], **_: object) -> np.ndarray:
+        def encode(self, texts, **_):
             return np.array([[len(text), text.count("a") + 1] for text in texts], dtype=np.float32)
 
 
@@ -192,7 +192,7 @@ def test_invalid_sbert_folders_and_a_missing_package_are_refused(tmp_path, monke
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     """An empty cache of Hugging Face's, with sentence-transformers installed."""
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
@@ -200,7 +200,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hub"
 
 
-def snapshot(cache: Path, repository: str, weights: str = "model.safetensors") -> Path:
+def snapshot(cache, repository, weights="model.safetensors"):
     """A cached sentence encoder."""
     folder = cache / f"models--{repository.replace('/', '--')}" / "snapshots" / "0a1b"
     folder.mkdir(parents=True)
@@ -267,6 +267,9 @@ def test_embed_stage_writes_unit_rows_and_the_encoder(tmp_path):
     about = json.loads(run.path("encoder.json").read_text())
     assert about == {"name": "lexical", "key": key, "dim": rows.shape[1], "templates": []}
     assert not embed.run(tmp_path / "stages", stages, config, silent).was_run
+    np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
+    with pytest.raises(TableError, match="not an array"):
+        embed.read_embeddings(tmp_path / "objects.npy")
 
 
 @pytest.mark.parametrize("spec", ["", "word2vec", "clip", "sbert:", "lexical:x"])

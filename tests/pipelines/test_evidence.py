@@ -16,7 +16,7 @@ from hgld.pipelines.hierarchy.unit_rows import unit
 from hgld.pipelines.stage import silent
 
 
-def view(labels: np.ndarray, spread: float, seed: int, dim: int = 20) -> np.ndarray:
+def view(labels, spread, seed, dim=20):
     random = np.random.default_rng(seed)
     return random.normal(size=(int(labels.max()) + 1, dim))[labels] + spread * random.normal(size=(len(labels), dim))
 
@@ -102,7 +102,7 @@ class Lengths:
     templates: tuple[str, ...] = ()
     dim = 2
 
-    def __init__(self, spec: str) -> None: ...
+    def __init__(self, spec): ...
 
     def encode(self, names, progress=silent):
         angles = np.array([len(name) for name in names]) / 20

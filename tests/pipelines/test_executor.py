@@ -17,15 +17,15 @@ ROOT = Path(__file__).parents[2]
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 
 
-def units_of(folder: Path, count: int = 6, **given: dict[int, dict]) -> list[Sum]:
+def units_of(folder, count=6, **given):
     special = given.get("special", {})
     return [Sum(f"unit {i}", tuple(range(i + 1)), folder, **special.get(i, {})) for i in range(count)]
 
 
-def sums(units: list[Sum], workers: int) -> tuple[dict[str, int], set[int]]:
+def sums(units, workers):
     found, processes = {}, set()
 
-    def done(unit: Sum, result: tuple[int, int]) -> None:
+    def done(unit, result):
         assert unit.name not in found
         found[unit.name] = result[0]
         processes.add(result[1])
@@ -103,7 +103,7 @@ def test_workers_end_with_their_parent(tmp_path, ended_by):
     wait_until(lambda: not any(alive(worker) for worker in workers))
 
 
-def wait_until(true: object) -> None:
+def wait_until(true):
     assert callable(true)
     deadline = time.monotonic() + 60
     while not true():
@@ -111,7 +111,7 @@ def wait_until(true: object) -> None:
         time.sleep(0.02)
 
 
-def alive(process: int) -> bool:
+def alive(process):
     """Whether a process runs; one that ended and was not waited for does not."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

@@ -13,16 +13,16 @@ from hgld.errors import InputError
 from hgld.pipelines.hierarchy.scrape.infobox import MAX_BYTES, MAX_TAGS, Infobox, instance_of
 
 
-def page(rows: str, *, before: str = "", head: str = "") -> bytes:
+def page(rows, *, before="", head=""):
     box = f'<table class="vevent infobox mw-collapsible" dir="ltr" id="wdinfobox"><tbody>{rows}</tbody></table>'
     return f"<!DOCTYPE html><html><head>{head}</head><body>{before}<div>{box}</div></body></html>".encode()
 
 
-def row(value: str, heading: str = "Instance of") -> str:
+def row(value, heading="Instance of"):
     return f'<tr><th class="wikidatainfobox-lcell">{heading}</th><td>{value}</td></tr>'
 
 
-def names(value: str) -> tuple[str, ...]:
+def names(value):
     return instance_of(page(row(value))).names
 
 
@@ -42,28 +42,20 @@ def test_recorded_page_is_parsed():
         ("castle", ("castle",)),
         ('<a href="/wiki/Category:Castles" title="Category:Castles">castle</a>', ("castle",)),
         ("<div class='plainlist'><ul><li><a href='/x'>castle</a></li><li>ruins</li></ul></div>", ("castle", "ruins")),
-        ("<a href='/x'>castle</a><br><a href='/y'>museum</a><br/>ruins", ("castle", "museum", "ruins")),
         ("<a href='/x'>castle</a>, <a href='/y'>museum</a>, ruins", ("castle", "museum", "ruins")),
-        ("castle, museum", ("castle", "museum")),
-        ("<p>castle</p><p>museum</p>", ("castle", "museum")),
         ("<a href='/x'>inn, tavern</a>, museum", ("inn, tavern", "museum")),  # a comma inside a link
         ("<ul><li>city, or town</li></ul>", ("city, or town",)),  # one item, one value
         ("church building (1172, 1954)", ("church building (1172, 1954)",)),
-        ("<ul><li>church<ul><li>chapel</li></ul></li></ul>", ("church", "chapel")),
         ("<ul><li>castle</li><li>castle</li></ul>", ("castle",)),
         ("Roman Catholic <a href='/x'>church</a>", ("Roman Catholic church",)),
         ("  horse\n racing&nbsp;venue ", ("horse racing venue",)),
-        ("Ch&acirc;teau &amp; parc", ("Château & parc",)),
         ("<i>castle</i><sup class='reference'><a href='#n'>[1]</a></sup>", ("castle",)),
-        ("castle<span class='mw-editsection'>[<a href='/e'>edit</a>]</span>", ("castle",)),
         ("castle <span class='penicon autoconfirmed-show'><a href='/e'>edit</a></span>", ("castle",)),
-        ("castle <a href='/e'><img src='pencil.svg' alt='Edit this on Wikidata'></a>", ("castle",)),
         ("<span style='Display : none'>0042</span>castle<span hidden>x</span><!-- hidden -->", ("castle",)),
         ("<style>.a{color:red}</style><script>var a;</script>castle", ("castle",)),
         ("<table><tr><td>castle</td></tr><tr><td>ruins</td></tr></table>", ("castle", "ruins")),
         ("", ()),
         ("–", ()),
-        ("<ul><li></li></ul>", ()),
     ],
 )
 def test_values_of_an_infobox_row(value, expected):

@@ -1,7 +1,5 @@
 """The levels of a build: which are planned, how groups are joined, and that the result is a tree."""
 
-from typing import Any
-
 import polars as pl
 import pytest
 from hypothesis import given
@@ -15,9 +13,7 @@ from hgld.pipelines.hierarchy.groups.given import GivenGroup, GivenGroups
 from hgld.pipelines.hierarchy.groups.levels import LANDMARK_LEVELS, plan_levels
 
 
-def plan(
-    source: Any = "classes", groups: int = 0, domain: Any = "auto", language: str = "", given: Any = None, **levels: Any
-):
+def plan(source="classes", groups=0, domain="auto", language="", given=None, **levels):
     config = BuildConfig(
         source, names=NamesConfig(domain, language), levels=LevelsConfig(**levels), cluster=ClusterConfig(groups=groups)
     )

@@ -18,7 +18,7 @@ NAMES = [
 ]  # fmt: skip
 
 
-def similarity(encoder: LexicalEncoder, a: str, b: str) -> float:
+def similarity(encoder, a, b):
     left, right = encoder.encode([a, b])
     return float(left @ right)
 

@@ -6,7 +6,6 @@ import socket
 import sqlite3
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,6 @@ import pytest
 
 from hgld.pipelines.hierarchy.config import ScrapeConfig
 from hgld.pipelines.hierarchy.scrape.scrape import run
-from hgld.pipelines.stage import StageRun
 from tests.pipelines.wikimedia_server import Wiki, WikimediaServer
 
 # -- a wiki on this machine: installed into a folder from Debian's package, filled, served by PHP ---------------------
@@ -36,7 +34,7 @@ $wgCacheDirectory = __DIR__ . "/images";
 """
 
 
-def lacking() -> str | None:
+def lacking():
     """Why no MediaWiki can be installed here, or None if it can."""
     if not (DEBIAN / "maintenance/install.php").is_file():
         return f"Debian's package mediawiki is not installed ({DEBIAN} is missing)"
@@ -50,7 +48,7 @@ def lacking() -> str | None:
 class MediaWikiSite:
     """A wiki of its own under ``folder``; its text comes by MediaWiki's own maintenance scripts."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder):
         self._code, self._data, self._files = folder / "mediawiki", folder / "data", folder
         self._port = _free_port()
         self.url = f"http://127.0.0.1:{self._port}/api.php"
@@ -63,11 +61,11 @@ class MediaWikiSite:
         with (self._code / "LocalSettings.php").open("a") as settings:
             settings.write(_SETTINGS)
 
-    def edit(self, title: str, text: str) -> None:
+    def edit(self, title, text):
         """Save one page as an editor does."""
         self._maintain("edit.php", "--user=Admin", title, stdin=text)
 
-    def import_pages(self, pages: Mapping[str, str]) -> None:
+    def import_pages(self, pages):
         """Save many pages, title to wikitext, from one XML dump."""
         members = "".join(
             f"<page><title>{escape(title)}</title><ns>{14 if title.startswith('Category:') else 10}</ns>"
@@ -82,15 +80,7 @@ class MediaWikiSite:
         )
         self._maintain("importDump.php", "--quiet", "--no-updates", str(dump))
 
-    def move(self, moves: Mapping[str, str]) -> None:
-        """Rename pages, old title to new; the old ones become hard redirects."""
-        listed = self._list(f"{old}|{new}" for old, new in moves.items())
-        self._maintain("moveBatch.php", "-u", "Admin", listed)
-
-    def delete(self, *titles: str) -> None:
-        self._maintain("deleteBatch.php", "-u", "Admin", self._list(titles))
-
-    def state_items(self, items: Mapping[str, str]) -> None:
+    def state_items(self, items):
         """Write the page property ``wikibase_item``, title to item, as the Wikibase client extension does."""
         with sqlite3.connect(self._data / "wiki.sqlite") as database:
             for title, item in items.items():
@@ -106,7 +96,7 @@ class MediaWikiSite:
         database.close()
 
     @contextmanager
-    def served(self, workers: int = 2) -> Iterator[str]:
+    def served(self, workers=2):
         """Serve the wiki while the block runs; yields the address of its action API."""
         log = self._files / "php.log"
         with log.open("wb") as output:
@@ -125,7 +115,7 @@ class MediaWikiSite:
                 os.killpg(server.pid, 15)  # PHP's workers are processes of their own
                 server.wait(10)
 
-    def _wait(self, server: subprocess.Popen[bytes], log: Path) -> None:
+    def _wait(self, server, log):
         for _ in range(100):
             assert server.poll() is None, log.read_text(errors="replace")
             try:
@@ -136,7 +126,7 @@ class MediaWikiSite:
                 time.sleep(0.1)
         raise AssertionError(f"PHP's server does not answer: {log.read_text(errors='replace')}")
 
-    def _copy(self) -> None:
+    def _copy(self):
         """The parts of Debian's tree that the wiki needs; the rest of its extensions are 90 MB."""
         self._data.mkdir(parents=True)
         shutil.copytree(DEBIAN, self._code, ignore=lambda folder, _: _NOT_COPIED if Path(folder) == DEBIAN else ())
@@ -144,18 +134,13 @@ class MediaWikiSite:
         shutil.copytree(DEBIAN / "extensions" / EXTENSION, self._code / "extensions" / EXTENSION)
         shutil.copytree(DEBIAN / "skins" / SKIN, self._code / "skins" / SKIN)
 
-    def _list(self, lines: Iterator[str] | tuple[str, ...]) -> str:
-        file = self._files / "titles.txt"
-        file.write_text("".join(f"{line}\n" for line in lines))
-        return str(file)
-
-    def _maintain(self, script: str, *arguments: str, stdin: str = "") -> None:
+    def _maintain(self, script, *arguments, stdin=""):
         command = ["php", f"maintenance/{script}", *arguments]
         done = subprocess.run(command, cwd=self._code, input=stdin, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
 
 
-def _free_port() -> int:
+def _free_port():
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return probe.getsockname()[1]
 
@@ -206,21 +191,19 @@ class World:
 
     wikidata: Wiki = field(default_factory=Wiki)
     pages: dict[str, str] = field(default_factory=dict)
-    moves: dict[str, str] = field(default_factory=dict)
-    deleted: list[str] = field(default_factory=list)
     items: dict[str, str] = field(default_factory=dict)
     expected: dict[str, tuple[str, str | None, str | None, tuple[str, ...]]] = field(default_factory=dict)
 
-    def add(self, title: str, text: str, status: str, end: str | None = None) -> None:
+    def add(self, title, text, status, end=None):
         """A page and its expected status; ``end`` is the category that it leads to and shares the finding of."""
         self.pages[title] = text
         self.expect(title, status, end)
 
-    def expect(self, title: str, status: str, end: str | None = None) -> None:
+    def expect(self, title, status, end=None):
         item, names = self.expected[end][2:] if status == "found" and end else (None, ())
         self.expected[title] = (status, end, item, names)
 
-    def subject(self, title: str, classes: tuple[int, ...], *, linked: bool, listed: bool) -> None:
+    def subject(self, title, classes, *, linked, listed):
         """A category with its item, linked from Wikidata or stated on the page alone, and with its infobox."""
         item = f"Q{10_000 + len(self.pages)}"
         names = tuple(CLASSES[c] for c in classes)
@@ -234,14 +217,14 @@ class World:
         self.expected[title] = ("found" if names else "no-instance-of", None, item, names)
 
 
-def markup(names: tuple[str, ...], listed: bool) -> str:
+def markup(names, listed):
     links = [f"[[:Category:{n.title()}|{n}]]" if n.isalpha() else n.replace("<", "&lt;") for n in names]
     if listed and links:
         return '<div class="plainlist"><ul>' + "".join(f"<li>{link}</li>" for link in links) + "</ul></div>"
     return "<br />".join(links)
 
 
-def title(kind: str, n: int) -> str:
+def title(kind, n):
     """Titles with all that URLs, SQL, wikitext and CSV find special."""
     shapes = (
         "{} {}",
@@ -256,7 +239,7 @@ def title(kind: str, n: int) -> str:
     return "Category:" + shapes[n % len(shapes)].format(kind, n)
 
 
-def world() -> World:
+def world():
     made = World()
     for i, name in enumerate(CLASSES):
         made.wikidata.item(f"Q{i + 1}", name)
@@ -269,25 +252,20 @@ def world() -> World:
         made.subject(subject, (1,), linked=True, listed=True)
         category = made.wikidata.item(f"Q{20_000 + n}", subject, P31=["Q4167836"], P301=[made.items[subject]])
         made.items[subject] = made.wikidata.sitelinks[subject] = category
-    for n in range(30):
+    for n in range(34):
         made.add(title("Plain", n), "Some text, no infobox.", "no-item")
         made.expect(title("Never", n), "missing")
-    for n in range(8):
-        made.add(title("Deleted", n), "Soon gone.", "missing")
-        made.deleted.append(title("Deleted", n))
     made.expect(CROWDED, "missing")
     renamed(made)
     return made
 
 
-def renamed(made: World) -> None:
+def renamed(made):
     """Hard and soft redirects, chains of both, loops, and redirects to nowhere."""
     for n in range(40):
         old, new = title("Old", n), title("New", n)
         made.subject(new, (n % 7,), linked=n % 2 > 0, listed=True)
-        made.pages[old] = made.pages.pop(new)
-        made.moves[old] = new
-        made.expect(old, "found", new)
+        made.add(old, f"#REDIRECT [[:{new}]]", "found", new)
         link = SOFT_LINKS[n % len(SOFT_LINKS)]
         made.add(title("Soft", n), link.format(new.removeprefix("Category:")), "found", new)
     soft = "{{{{Category redirect|1={}}}}}"
@@ -307,12 +285,12 @@ def renamed(made: World) -> None:
 
 
 @pytest.fixture(scope="module")
-def made() -> World:
+def made():
     return world()
 
 
 @pytest.fixture(scope="module")
-def commons(made: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def commons(made, tmp_path_factory):
     site = MediaWikiSite(tmp_path_factory.mktemp("wiki"))
     for name, text in TEMPLATES.items():
         site.edit(name, text)
@@ -322,15 +300,13 @@ def commons(made: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
         site.edit(name, made.pages[name])
     site.edit("Category:Member", f"[[{CROWDED}]]")
     site.import_pages({name: text for name, text in made.pages.items() if name not in edited})
-    site.move(made.moves)
-    site.delete(*made.deleted)
     site.state_items(made.items)
     with site.served() as url:
         yield url
 
 
 @pytest.fixture(scope="module")
-def table(made: World, commons: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def table(made, commons, tmp_path_factory):
     file = tmp_path_factory.mktemp("lists") / "train.csv"
     urls = (
         "http://commons.wikimedia.org/wiki/" + quote(name.replace(" ", "_"), safe=":/,()") for name in made.expected
@@ -340,13 +316,13 @@ def table(made: World, commons: str, tmp_path_factory: pytest.TempPathFactory) -
     return file
 
 
-def scrape(made: World, commons: str, table: Path, root: Path, **options: str) -> tuple[StageRun, WikimediaServer]:
+def scrape(made, commons, table, root, **options):
     with WikimediaServer(made.wikidata) as wikidata:
         config = ScrapeConfig(commons_url=commons, wikidata_url=wikidata.url, rate=10_000.0, **options)  # pyright: ignore[reportArgumentType]
         return run(root, {"train": table}, config), wikidata
 
 
-def found(done: StageRun) -> dict[str, tuple[str, str | None, str | None, tuple[str, ...]]]:
+def found(done):
     frame = pl.read_parquet(done.path("landmarks.parquet"))
     columns = frame.select("title", "status", "redirected_to", "item", "names").iter_rows()
     return {title: (status, end, item, tuple(names)) for title, status, end, item, names in columns}

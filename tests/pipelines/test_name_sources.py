@@ -1,7 +1,5 @@
 """Sources of names: lists and tables of classes, tables of landmarks, and the sample."""
 
-from pathlib import Path
-
 import polars as pl
 import pytest
 from hypothesis import given
@@ -17,13 +15,13 @@ from hgld.pipelines.hierarchy.names.landmark_tables import CLASSES, SCRAPED, rea
 from hgld.pipelines.stage import silent
 
 
-def written(folder: Path, text: str | bytes, name: str = "classes.txt") -> Path:
+def written(folder, text, name="classes.txt"):
     file = folder / name
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     return file
 
 
-def names_of(folder: Path, text: str | bytes) -> list[str]:
+def names_of(folder, text):
     return [item.name for item in read_items(written(folder, text)).items]
 
 
@@ -31,7 +29,6 @@ def names_of(folder: Path, text: str | bytes) -> list[str]:
     ("text", "names"),
     [
         ("apple\npear\n", ["apple", "pear"]),
-        ("apple\npear", ["apple", "pear"]),
         ("\ufeffapple\r\npear\r\n", ["apple", "pear"]),
         ("Paris, France\nRome, Italy\n", ["Paris, France", "Rome, Italy"]),
         ('"Paris, France"\n"12"" nail"\n12" nail\n"Ritz" hotel', ["Paris, France", '12" nail', '"Ritz" hotel']),
@@ -80,13 +77,11 @@ def test_excluded_rows_have_line_and_reason(tmp_path):
     ("text", "said"),
     [
         ("", "is empty; expected at least one row"),
-        ("\n \n", "is empty"),
         ("name\n\n", "no name in its 1 rows"),
         ("id,label\n1,apple\n", "lacks the column 'name'; found 'id', 'label'. Rename the column"),
         ("name,name\na,b\n", "has the column 'name' twice"),
         ("id,name\n1,a\n1,b\n", "line 2 and 'b' in line 3; expected one name per id"),
         ("name,count\na,many\n", "line 2: count is 'many'; expected a whole number from 1"),
-        ("name,count\na,0\n", "count is '0'"),
         ("name,language\na,<b>\n", "line 2: language is '<b>'"),
         ("name,id\na,1,2\n", "line 2: 3 cells where the header has 2"),
         ('name,id\n"a,1\n', "line 2: not a valid table"),
@@ -118,7 +113,7 @@ def test_every_line_becomes_an_item_or_an_excluded_row(tmp_path_factory, lines):
 
 @pytest.fixture
 def table(tmp_path):
-    def write(content: str | bytes, name: str = "train.csv") -> Path:
+    def write(content, name="train.csv"):
         path = tmp_path / name
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         return path
@@ -143,19 +138,14 @@ def test_landmark_tables_are_sorted_and_other_columns_ignored(table):
     ("content", "message"),
     [
         ("", r"train\.csv is empty"),
-        (" \n", r"train\.csv is empty"),
         ("landmark_id,category\n", "no rows below the header"),
         ("id,category\n1,a\n", r"lacks the column 'landmark_id'; found 'id', 'category', expected"),
-        ("landmark_id;category\n1;a\n", r"lacks the column 'landmark_id'; found 'landmark_id;category'"),
         ("landmark_id,category,category\n1,a,b\n", "has the column 'category' twice"),
         ("landmark_id,category\n1,a\n2,b\n1,c\n", r"landmark 1 has the category 'a' in line 2 and 'c' in line 4"),
         ("landmark_id,category\n1,a\nx1,b\n", r"line 3: landmark_id is 'x1'; expected a whole number"),
-        ("landmark_id,category\n-1,a\n", "line 2: landmark_id is '-1'"),
-        ("landmark_id,category\n1.0,a\n", "line 2: landmark_id is '1.0'"),
         ("landmark_id,category\n\u0661,a\n", "line 2: landmark_id is"),
         ("landmark_id,category\n" + "9" * 30 + ",a\n", "expected a whole number"),
         ("landmark_id,category\n1,a\n2,b,_c\n", "line 3: 3 cells where the header has 2"),
-        ("landmark_id,category\n1\n", "line 2: 1 cells where the header has 2"),
         (b"landmark_id,category\n1,a\n2,caf\xe9\n", r"line 3: not UTF-8 \(byte 0xe9\)"),
         ('landmark_id,category\n1,"a\n2,b\n', "line 2: not valid CSV"),
         ("landmark_id,category\n1,a\n2," + "x" * 200_000 + "\n", "line 3: not valid CSV .*131,072"),

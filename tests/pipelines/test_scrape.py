@@ -1,8 +1,6 @@
 """The scrape stage against a local Commons and Wikidata, and its store of answers."""
 
 import sqlite3
-from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
@@ -14,7 +12,7 @@ from hgld.pipelines.hierarchy.scrape.infobox import Infobox
 from hgld.pipelines.hierarchy.scrape.scrape import polite_client, run
 from hgld.pipelines.hierarchy.scrape.store import ScrapeStore
 from hgld.pipelines.hierarchy.scrape.wiki_api import CategoryPage, Entity
-from hgld.pipelines.stage import StageRun, silent
+from hgld.pipelines.stage import silent
 from tests.pipelines.wikimedia_server import (
     Wiki,
     WikimediaServer,
@@ -28,7 +26,7 @@ from tests.pipelines.wikimedia_server import (
 COMMONS = "https://commons.wikimedia.org/wiki/"
 
 
-def world() -> Wiki:
+def world():
     """Every way a category can lead to names, or fail to."""
     wiki = Wiki()
     wiki.item("Q1", "castle", P279=["Q9"])
@@ -94,7 +92,7 @@ EXPECTED = {
 }
 
 
-def write_table(path: Path, categories: list[str]) -> Path:
+def write_table(path, categories):
     rows = "".join(f'{i},"{c}"\n' for i, c in enumerate(categories))
     path.write_text("landmark_id,category\n" + rows)
     return path
@@ -103,11 +101,11 @@ def write_table(path: Path, categories: list[str]) -> Path:
 class Scraper:
     """Runs the stage with a client that does not wait."""
 
-    def __init__(self, tmp_path: Path, server: WikimediaServer, *, patient: bool = True):
+    def __init__(self, tmp_path, server, *, patient=True):
         self.root, self.server, self.patient = tmp_path / "stages", server, patient
         self.table = write_table(tmp_path / "train.csv", [COMMONS + f"Category:{name}" for name in EXPECTED])
 
-    def run(self, **options: Any) -> StageRun:
+    def run(self, **options):
         url = self.server.url
         config = ScrapeConfig(**{"commons_url": url, "wikidata_url": url, "rate": 10_000, "timeout": 5, **options})
         client = polite_client(config)
@@ -126,7 +124,7 @@ def scraper(tmp_path, server):
     return Scraper(tmp_path, server)
 
 
-def by_name(done: StageRun) -> dict[str, tuple]:
+def by_name(done):
     frame = pl.read_parquet(done.path("landmarks.parquet"))
     return {
         row["category"].rpartition(":")[2]: (row["status"], row["redirected_to"], row["names"])
@@ -217,7 +215,7 @@ def test_title_that_fails_its_batch_is_isolated(scraper):
     """A server that fails whenever one title is in the question."""
     poison = "Category:Ranks"
 
-    def answer(handler) -> None:
+    def answer(handler):
         scraper.server.faults.append(answer)
         asked = scraper.server.log[-1]
         if poison in asked.keys:
@@ -253,7 +251,7 @@ def test_unreachable_server_is_reported_without_retries(tmp_path):
 def test_missing_members_of_an_answer_are_requested_again(scraper):
     """MediaWiki truncates results that grow too large, and says so only in a warning."""
 
-    def truncated(handler) -> None:
+    def truncated(handler):
         answer = answer_entities(scraper.server.wiki, scraper.server.log[-1].params)
         answer["entities"] = dict(list(answer["entities"].items())[:5])
         handler.send_json(answer)
@@ -267,11 +265,11 @@ CASTLE = Entity("Q1", "castle", "en", (), ("Q9",), ())
 
 
 @pytest.fixture
-def path(tmp_path) -> Path:
+def path(tmp_path):
     return tmp_path / "stages" / "scrape.sqlite"
 
 
-def fill(store: ScrapeStore) -> None:
+def fill(store):
     store.record("entity", {"Q5": Entity("Q5", "A", "en", ("Q1", "Q2")), "Q1": CASTLE, "Q7": Entity(None)})
     store.record("sitelink", {"Category:A": "Q5", "Category:B": None})
     store.record("page", {"Category:B": CategoryPage("exists", "Category:C", "Q6", "Category:D")})

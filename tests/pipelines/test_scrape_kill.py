@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipelines.wikimedia_server import Asked, Wiki, WikimediaServer
+from tests.pipelines.wikimedia_server import Wiki, WikimediaServer
 
 CLASSES, KILLS = 120, 5
 SCRAPE = """
@@ -27,7 +27,7 @@ run(Path(options["root"]), {"train": Path(options["table"])}, config)
 TABLES = ("landmarks.parquet", "classes.parquet", "dropped.parquet")
 
 
-def wiki(landmarks: int) -> Wiki:
+def wiki(landmarks):
     """Linked and unlinked categories, renamed and missing ones, over a graph of classes several requests deep."""
     made = Wiki()
     for i in range(CLASSES):
@@ -44,26 +44,26 @@ def wiki(landmarks: int) -> Wiki:
     return made
 
 
-def write_table(file: Path, landmarks: int) -> Path:
+def write_table(file, landmarks):
     rows = (f"{i},https://commons.wikimedia.org/wiki/Category:Landmark_{i}\n" for i in range(landmarks))
     file.write_text("landmark_id,category\n" + "".join(rows))
     return file
 
 
-def start(server: WikimediaServer, root: Path, table: Path, route: str) -> subprocess.Popen[bytes]:
+def start(server, root, table, route):
     options = json.dumps({"url": server.url, "root": str(root), "table": str(table), "route": route})
     return subprocess.Popen([sys.executable, "-W", "error", "-c", SCRAPE, options], cwd=Path(__file__).parents[2])
 
 
-def finish(process: subprocess.Popen[bytes]) -> None:
+def finish(process):
     assert process.wait(120) == 0
 
 
-def written(root: Path) -> list[bytes]:
+def written(root):
     return [(root / "scrape" / name).read_bytes() for name in TABLES]
 
 
-def wait_for(server: WikimediaServer, requests: int, process: subprocess.Popen[bytes]) -> None:
+def wait_for(server, requests, process):
     """Until the server has seen so many requests; the process must not end before."""
     deadline = time.monotonic() + 60
     while len(server.log) < requests:
@@ -72,7 +72,7 @@ def wait_for(server: WikimediaServer, requests: int, process: subprocess.Popen[b
         time.sleep(0.001)
 
 
-def kill(process: subprocess.Popen[bytes], server: WikimediaServer) -> Asked:
+def kill(process, server):
     """Kill -9; the last request that the server has seen is the one that was in flight, if any was."""
     process.send_signal(signal.SIGKILL)
     assert process.wait(30) == -signal.SIGKILL
@@ -80,7 +80,7 @@ def kill(process: subprocess.Popen[bytes], server: WikimediaServer) -> Asked:
     return server.log[-1]
 
 
-def keys(requests: list[Asked]) -> Counter[tuple[str, str]]:
+def keys(requests):
     return Counter((request.kind, key) for request in requests for key in request.keys)
 
 

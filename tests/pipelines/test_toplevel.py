@@ -1,19 +1,16 @@
 """Classes of the top level: by the class graph with a path, by texts with a margin, or openly undecided."""
 
 import numpy as np
-import polars as pl
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig, TopLevelConfig
 from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
 from hgld.pipelines.hierarchy.groups import toplevel
 from hgld.pipelines.hierarchy.groups.toplevel import class_shares, decide_by_graph, named_tops
 from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
 from hgld.pipelines.hierarchy.unit_rows import unit
-from hgld.pipelines.stage import StageResult, run_stage, silent
 
 ANCHORS = {"Q10": "natural", "Q20": "human-made", "Q30": "open"}
 GRAPH = ClassGraph(
@@ -138,68 +135,3 @@ def test_stated_anchors_are_well_formed():
     assert all(class_id[0] == "Q" and class_id[1:].isdigit() for class_id in ids)
     assert set(data["classes"]) == {"natural", "human-made", "open"}
     assert not set(data["prompts"]["natural"]) & set(data["prompts"]["human-made"])
-
-
-# -- the stage ------------------------------------------------------------------------------------------------
-
-NAMES = ["art museum", "crater lake", "salt lake", "waterfall", "zzyzx"]
-GROUPS = [0, 1, 1, 2, 3]
-CLASSES = [["Q207694"], [], [], ["Q34038"], []]
-
-
-@pytest.fixture
-def inputs(tmp_path):
-    """Runs of clean, cluster, scrape and embed, with the tables that the stage reads."""
-
-    def stage(name, write):
-        return run_stage(name, tmp_path, version=1, config={}, inputs={}, work=lambda out: write(out) or StageResult())
-
-    names = pl.DataFrame(
-        {"name": NAMES, "landmarks": [3, 1, 2, 4, 1], "class_ids": CLASSES, "english": True},
-        schema_overrides={"class_ids": pl.List(pl.String)},
-    )
-    clustered = names.select("name", "landmarks", group=pl.Series(GROUPS, dtype=pl.Int32))
-    groups = pl.DataFrame(
-        {"group": range(4), "label": ["museum", "lake", "waterfall", "zzyzx"]},
-        schema_overrides={"group": pl.Int32},
-    )
-    classes = pl.DataFrame(
-        {"class_id": ["Q207694", "Q33506"], "label": ["art museum", "museum"], "parents": [["Q33506"], []]},
-        schema_overrides={"parents": pl.List(pl.String)},
-    )
-
-    def embed(out):
-        np.save(out / "embeddings.npy", LexicalEncoder(NAMES).encode(NAMES))
-        (out / "encoder.json").write_text("{}")
-
-    def cluster(out):
-        clustered.write_parquet(out / "names.parquet")
-        groups.write_parquet(out / "groups.parquet")
-
-    return {
-        "clean": stage("clean", lambda out: names.write_parquet(out / "names.parquet")),
-        "cluster": stage("cluster", cluster),
-        "scrape": stage("scrape", lambda out: classes.write_parquet(out / "classes.parquet")),
-        "embed": stage("embed", embed),
-        "evidence": stage("evidence", lambda out: np.save(out / "meaning.npy", LexicalEncoder(NAMES).encode(NAMES))),
-    }
-
-
-def run(root, inputs, encoder="lexical", margin=0.0):
-    config = BuildConfig("sample", embed=EmbedConfig(encoder), toplevel=TopLevelConfig(margin))
-    return toplevel.run(root, inputs, config, silent)
-
-
-def test_every_group_is_decided_or_listed_as_undecided(tmp_path, inputs):
-    ran = run(tmp_path, inputs, margin=0.3)
-    groups = pl.read_parquet(ran.path("groups.parquet"))
-    assert groups.columns == ["group", "label", "top", "method", "evidence", "margin"]
-    decided = groups.select("label", "top", "method").rows()
-    assert decided[0] == ("museum", "human-made", "p279")
-    assert "art museum: art museum (Q207694) → museum (Q33506)" in groups["evidence"][0]
-    assert decided[1] == ("lake", "natural", "encoder")
-    assert decided[2] == ("waterfall", "natural", "p279"), "its class is stated itself"
-    assert decided[3] == ("zzyzx", None, None)
-    assert ran.result.details["undecided"] == ["zzyzx"]
-    assert ran.result.counts == {"natural": 2, "human-made": 1, "undecided": 1, "by_p279": 2, "by_encoder": 1}
-    assert "could be decided for: zzyzx." in ran.result.notes[0]

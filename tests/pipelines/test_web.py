@@ -31,14 +31,14 @@ COMMONS = "https://commons.wikimedia.org/w/api.php"
 class Clock:
     """Time that passes only by sleeping."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.now = 100.0
         self.slept: list[float] = []
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds):
         self.slept.append(seconds)
         self.now += seconds
 
@@ -59,14 +59,14 @@ def clock():
 
 @pytest.fixture
 def connect(server, clock):
-    def make(**options) -> PoliteClient:
+    def make(**options):
         options = {"rate": 1000, "timeout": 5, "clock": clock, "sleep": clock.sleep} | options
         return PoliteClient((server.url,), **options)
 
     return make
 
 
-def label(answer: dict) -> str:
+def label(answer):
     return answer["entities"]["Q1"]["labels"]["en"]["value"]
 
 
@@ -249,7 +249,7 @@ def test_redirects_count_as_requests(server, connect, clock):
 
 
 def test_endless_body_of_a_redirect_is_not_read(server, connect):
-    def endless(handler) -> None:
+    def endless(handler):
         handler.send_response(302)
         handler.send_header("Location", handler.path)
         handler.send_header("Content-Length", str(1 << 40))

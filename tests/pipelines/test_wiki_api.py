@@ -4,7 +4,6 @@ import json
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -49,7 +48,7 @@ def test_recorded_items_of_old_formats_are_read(recorded):
     assert best_values(band["claims"]["P576"]) == ()
 
 
-def linked(item: str, title: str, **facts: Any) -> dict[str, Any]:
+def linked(item, title, **facts):
     return {"id": item, "sitelinks": {"commonswiki": {"site": "commonswiki", "title": title}}, **facts}
 
 
@@ -89,7 +88,7 @@ def test_only_known_values_of_the_best_rank_count():
     assert best_values([old]) == ("Q12",)
 
 
-def labels(**texts: str) -> dict[str, Any]:
+def labels(**texts):
     return {"id": "Q1", "labels": {code: {"language": code, "value": text} for code, text in texts.items()}}
 
 
@@ -123,7 +122,7 @@ URL = "http://127.0.0.1/w/api.php"
 def one_second():
     """Ends a test that takes a second of its own time, a hundred times what it needs; patterns can run for years."""
 
-    def stop(number: int, frame: Any) -> None:
+    def stop(number, frame):
         pytest.fail("this takes longer the longer the page is, without bound")
 
     before = signal.signal(signal.SIGVTALRM, stop)
@@ -133,12 +132,12 @@ def one_second():
     signal.signal(signal.SIGVTALRM, before)
 
 
-def page(title: str, text: str | None = None, **facts: Any) -> dict[str, Any]:
+def page(title, text=None, **facts):
     revisions = {} if text is None else {"revisions": [{"slots": {"main": {"content": text}}}]}
     return {"ns": 14, "title": title, **revisions, **facts}
 
 
-def query(*pages: dict[str, Any], **rest: Any) -> dict[str, Any]:
+def query(*pages, **rest):
     return {"query": {"pages": list(pages), **rest}}
 
 

@@ -1,18 +1,16 @@
 """Small finished builds, for the tests of their results."""
 
 import csv
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from hgld.pipelines.hierarchy.build import Build, build_hierarchy
+from hgld.pipelines.hierarchy.build import build_hierarchy
 from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, EmbedConfig, ReviewConfig, TopLevelConfig
 from hgld.pipelines.hierarchy.encoders import embed
 from hgld.pipelines.hierarchy.groups import cluster, evidence, toplevel
 from hgld.pipelines.hierarchy.names import clean
 from hgld.pipelines.hierarchy.review import review
-from hgld.pipelines.stage import StageRun, silent
+from hgld.pipelines.stage import silent
 from tests.pipelines.test_clean import scraped
 
 THINGS = ["red apple", "green apple", "old apple", "oak", "red oak", "dry oak", "blue whale", "killer whale", "whale"]
@@ -39,10 +37,10 @@ GRAPH = [
 
 
 @pytest.fixture(scope="session")
-def tiny_stages() -> Callable[..., dict[str, StageRun]]:
+def tiny_stages():
     """``tiny_stages(root, *decisions)`` runs all stages from scrape to review on nine landmarks."""
 
-    def make(root: Path, *decisions: Path) -> dict[str, StageRun]:
+    def make(root, *decisions):
         options = {"cluster": ClusterConfig(groups=5), "toplevel": TopLevelConfig(margin=0.95)}
         config = BuildConfig("sample", embed=EmbedConfig("lexical"), **options)
         stages = {"scrape": scraped(root, ROWS, GRAPH)}
@@ -57,10 +55,10 @@ def tiny_stages() -> Callable[..., dict[str, StageRun]]:
 
 
 @pytest.fixture
-def build(tmp_path) -> Callable[..., Build]:
+def build(tmp_path):
     """Build a list of names with the encoder that needs no weights."""
 
-    def make(text, out="out", **options) -> Build:
+    def make(text, out="out", **options):
         file = tmp_path / "list.csv"
         file.write_text(text if isinstance(text, str) else "\n".join(text))
         config = BuildConfig("classes", (("classes", file),), embed=EmbedConfig("lexical"), **options)
@@ -69,13 +67,13 @@ def build(tmp_path) -> Callable[..., Build]:
     return make
 
 
-def labels(made: Build) -> list[dict[str, str]]:
+def labels(made):
     """Return the rows of a build's ``labels.csv``."""
     with open(made.directory / "labels.csv", encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
-def write_decisions(file: Path, *entries: str) -> Path:
+def write_decisions(file, *entries):
     """Write the decisions of one annotator, such as ``action: drop, names: [lake]``."""
     lines = (f'- {{{entry}, who: ann, when: "2026-11-21T09:00:00Z", why: "<i>no</i>"}}\n' for entry in entries)
     file.write_text("schema_version: 1\nrole: annotator\ndecisions:\n" + "".join(lines))

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-from hgld.errors import ConfigError, HgldError, StorageError
+from hgld.errors import HgldError, StorageError
 from hgld.pipelines.hierarchy import build as building
 from hgld.pipelines.hierarchy.build import LOCK, build_hierarchy
 from hgld.pipelines.hierarchy.config import (
@@ -22,6 +22,7 @@ from hgld.pipelines.hierarchy.config import (
     EmbedConfig,
     EvidenceConfig,
     ReviewConfig,
+    ScrapeConfig,
     TopLevelConfig,
 )
 from hgld.pipelines.hierarchy.sample import EXPECTED_GROUPS
@@ -111,26 +112,23 @@ def test_second_build_does_nothing(sample_build, sample_config):
     assert stamps(sample_build.directory) == before
 
 
-def test_same_build_in_another_folder_has_the_same_bytes(names_config, tmp_path):
-    build_hierarchy(tmp_path / "out", names_config, silent)
-    other = replace(names_config.embed, batch_size=3)
-    build_hierarchy(tmp_path / "other", replace(names_config, embed=other), silent)
-    assert contents(tmp_path / "other") == contents(tmp_path / "out")
-
-
-def test_outdated_files_of_an_earlier_build_are_removed(tmp_path, names_config):
+def test_outdated_files_are_removed_and_the_folder_does_not_change_the_bytes(tmp_path, names_config):
     out = tmp_path / "out"
     build_hierarchy(out, names_config, silent)
     assert (out / "index_label_to_hierarchical.csv").is_file()
     (out / "my_label_to_hierarchical.csv").write_text("mine")
-    build = build_hierarchy(out, replace(names_config, tables=names_config.tables[1:]), silent)
+    fewer = replace(names_config, tables=names_config.tables[1:])
+    build = build_hierarchy(out, fewer, silent)
     assert not (out / "index_label_to_hierarchical.csv").exists()
     assert "index_label_to_hierarchical.csv" not in build.files
     assert (out / "my_label_to_hierarchical.csv").read_text() == "mine"
+    build_hierarchy(tmp_path / "other", replace(fewer, embed=replace(fewer.embed, batch_size=3)), silent)
+    (out / "my_label_to_hierarchical.csv").unlink()
+    assert contents(tmp_path / "other") == contents(out)
 
 
-def test_changed_or_missing_results_are_restored(tmp_path, names_config):
-    out = tmp_path / "out"
+def test_changed_or_missing_results_are_restored_and_other_files_kept(tmp_path, names_config):
+    out, victim = tmp_path / "out", tmp_path / "victim.csv"
     build = build_hierarchy(out, names_config, silent)
     before = contents(out)
     (out / "raw_names.csv").write_text("changed")
@@ -139,6 +137,13 @@ def test_changed_or_missing_results_are_restored(tmp_path, names_config):
     assert not any(stage.was_run for stage in again.stages.values())
     assert contents(out) == before
     assert build.files == again.files
+    victim.write_text("precious")
+    (out / ".bashrc").write_text("precious")
+    provenance = json.loads((out / "provenance.json").read_text())
+    provenance["outputs"] |= {"../victim.csv": {}, str(victim): {}, ".bashrc": {}, "pictures/../../victim.csv": {}}
+    (out / "provenance.json").write_text(json.dumps(provenance))
+    build_hierarchy(out, names_config, silent)
+    assert victim.read_text() == (out / ".bashrc").read_text() == "precious"
 
 
 def test_build_after_a_full_disk_restores_all_files(tmp_path, names_config, monkeypatch):
@@ -165,56 +170,30 @@ def test_build_after_a_full_disk_restores_all_files(tmp_path, names_config, monk
     assert contents(out) == contents(tmp_path / "fresh")
 
 
-def test_forged_provenance_deletes_no_other_files(tmp_path, names_config):
-    out, victim = tmp_path / "out", tmp_path / "victim.csv"
-    build_hierarchy(out, names_config, silent)
-    victim.write_text("precious")
-    (out / ".bashrc").write_text("precious")
-    provenance = json.loads((out / "provenance.json").read_text())
-    provenance["outputs"] |= {"../victim.csv": {}, str(victim): {}, ".bashrc": {}, "pictures/../../victim.csv": {}}
-    (out / "provenance.json").write_text(json.dumps(provenance))
-    build_hierarchy(out, names_config, silent)
-    assert victim.read_text() == (out / ".bashrc").read_text() == "precious"
-
-
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        ({"tables": (("train", Path("x.csv")),)}, "'sample' was given 1 tables; expected none"),
-        ({"source": "names"}, "'names' was given 0 tables"),
-        *(
-            ({"source": "names", "tables": ((split, Path("x.csv")),)}, "cannot be part of a file's name")
-            for split in ("../../etc", "a b", "", "-x", "tráin", "x" * 65, "train\n")
-        ),
-        (
-            {"source": "names", "tables": (("train", Path("a.csv")), ("train", Path("b.csv")))},
-            "each split has one table",
-        ),
-    ],
-)
-def test_contradicting_sources_are_refused(tmp_path, sample_config, change, error):
-    with pytest.raises(ConfigError, match=error):
-        build_hierarchy(tmp_path / "out", replace(sample_config, **change), silent)
-    assert not (tmp_path / "out").exists()
+BAD_SPLITS = ("../../etc", "a b", "", "-x", "tráin", "x" * 65, "train\n")
+ONE, TWO = ("train", Path("a.csv")), ("train", Path("b.csv"))
 
 
 @pytest.mark.parametrize(
     ("options", "error"),
     [
+        ({"source": "sample", "tables": (ONE,)}, "'sample' was given 1 tables; expected none"),
+        ({"source": "names", "tables": ()}, "'names' was given 0 tables"),
+        ({"source": "names", "tables": (ONE, TWO)}, "each split has one table"),
+        *(({"tables": ((split, Path("x.csv")),)}, "cannot be part of a file's name") for split in BAD_SPLITS),
         ({"embed": EmbedConfig("sbert:/nowhere")}, "No such file or directory"),
         ({"embed": EmbedConfig("lexicon")}, "--encoder is 'lexicon'; expected one of"),
         ({"cluster": ClusterConfig(groups=-1)}, "--groups is -1"),
         ({"toplevel": TopLevelConfig(margin=3.0)}, "--margin is 3.0; expected 1 at most"),
+        ({"scrape": ScrapeConfig(retries=0)}, "--retries is 0"),
         ({"evidence": EvidenceConfig(("smell",))}, "expected a list of one of 'wording'"),
         ({"evidence": EvidenceConfig(("none", "classes"))}, "--evidence none stands alone"),
-        ({"embed": EmbedConfig("lexical", batch_size=0)}, "--batch-size is 0"),
         ({"review": ReviewConfig((Path("none.yaml"),))}, r"none\.yaml: the decisions cannot be read"),
     ],
 )
 def test_invalid_options_are_refused_before_the_scrape(tmp_path, names_config, options, error):
-    scraping = replace(names_config, source="landmarks", **options)
     with pytest.raises(HgldError, match=error):
-        build_hierarchy(tmp_path / "out", scraping, silent)
+        build_hierarchy(tmp_path / "out", replace(names_config, **{"source": "landmarks", **options}), silent)
     assert not (tmp_path / "out").exists()
 
 

@@ -33,6 +33,17 @@ def test_plain_list_gives_items_and_groups_and_a_second_run_does_nothing(build, 
     assert not any(stage.was_run for stage in build(THINGS, cluster=THREE).stages.values())
     shown = build_table(made)
     assert "9 items" in shown
+    run = made.stages["cluster"]
+    assert pl.read_parquet(run.path("groups.parquet")).drop("group").sort("label").rows() == [
+        (kind, "head-noun", "head noun of 3 of 3 names, 3 of 3 items", 3, 3) for kind in ("apple", "oak", "whale")
+    ]
+    names = pl.read_parquet(run.path("names.parquet"))
+    assert names.columns == ["name", "landmarks", "group", "confidence", "next_group", "wrong", "doubtful"]
+    assert (names["wrong"].is_between(0, 1) & (names["doubtful"] == (names["wrong"] > 0.5))).all()
+    assert run.result.details["silhouettes"] == {}, "the user gave the number"
+    chosen = build(THINGS, out="chosen").stages["cluster"].result
+    tried = chosen.details["silhouettes"]
+    assert chosen.counts["groups"] == int(max(tried, key=lambda count: tried[count]))
     assert not any(word in shown for word in ("landmark", "undecided"))
     file = write_decisions(tmp_path / "ann.yaml", "action: move, names: [red oak], to: whale")
     decided = build(THINGS, cluster=THREE, review=ReviewConfig((file,)))

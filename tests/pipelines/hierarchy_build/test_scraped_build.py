@@ -3,7 +3,6 @@
 import csv
 import json
 import sys
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -21,7 +20,7 @@ KINDS = {
 LANDMARKS = 20
 
 
-def world() -> Wiki:
+def world():
     """Twenty landmarks of five kinds, and every way in which one can end without a label."""
     wiki = Wiki()
     wiki.item("Q811979", "architectural structure")
@@ -79,7 +78,7 @@ def arguments(tmp_path, server):
     return [str(argument) for argument in given]
 
 
-def labels(out: Path, split: str) -> dict[int, dict[str, str]]:
+def labels(out, split):
     with open(out / f"{split}_label_to_hierarchical.csv", encoding="utf-8", newline="") as file:
         return {int(row["landmark_id"]): row for row in csv.DictReader(file)}
 
