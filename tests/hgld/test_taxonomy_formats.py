@@ -30,7 +30,7 @@ def write(tmp_path):
 
 
 def links(taxonomy):
-    """Every link by names."""
+    """Return all pairs of child and parent names."""
     pairs = zip(taxonomy.names, taxonomy.parents, strict=True)
     return {(name, taxonomy.names[p]) for name, parents in pairs for p in parents}
 

@@ -50,7 +50,7 @@ def ancestors(graph, place):
 
 
 def columns_of(found):
-    """For every finest class its position in the taxonomy at each level."""
+    """Return the positions of each finest class in the taxonomy, one per level."""
     labels = found.hierarchy.expand(np.arange(found.hierarchy.num_classes[0]))
     return {int(row[0]): row for row in np.stack([n[labels[:, c]] for c, n in enumerate(found.nodes)], axis=1)}
 
@@ -146,7 +146,7 @@ def test_heights_count_from_the_finest_class():
     graph = taxonomy([*((str(i), str(i + 1)) for i in range(6)), ("x", "y")])
     found = even_levels(graph, cut="leaves:1,2,4")
     assert [names[0] for names in found.hierarchy.names] == ["0", "1", "2", "4"]
-    assert found.counts["stand for themselves at height 2"] == 1  # y, above x
+    assert found.counts["stand for themselves at height 2"] == 1  # y is above x
 
 
 def test_level_names_set_the_number_of_levels():

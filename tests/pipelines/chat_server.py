@@ -1,4 +1,4 @@
-"""A server on 127.0.0.1 that speaks the chat completions interface: well, or to order badly, late and cut off."""
+"""A server on 127.0.0.1 with the chat completions interface, which can fail in several ways."""
 
 import json
 import time
@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.local_server import LocalServer, SilentHandler
 
-Say = Callable[[str, Mapping[str, Any]], Any]  # the list that is asked for and the data -> what the answer's text says
+Say = Callable[[str, Mapping[str, Any]], Any]  # name of the requested list, data -> content of the answer
 Fault = Callable[["Handler", Any], None]
 
 
@@ -19,7 +19,7 @@ def obedient(listed: str, data: Mapping[str, Any]) -> Any:
 
 
 class ChatServer(LocalServer):
-    """Answers what ``say`` says; ``faults`` are used up by the next requests; ``log`` has the bodies and headers."""
+    """A server that answers with ``say`` or the next of ``faults``; ``log`` has the bodies and headers of requests."""
 
     def __init__(self, say: Say = obedient):
         self.say = say
@@ -59,12 +59,12 @@ def answer(handler: Handler, said: Any) -> None:
 
 
 def text(content: Any, reason: str = "stop") -> Fault:
-    """The answer's text is something else."""
+    """Return a fault: another text of the answer."""
     return lambda handler, said: handler.send(200, completion(content, handler.site, reason))
 
 
 def whole(body: bytes) -> Fault:
-    """The answer's body is something else."""
+    """Return a fault: another body of the answer."""
     return lambda handler, said: handler.send(200, body)
 
 
@@ -73,7 +73,7 @@ def status(number: int, body: bytes = b"no", **headers: str) -> Fault:
 
 
 def cut_off(handler: Handler, said: Any) -> None:
-    """The connection ends in the middle of the answer."""
+    """End the connection in the middle of the answer."""
     body = completion(json.dumps(said), handler.site)
     handler.send_response(200)
     handler.send_header("Content-Length", str(len(body)))

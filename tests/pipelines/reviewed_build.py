@@ -1,4 +1,4 @@
-"""A small finished build for the review page: the tables that it reads, hostile names among them."""
+"""A small finished build for the review page, with hostile names."""
 
 import json
 from pathlib import Path
@@ -91,7 +91,7 @@ def opened(
     images: Path | None = None,
     learns: bool = False,
 ) -> Review:
-    """The state of a page that ``who`` opened, whose decisions are in WHO.yaml; one that learns has a queue."""
+    """Return the state of a page that ``who`` opened, with decisions in WHO.yaml; ``learns`` adds learner and queue."""
     tables, learner = BuildTables(build), Learner.of(build / "stages") if learns else None
     queue = None if learner is None else Queue(learner.rows)
     journal = Journal(file or build / f"{who}.yaml", who, role)
@@ -99,7 +99,7 @@ def opened(
 
 
 def _rows(groups: list[int]) -> np.ndarray:
-    """Rows of names near their groups' axes; of many names in few dimensions."""
+    """Return embeddings near the axis of each name's group; many names get fewer dimensions."""
     count = max(groups) + 1
     if len(groups) < 1_000:
         near, own = np.eye(count + len(groups), dtype=np.float32)[:count], np.eye(count + len(groups), dtype=np.float32)

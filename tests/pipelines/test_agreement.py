@@ -44,7 +44,7 @@ START = datetime(2026, 11, 21, tzinfo=UTC)
 
 
 def said(who: str, *decisions: tuple[type[Decision], dict[str, Any]], role: Role = "annotator") -> list[Entry]:
-    """A file's entries: decisions of one person, a minute apart."""
+    """Return the entries of one person's file, one minute apart."""
     return [
         Entry(
             kind(who=who, when=START + timedelta(minutes=i), why=f"{who} says so", **fields),

@@ -115,7 +115,7 @@ def test_cut_off_last_entry_is_named_at_any_cut(before: list[Decision], last: De
     try:
         text = (whole + entry[:cut]).decode()
     except UnicodeDecodeError:
-        return  # cut inside a character: another test
+        return  # another test cuts inside a character
     with pytest.raises(InputError, match=rf"d.yaml: entry {len(before) + 1} \(line \d+\).*cut off"):
         parse_decisions(text, Path("d.yaml"))
 

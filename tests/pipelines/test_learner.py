@@ -24,7 +24,7 @@ def unit(rows):
 
 
 def toy(n=24, seed=0, dim=6):
-    """Names around three centres, with the groups of the build: every fifth is in a wrong one."""
+    """Return names around three centres, with the build's groups; every fifth name is in a wrong group."""
     rng = np.random.default_rng(seed)
     centres, truth = unit(rng.normal(size=(3, dim))), np.arange(n) % 3
     rows = unit(centres[truth] + 0.35 * rng.normal(size=(n, dim)))
@@ -49,7 +49,7 @@ def learner_of(names, rows, place, **given):
 
 
 def slow_shares(names, rows, place, answers, seeds):
-    """Shares by the definition, in float64: the regression's loss minimised to the end, times the root of the prior."""
+    """Return the probabilities by their definition in float64: the minimised regression times the root of the prior."""
     examples = [rows[names.index(name)] for name in answers] + [seeds[g] for g in LABELS]
     x, y = np.array(examples, dtype=np.float64), [*answers.values(), *LABELS]
 
@@ -63,7 +63,9 @@ def slow_shares(names, rows, place, answers, seeds):
     table = np.exp(rows @ best[:-3].reshape(3, -1).T + best[-3:])
     table /= table.sum(axis=1, keepdims=True)
     for row, name in zip(table, names, strict=True):
-        row *= [math.sqrt(0.75 if g == place[name] else 0.125) for g in LABELS]  # doubt of a half
+        row *= [
+            math.sqrt(0.75 if g == place[name] else 0.125) for g in LABELS
+        ]  # the build's error probability is one half
     return table / table.sum(axis=1, keepdims=True)
 
 
@@ -163,7 +165,7 @@ def test_nodes_are_nested_and_sums_match_their_names(n):
     for start, stop in sorted(zip(tree.starts.tolist(), tree.stops.tolist(), strict=True), key=lambda r: (r[0], -r[1])):
         while ends and ends[-1] <= start:
             ends.pop()
-        assert not ends or stop <= ends[-1]  # ranges are apart or one within the other
+        assert not ends or stop <= ends[-1]  # ranges are disjoint or nested
         ends.append(stop)
     assert np.array_equal(NameTree.of(rows).order, tree.order)
     equal = NameTree.of(unit(np.ones((n, 3))))
@@ -206,7 +208,7 @@ def test_screens_exclude_decided_and_skipped_names():
         assert others
         assert not {name for screen in others for name in screen.names} & {*first.names}
     everything = {(name, LABELS[place[name]]) for name in names}
-    assert screens(names, rows, place, skipped=everything)  # nothing else is left
+    assert screens(names, rows, place, skipped=everything)  # no other names are left
 
 
 def test_order_of_names_does_not_change_the_screens():

@@ -1,4 +1,4 @@
-"""The review page in headless Chromium: a journey by keys, one by the mouse, fast presses, and many names."""
+"""The review page in headless Chromium: keyboard, mouse, fast key presses, layout and contrast."""
 
 import threading
 import time
@@ -216,7 +216,7 @@ def test_keyboard_completes_a_screen_of_the_queue(tmp_path):
         assert page.run(ACTIVE) in left
         page.press("m")
         moved = page.run(ACTIVE)
-        answer(page, "cas")  # the option that is marked is taken
+        answer(page, "cas")  # Enter accepts the marked option
         after(page, 2)
         marked = page.run(ACTIVE)
         page.press(" ")  # mark it as wrong
@@ -294,7 +294,7 @@ def test_page_shows_changes_by_other_programs_and_keeps_working(tmp_path):
         page.press("c")
         after(page, 3)
         assert all("/api/decide" in error for error in page.errors), page.errors
-        page.errors.clear()  # the refusals, as Chromium tells them
+        page.errors.clear()  # Chromium reports the rejected requests
     assert len(decisions(build)) == 3
 
 
@@ -327,7 +327,7 @@ def test_fast_held_and_rejected_presses_decide_once_about_shown_names(tmp_path):
         page.run("document.getElementById('names').focus()")
         page.press("Home")
         page.press("c")
-        page.run(  # what the server will refuse, between two presses
+        page.run(  # an invalid decision between two key presses
             """window.was2 = JSON.stringify;
             window.no = { action: 'drop', names: ['nobody'] };
             JSON.stringify = (said) => was2({
@@ -342,8 +342,8 @@ def test_fast_held_and_rejected_presses_decide_once_about_shown_names(tmp_path):
         after(page, 3)
         page.until(f"{TOAST}.includes('nobody')")
         page.run("JSON.stringify = was2")
-        page.errors.clear()  # the refusals, as Chromium tells them
-        page.run("document.activeElement.blur()")  # as after a click on a row
+        page.errors.clear()  # Chromium reports the rejected requests
+        page.run("document.activeElement.blur()")  # a click on a row does the same
         for key in "m?wm":
             page.press("Escape")
             page.press(key)
@@ -397,7 +397,7 @@ def test_mouse_search_items_and_clicks_during_a_response(tmp_path):
         page.until(f"{TITLE} === 'castle' && document.querySelectorAll('#names .row').length === 3")
         assert page.run("document.getElementById('search').value") == ""
         page.until("document.querySelector('#details h2').textContent === 'castle'")
-        page.until("document.querySelectorAll('#details .landmarks figure').length === 3")  # all is here
+        page.until("document.querySelectorAll('#details .landmarks figure').length === 3")  # the details are complete
         page.press("d")  # the list of groups has the focus
         page.until(DIALOG)
         page.press("Enter")

@@ -209,20 +209,6 @@ def test_deleted_file_is_written_again(build):
     assert actions_in(build / "ada.yaml") == ["move", "drop"]
 
 
-def test_changes_by_a_second_window_are_detected(build):
-    one = opened(build)
-    one.decide([[MOVE]], 0)
-    two = opened(build)
-    two.decide([[DROP]], 0)
-    with pytest.raises(StaleError):
-        one.decide([[SPLIT]], one.revision)
-    assert names_of(one) == names_of(two)
-    one.decide([[SPLIT]], one.revision)
-    with pytest.raises(StaleError):
-        one.decide([[ACTIONS[1][0]]], one.revision - 1)
-    assert actions_in(build / "ada.yaml") == ["move", "drop", "split"]
-
-
 def test_write_between_check_and_lock_is_detected(build, monkeypatch):
     """Another window appends just before this one gets the lock."""
     one, two = opened(build), opened(build)

@@ -189,29 +189,28 @@ def _actions(given: dict[str, Any]) -> list[list[dict[str, Any]]]:
 
 
 def _list(value: Any, of: type, field: str) -> list[Any]:
-    if not (isinstance(value, list) and value and all(isinstance(one, of) for one in value)):
-        raise HTTPException(400, f"expected a list as {field}")
-    return value
+    is_right = isinstance(value, list) and bool(value) and all(isinstance(one, of) for one in value)
+    return _checked(value, is_right, f"a list as {field}")
 
 
 def _revision(given: dict[str, Any]) -> int:
     value = given.get("revision")
-    if type(value) is not int:
-        raise HTTPException(400, "expected a number as revision")
-    return value
+    return _checked(value, type(value) is int, "a number as revision")
 
 
 def _text(request: Request, field: str) -> str:
-    if field not in request.query_params:
-        raise HTTPException(400, f"expected {field}")
-    return request.query_params[field]
+    return _checked(request.query_params.get(field), field in request.query_params, field)
 
 
 def _number(request: Request, field: str) -> int:
     value = request.query_params.get(field, "0")
-    if not (value.isascii() and value.isdigit() and len(value) < 19):
-        raise HTTPException(400, f"expected a number as {field}")
-    return int(value)
+    return int(_checked(value, value.isascii() and value.isdigit() and len(value) < 19, f"a number as {field}"))
+
+
+def _checked(value: Any, is_right: bool, expected: str) -> Any:
+    if not is_right:
+        raise HTTPException(400, f"expected {expected}")
+    return value
 
 
 def serving(review: Review, port: int, announce: Callable[[str], None]) -> uvicorn.Server:

@@ -1,4 +1,4 @@
-// The page: the queue and the groups at the left, names in the middle, what is known of them at the right.
+// The page: queue and groups on the left, names in the middle, details on the right.
 
 import { Details, what } from "./details.js";
 import { ask, tell } from "./dialog.js";
@@ -12,12 +12,12 @@ const $ = (id) => document.getElementById(id);
 const model = new Model();
 const details = new Details($("details"), model, give);
 let view = { kind: "queue" };
-let screen = null; // the names that are worked on
-const recent = []; // groups that names were put into, the last first
+let screen = null; // the screen that is open
+const recent = []; // groups that names were moved into, the latest first
 
 const searching = () => Boolean($("search").value.trim());
 const inQueue = () => view.kind === "queue" && !searching();
-// The group that its keys and buttons act on; a search shows names of many groups and opens none.
+// The open group, on which keys and buttons act; null during a search, which shows names of many groups.
 const openGroup = () => (view.kind === "group" && !searching() ? view.label : null);
 
 const KEYS = [
@@ -80,11 +80,11 @@ function drawScreen(row, { names: listed, items }) {
   row.classList.add("proposal");
   row.append(
     node("span", { className: "label" }, [own(listed[0]), listed.length > 1 ? ` + ${(listed.length - 1).toLocaleString("en")}` : ""]),
-    node("small", { className: "dim", textContent: `about ${count(items < 10 ? items : Math.round(items), model.item)} to put right` }),
+    node("small", { className: "dim", textContent: `about ${count(items < 10 ? items : Math.round(items), model.item)} to correct` }),
   );
 }
 
-// The queue: the names that are worked on, whatever the estimates say by now, and what comes after them.
+// Show the open screen first, even if its estimates changed, then the other screens of the queue.
 function drawQueue() {
   const here = screen && !isThrough() ? [screen.asked] : [];
   const busy = new Set(here.flatMap((one) => one.names));
@@ -97,7 +97,7 @@ function drawQueue() {
   $("queue-count").textContent = model.queue.length || "";
 }
 
-const done = new Set(); // screens that were answered, which may be in the queue until the answer to the press comes
+const done = new Set(); // completed screens, which stay in the queue until the server responds
 const isThrough = () => screen === null || done.has(screen.asked.id) || !screen.left.length;
 
 function open(asked) {
@@ -113,7 +113,7 @@ function begin(asked) {
   screen = asked && new Screen(asked, model, recent);
 }
 
-// Go on with the next names, as the queue has them now. They are shown at once, so that a press after this one means them.
+// Open the next screen of the queue at once, so that the next key press is about the shown names.
 function goOn() {
   const isFresh = (name) => { const item = model.names.get(name); return item.who === null && !model.pending.has(name); };
   const next = model.queue.find((one) => !done.has(one.id) && one.id !== screen?.asked.id && 2 * one.names.filter(isFresh).length > one.names.length);
@@ -173,11 +173,11 @@ function drawName(row, item, index) {
   );
 }
 
-// Whether names differ in their numbers of items; a plain list of names has one each.
+// True if names have different numbers of items; in a plain list, each name has one item.
 const isCounted = () => model.progress.items > model.progress.names;
 const parts = (texts) => texts.filter(Boolean).flatMap((text, index) => [index ? " · " : "", typeof text === "string" ? text : text]);
 
-// Where a name stands, if the list does not say it.
+// The group of a name, unless the list already shows it.
 function chip(item, mark) {
   const here = openGroup();
   const label = item.label ?? "dropped";
@@ -215,7 +215,7 @@ function drawGroups() {
   markHere();
 }
 
-// The lists at the left mark what the middle shows, however one came there.
+// Mark in the lists on the left what the middle shows.
 function markHere() {
   const key = view.kind === "group" ? `=${view.label}` : view.kind;
   const here = groups.items.findIndex((item) => item.key === key);
@@ -295,7 +295,7 @@ const tops = () => model.levels.at(-1)?.[1] ?? [];
 const isLandmarks = () => model.levels.length === 1 && tops().includes("natural") && tops().includes("human-made");
 const topButtons = () => (isLandmarks() ? [["natural", "Natural", "n", true], ["made", "Human-made", "h", true]] : model.levels.length ? [["top", "Class above", "p", true]] : []);
 
-// The groups that a digit puts names into: of the names as they were opened, or of the name that is active.
+// The groups that digit keys move names into: those of the screen, or those of the active name.
 function targets() {
   if ($("actions").hidden || !names.current) return [];
   if (inQueue()) return screen?.targets ?? [];
@@ -329,7 +329,7 @@ function show(next) {
   if ($("search").value) {
     $("search").value = "";
     drawGroups();
-    groups.go(groups.active, { quiet: true }); // in sight, among all groups again
+    groups.go(groups.active, { quiet: true }); // scroll it into view in the complete list
   }
   if (view.kind === "group") details.group(view.label).catch(say);
   else details.nothing(model.history);
@@ -368,8 +368,8 @@ function say(text) {
 
 // -- deciding -----------------------------------------------------------------------------------------------------
 
-// Write one action. What it is about is marked at once, and the next name or proposal is the active one, so that a
-// further press means what is then shown; requests go one after the other.
+// Send one action. Its names are marked at once and the next name becomes active, so that the next key press is about
+// the shown name. Requests are sent one after the other.
 function decide(decisions, done = `Written to ${model.file}.`) {
   if (!decisions.length) { say("Nothing is left to decide here."); return null; }
   const sent = model.decide(decisions);
@@ -379,7 +379,7 @@ function decide(decisions, done = `Written to ${model.file}.`) {
 
 let drawn = null, isDown = false, waits = false;
 
-function later() { // answers to many presses are drawn once
+function later() { // several responses are drawn together
   drawn ??= requestAnimationFrame(() => {
     drawn = null;
     waits = isDown;
@@ -387,7 +387,7 @@ function later() { // answers to many presses are drawn once
   });
 }
 
-// While the mouse is down nothing is redrawn: a click on what is gone when it goes up would be lost.
+// Redraw nothing while a mouse button is down: a click is lost if its target is replaced before the release.
 for (const kind of ["pointerdown", "pointerup", "pointercancel"]) {
   document.addEventListener(kind, (event) => {
     isDown = kind === "pointerdown" && event.button === 0;
@@ -403,7 +403,7 @@ function refreshDetails() {
   else details.nothing(model.history);
 }
 
-// After names were decided: none is selected, and the next one that is left becomes the active one.
+// After a decision, clear the selection and make the next undecided name active.
 function advance(items) {
   const gone = new Set(namesOf(items));
   const isLeft = (item) => !gone.has(item.name) && item.who === null && !model.pending.has(item.name);
@@ -417,10 +417,10 @@ function advance(items) {
   drawActions();
 }
 
-// What is chosen and not on its way already.
+// The chosen names without those of waiting actions.
 const free = (items) => items.filter((item) => !model.pending.has(item.name));
 
-// Put names into a group that is there.
+// Move names into an existing group.
 function put(items, label, why) {
   const chosen = free(items);
   if (!chosen.length) return;
@@ -447,7 +447,7 @@ function needGroup() {
   return label;
 }
 
-// Open a dialog, then go back to where the person was.
+// Open a dialog; restore the focus when it closes.
 async function returning(open) {
   const focus = document.activeElement;
   const answer = await open();
@@ -477,7 +477,7 @@ const act = {
     advance([...chosen, ...but]);
   },
   async refuse(explain) {
-    if (inQueue()) return say("Mark with Space what does not belong where it is, or put all off with o.");
+    if (inQueue()) return say("Mark wrong names with Space, or put all off with o.");
     const group = needGroup(), chosen = free(names.chosen).filter((item) => item.label === group);
     if (group === null || !chosen.length) return;
     const answer = explain ? await asked({ action: "refuse", title: ["Not in ", own(group)], about: some(namesOf(chosen)), button: "Refuse" }) : {};
@@ -491,7 +491,7 @@ const act = {
     done.add(id);
     goOn();
     try { await model.putOff(asked); drawQueue(); } catch (error) { if (!error.told) say(error); }
-    done.delete(id); // from now on the queue leaves it out, until its estimates change
+    done.delete(id); // the server excludes it from the queue until its estimates change
   },
   wider: () => step(1),
   narrower: () => step(-1),
@@ -505,7 +505,7 @@ const act = {
   },
   async confirm(explain) {
     const chosen = free(names.chosen).filter((item) => item.label !== null && item.who === null);
-    if (!chosen.length) return say(free(names.chosen).length ? "Decided already." : "Nothing is left to decide here.");
+    if (!chosen.length) return say(free(names.chosen).length ? "These names are decided already." : "Nothing is left to decide here.");
     const answer = explain ? await asked({ action: "confirm", title: `Confirm ${count(chosen.length, "name")}`, about: some(namesOf(chosen)), button: "Confirm" }) : {};
     if (!answer) return;
     decide(withWhy(byGroup("accept", chosen), answer));
@@ -531,7 +531,7 @@ const act = {
     decide(withWhy(pieces("drop", namesOf(chosen), {}), answer), `Dropped: ${some(namesOf(chosen))}. u takes it back.`);
     advance(chosen);
   },
-  // The names that are seen in it are dropped: a group may have others in the clustering, which stand elsewhere by now.
+  // Drop the shown names, not the group: the learner may have moved other names of the group elsewhere.
   async dropGroup() {
     const group = needGroup();
     if (group === null) return;
@@ -573,9 +573,9 @@ const act = {
     if (!model.decisions && !model.sending) return;
     done.clear();
     model.undo().then((change) => {
-      say(`Taken back: ${change.undone.length > 1 ? count(change.undone.length, "decision") : `${change.undone[0].action} ${what(change.undone[0])}`}.`);
+      say(`Undone: ${change.undone.length > 1 ? count(change.undone.length, "decision") : `${change.undone[0].action} ${what(change.undone[0])}`}.`);
       if (view.kind === "queue") begin(model.queue[0] ?? null);
-      if (change.undone[0].action === "item") names.element.focus(); // what is shown of the item is old
+      if (change.undone[0].action === "item") names.element.focus(); // the details of the item are outdated
       later();
     }, (error) => { later(); if (!error.told) say(error); });
   },
@@ -583,14 +583,14 @@ const act = {
     const first = $("details").querySelector("figure");
     const here = document.activeElement.closest?.("figure");
     if (here?.give) here.give();
-    else if (first) { first.focus(); say(`Tab goes through the ${model.item}s, i gives one elsewhere.`); }
+    else if (first) { first.focus(); say(`Tab moves through the ${model.item}s, i gives one another name or group.`); }
     else say(`No single ${model.item} is shown.`);
   },
   queue: () => { show({ kind: "queue" }); names.element.focus(); },
   team: () => { if (model.others.length) { show({ kind: "team" }); $("team").focus(); } else say("Nobody to compare with: start hgld review with --compare-with FILE."); },
 };
 
-// Names were answered: they are gone from the queue, and the next ones are shown.
+// Decided names leave the queue, and the next screen opens.
 function finish(one, decisions, into) {
   if (!decisions.length) return say("Nothing is left to decide here.");
   for (const label of into.slice(0, 3)) remember(label);
@@ -631,10 +631,10 @@ async function give(row, title, given) {
 const letters = { a: "accept", x: "refuse", o: "later", m: "move", c: "confirm", w: "fresh", d: "drop", r: "rename", g: "merge", n: "natural", h: "made", p: "top", u: "undo", t: "team", i: "item", q: "queue", "]": "wider", "[": "narrower" };
 const NOT_EXPLAINED = new Set(["fresh", "undo", "team", "queue", "later", "item", "wider", "narrower"]);
 const ONLY_PROPOSED = new Set(["later", "wider", "narrower"]);
-let held = null; // the key of the last press, while it is held: what it repeats decides nothing
+let held = null; // the key that is held down: its repeats decide nothing
 
 document.addEventListener("keyup", () => { held = null; }, true);
-document.addEventListener("keydown", (event) => { // held keys: a press is one decision, also in a dialog that it opened
+document.addEventListener("keydown", (event) => { // one press is one decision, also in a dialog that it opened
   const moves = /^(Arrow|Page|Home|End|Tab|Backspace|Delete|[jk]$)/.test(event.key);
   if (event.repeat && (held === event.key || event.target.closest("button")) && !moves) { event.preventDefault(); event.stopPropagation(); }
 }, true);

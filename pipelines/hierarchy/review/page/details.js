@@ -1,12 +1,12 @@
-// The right-hand side: what is known of a name or a group, so that one can decide about it.
+// The details on the right: evidence about a name or a group.
 
 import { count, node, percent, some } from "./node.js";
 
-const shown = new Map(); // object URLs by item; the browser keeps the pictures
+const shown = new Map(); // object URLs by item; the browser keeps the images
 const word = (model, number) => count(number, model.item);
 
 export class Details {
-  // `give` is called with an item that is to get another name or group.
+  // Calls `give` with the item that the person wants to give another name or group.
   constructor(element, model, give) {
     Object.assign(this, { element, model, give, asked: 0 });
   }
@@ -25,7 +25,7 @@ export class Details {
       ]),
       ...(item.who === null ? [doubt(item)] : []),
     ];
-    if (this.shown !== item.name) this.element.replaceChildren(...about); // else what is there stays until the answer comes
+    if (this.shown !== item.name) this.element.replaceChildren(...about); // otherwise the old details stay until the response comes
     this.shown = item.name;
     const found = await model.details(item.name, 0);
     if (turn !== this.asked) return;
@@ -48,7 +48,7 @@ export class Details {
       ...part("Also written", spellings.length ? [node("p", { className: "dim", textContent: spellings.slice(0, 20).join(" · "), dir: "auto" })] : []),
       ...part(`${model.item[0].toUpperCase()}${model.item.slice(1)}s`, found.landmarks.length ? [grid, more] : []),
     );
-    this.figures[focused]?.focus(); // a late answer takes it from nobody
+    this.figures[focused]?.focus(); // a late response must not move the focus
   }
 
   get figures() { return [...this.element.querySelectorAll("figure")]; }
@@ -135,7 +135,7 @@ function facts(rows) {
     .flatMap(([key, value]) => [node("dt", { textContent: key }), node("dd", { textContent: value, dir: "auto" })]));
 }
 
-// The probability that the name is wrong; before anything is estimated, how near it is to its group.
+// The error probability of a name; without estimates, its similarity to its group.
 function doubt(item) {
   const known = item.wrong !== null;
   const meter = node("meter", { min: 0, max: 1, value: known ? item.wrong : item.confidence });
@@ -155,7 +155,7 @@ function kind([id, label, link]) {
   return node("p", { className: "path", dir: "auto" }, [shown]);
 }
 
-// A decision's subject and outcome, in a line.
+// The subject and outcome of a decision in one line.
 export function what(entry) {
   const names = () => (entry.names_count > 3 ? `${entry.names.slice(0, 2).join(", ")} and ${(entry.names_count - 2).toLocaleString("en")} more` : some(entry.names));
   return {

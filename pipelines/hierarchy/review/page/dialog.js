@@ -1,13 +1,13 @@
-// Questions: what a decision needs besides what is selected. Text from the data is only ever set as text.
+// Dialogs for the missing fields of a decision. Text from the data is never parsed as HTML.
 
 import { node } from "./node.js";
 
 const dialog = document.getElementById("dialog");
-const reasons = new Map(); // the last reasons by action, newest first
-let settle = () => {}; // gives the open question its answer
+const reasons = new Map(); // the latest reasons by action, newest first
+let settle = () => {}; // resolves the open dialog
 
-// Answered within the event, so that the focus is back on the page before the next key: a browser reports the end of a
-// dialog later, when another question may be open already, and leaves the focus in the closed one till then.
+// Resolve the dialog within the event, so that the page has the focus before the next key. The browser's close event
+// comes later, when another dialog may be open, and until then the closed dialog keeps the focus.
 function answered(answer) {
   const done = settle;
   settle = () => {};
@@ -25,11 +25,11 @@ dialog.addEventListener("keydown", (event) => {
   event.preventDefault();
   answered(null);
 });
-dialog.addEventListener("close", () => { if (!dialog.open) answered(null); }); // by the browser's own means, as on a phone
+dialog.addEventListener("close", () => { if (!dialog.open) answered(null); }); // if the browser closed it, for instance by a phone's back key
 
 // Ask for the fields of a decision. Each of `fields`: {name, label, value, options, first, mustExist, mustBeNew, taken,
 // optional}; `options` may be a promise, `first` are options that come before the others. Resolves to {name: text, why},
-// or null where the person thinks better of it. A reason is optional.
+// or null if the person cancels. A reason is optional.
 export function ask({ title, about, fields = [], action, button }) {
   const known = reasons.get(action) ?? [];
   const why = node("input", { id: "why", maxLength: 5000, autocomplete: "off", dir: "auto" });
@@ -86,7 +86,7 @@ function objection(answer, fields) {
   return null;
 }
 
-// A combobox: the options that fit what is typed; arrows choose, Enter takes the one that is marked and decides.
+// A combobox with the options that match the typed text. Arrow keys choose; Enter accepts the marked option and decides.
 function choose({ field, input, options: box }, submit) {
   let fitting = [], at = -1, typing = false, reasonOf = new Map();
   const first = field.first ?? [];
@@ -101,7 +101,7 @@ function choose({ field, input, options: box }, submit) {
     draw();
   };
   const draw = () => {
-    const typed = typing ? input.value.trim().toLowerCase() : ""; // what was proposed does not narrow the choice
+    const typed = typing ? input.value.trim().toLowerCase() : ""; // the proposed text does not filter the options
     const rank = (label) => (label.toLowerCase() === typed ? 0 : label.toLowerCase().startsWith(typed) ? 1 : 2);
     fitting = typed ? field.all.filter((label) => label.toLowerCase().includes(typed)).sort((a, b) => rank(a) - rank(b)) : [...new Set([...first, ...field.all.slice(0, 50)])];
     fitting = fitting.slice(0, 50);
@@ -140,7 +140,7 @@ function choose({ field, input, options: box }, submit) {
   }, () => {});
 }
 
-// Resolves when the person has read it.
+// Resolves when the person closes it.
 export function tell(title, sections) {
   const parts = sections.map(([name, rows]) => node("section", {}, [
     node("h3", { textContent: name }),

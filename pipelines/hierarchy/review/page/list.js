@@ -1,5 +1,5 @@
-// A list of any length: only the rows in sight are in the document.
-// Rows are as high as --row says; arrows, Home, End, Page Up and Down move, Space selects, Shift extends.
+// A list of any length: the document contains only the visible rows.
+// The CSS variable --row is the height of a row. Arrows, Home, End, Page Up and Down move; Space selects; Shift extends.
 
 export class List {
   constructor(element, { key, draw, onActive, onOpen, onSpace, multiple = false }) {
@@ -21,7 +21,7 @@ export class List {
     return parseFloat(getComputedStyle(this.element).getPropertyValue("--row")) || 48;
   }
 
-  // Show other items. The active one stays active, and where it is on the screen, if it is among them.
+  // Show other items. The active item stays active and at the same position if it is among them.
   show(items, { keep = true } = {}) {
     const before = keep ? this.current : null, at = this.active;
     this.items = items;
@@ -40,7 +40,7 @@ export class List {
     return this.items[this.active] ?? null;
   }
 
-  // What a decision is about: the selected rows, or else the active one.
+  // The subject of a decision: the selected rows, or else the active row.
   get chosen() {
     if (this.selected.size) return this.items.filter((item) => this.selected.has(this.key(item)));
     return this.current === null ? [] : [this.current];
@@ -63,7 +63,7 @@ export class List {
     if (!quiet && this.current !== null) this.onActive?.(this.current);
   }
 
-  // Select the rows of a range, the active one among them.
+  // Select the rows of a range that contains the active row.
   select(start, stop) {
     this.selected = new Set(this.items.slice(start, stop).map(this.key));
     this.render();

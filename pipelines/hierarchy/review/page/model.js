@@ -1,9 +1,9 @@
-// The page's copy of the model, and its only way to the server.
+// The page's copy of the server's state, and all requests to the server.
 
 const TOKEN = takeToken();
-const MOST_TOGETHER = 50; // actions that wait are sent in one request, so that fast presses do not pile up
+const MOST_TOGETHER = 50; // most waiting actions per request, so that fast key presses do not queue up
 
-// The token comes behind the address's #; it is kept for this tab alone, so that reloading works.
+// The address contains the token after #. The tab stores it, so that reloading works.
 function takeToken() {
   const given = location.hash.slice(1);
   if (given) {
@@ -24,12 +24,12 @@ async function request(path, body) {
   try {
     answer = await fetch(path, options);
   } catch {
-    throw new Error("hgld review is not running any more. Start it again and open the address it prints.");
+    throw new Error("hgld review is not running. Start it again and open the address it prints.");
   }
   if (answer.ok) return answer;
   const text = await answer.text();
   let said = { error: text };
-  try { said = JSON.parse(text); } catch { /* plain text is said as it is */ }
+  try { said = JSON.parse(text); } catch { /* plain text is shown as it is */ }
   throw Object.assign(new Error(said.error), { stale: said.stale === true, refused: answer.status === 422 });
 }
 
@@ -39,8 +39,8 @@ const SKIP = "/api/skip";
 const STATE = ["revision", "history", "decisions", "progress", "queue"];
 
 export class Model {
-  waiting = []; // actions that were pressed and not sent yet, in the order of the presses
-  pending = new Set(); // names that they are about
+  waiting = []; // actions that are not sent yet, in order
+  pending = new Set(); // names of these actions
   sending = null;
 
   async load() {
@@ -50,14 +50,14 @@ export class Model {
     this.count();
   }
 
-  // -- deciding: one press is one action; actions are sent one after the other, in the order of the presses ---------
+  // -- deciding: one key press is one action; actions are sent in order ----------------------------------------------
 
-  // Write the decisions of one action. Resolves when the disk has them and the page's copy knows what follows.
+  // Send the decisions of one action. Resolves when the server has written them and this copy is updated.
   decide(decisions) {
     return this.enqueue({ decisions, names: decisions.flatMap((one) => one.names ?? []) });
   }
 
-  // Nothing is written; the queue comes without these names.
+  // Skip names in the queue; nothing is written.
   putOff(names) {
     return this.enqueue({ path: SKIP, body: { names }, names: [] });
   }
@@ -86,7 +86,7 @@ export class Model {
     }
   }
 
-  // Number of waiting actions that go into one request.
+  // Number of waiting actions for the next request.
   together() {
     const other = this.waiting.findIndex((action) => !action.decisions);
     return Math.max(1, Math.min(other < 0 ? this.waiting.length : other, MOST_TOGETHER));
@@ -101,7 +101,7 @@ export class Model {
   }
 
   async failed(error, batch) {
-    if (error.refused && batch.length > 1) { // none was written: one after the other, so that only the wrong one fails
+    if (error.refused && batch.length > 1) { // the server wrote none: send them one by one, so that only the wrong one fails
       for (const action of batch) {
         try {
           const change = await this.sendTogether([action]);
@@ -140,7 +140,7 @@ export class Model {
     this.count();
   }
 
-  // -- what is known ------------------------------------------------------------------------------------------------
+  // -- the state ----------------------------------------------------------------------------------------------------
 
   count() {
     this.sizes = new Map([...this.groups.keys()].map((label) => [label, { names: 0, items: 0, open: 0, wrong: 0 }]));
@@ -155,7 +155,7 @@ export class Model {
     }
   }
 
-  // Names that a test lets through: undecided ones first, the likeliest to be wrong first, then by size.
+  // Names that pass a test: undecided names first, then by error probability, then by size.
   list(test) {
     const found = [];
     for (const item of this.names.values()) if (test(item)) found.push(item);
@@ -178,5 +178,5 @@ function named([name, items, confidence, group, next, label, wrong, who], rank) 
   return { name, items, confidence, group, next, label, wrong, who, rank, lower: name.toLowerCase() };
 }
 
-// A screen of the queue; only one of the same names has its id.
+// A screen of the queue; screens with the same names have the same id.
 const known = (screen) => ({ ...screen, id: screen.names.join("\u0000") });

@@ -1,4 +1,4 @@
-// Make an element. Properties are set, never parsed, so that text from the data stays text.
+// Make an element. Text from the data is set as a property, never parsed as HTML.
 export function node(tag, properties = {}, children = []) {
   const { role, dataset, ...rest } = properties;
   const element = Object.assign(document.createElement(tag), rest);
@@ -11,8 +11,8 @@ export function node(tag, properties = {}, children = []) {
 export const count = (number, one, many = `${one}s`) => `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
 export const some = (names) => (names.length > 3 ? `${names.slice(0, 2).join(", ")} and ${(names.length - 2).toLocaleString("en")} more` : names.join(", "));
 
-// A text of the data within a sentence: its direction is its own.
+// Text from the data within a sentence, with its own writing direction.
 export const own = (text) => node("bdi", { textContent: text });
 
-// A probability as people read it; null where it is not known.
+// A probability as a percentage; null if it is unknown.
 export const percent = (share) => (share === null ? null : `${Math.round(share * 100)}%`);

@@ -1,8 +1,8 @@
-// Names of the queue while a person works on them: what is marked, what is alike, what one press decides.
-// The names and their order stay until the person is through; the estimates of the names may change.
+// An open screen of the queue: its marks, its ranges of similar names, and its decisions.
+// The names keep their order while the screen is open, even if their estimates change.
 
-const MOST_TARGETS = 9; // one a digit
-export const LONGEST = 10000; // names of one decision
+const MOST_TARGETS = 9; // one per digit key
+export const LONGEST = 10000; // most names per decision
 
 export class Screen {
   constructor(asked, model, recent) {
@@ -11,11 +11,11 @@ export class Screen {
     this.targets = this.likely(recent);
   }
 
-  // What is asked without the names that are decided, or on their way, by now.
+  // The names without those that are decided or in a waiting action.
   undecided(asked) {
     const kept = asked.names.map((name) => this.isLeft(this.model.names.get(name)));
     if (!kept.includes(false)) return asked;
-    const before = [0]; // number of names that are kept before each
+    const before = [0]; // number of remaining names before each name
     for (const one of kept) before.push(before.at(-1) + one);
     const names = asked.names.filter((_, index) => kept[index]);
     const blocks = new Map(asked.blocks.map(([start, stop]) => [`${before[start]} ${before[stop]}`, [before[start], before[stop]]]));
@@ -24,11 +24,11 @@ export class Screen {
 
   get items() { return this.asked.names.map((name) => this.model.names.get(name)); }
 
-  // Names that nobody decided about, and no press that is on its way.
+  // True if neither a decision nor a waiting action is about the name.
   isLeft(item) { return item.who === null && item.label !== null && !this.model.pending.has(item.name); }
   get left() { return this.items.filter((item) => this.isLeft(item)); }
 
-  // Space: it belongs there, it does not, it is left open.
+  // The marks in the order of Space: belongs there, does not, left open.
   mark(names) {
     const next = { undefined: "no", no: "open" }[this.marks.get(names[0])];
     for (const name of names) if (next) this.marks.set(name, next); else this.marks.delete(name);
@@ -39,14 +39,14 @@ export class Screen {
 
   accepted() { return [...byGroup("accept", this.right), ...byGroup("refuse", this.denied)]; }
 
-  // -- what is alike: nested ranges around the active row ---------------------------------------------------------------
+  // -- similar names: nested ranges around the active row ----------------------------------------------------------------
 
   chain(index) {
     return this.asked.blocks.filter(([start, stop]) => start <= index && index < stop && stop - start > 1)
       .sort((a, b) => a[1] - a[0] - (b[1] - b[0]));
   }
 
-  // The range that one more press selects; null if there is none.
+  // The next larger range; null without one.
   wider(index) { return this.chain(index)[this.level + 1] ?? null; }
 
   step(index, by) {
@@ -55,7 +55,7 @@ export class Screen {
     return chain[this.level] ?? null;
   }
 
-  // -- where names may go by one digit -----------------------------------------------------------------------------------
+  // -- the groups of the digit keys ---------------------------------------------------------------------------------------
 
   likely(recent) {
     const often = new Map();
@@ -68,7 +68,7 @@ export class Screen {
 
 export const namesOf = (items) => items.map((item) => item.name);
 
-// Decisions about any number of names; a decision takes so many.
+// Split decisions about many names into decisions of at most LONGEST names.
 export function pieces(action, names, said) {
   const found = [];
   for (let start = 0; start < names.length; start += LONGEST) found.push({ action, names: names.slice(start, start + LONGEST), ...said });

@@ -1,4 +1,4 @@
-// Annotators side by side: how far they agree, and what they decide differently.
+// Annotators side by side: agreement and conflicts.
 
 import { count, node } from "./node.js";
 
@@ -10,9 +10,9 @@ export function drawTeam(element, team, { who, adopt, open }) {
     node("h3", { textContent: "Agreement" }),
     ...(kappa.length ? [node("div", { className: "cards" }, kappa.map(agreement))] : []),
     ...both.filter((a) => a.kappa === null).map((a) => tooFew(a, team.least_shared)),
-    ...(both.length ? [] : [node("p", { className: "dim", textContent: "No two annotators decided on the same names yet." })]),
+    ...(both.length ? [] : [node("p", { className: "dim", textContent: "No two annotators decided about the same names yet." })]),
     node("h3", { textContent: count(conflicts.length, "open disagreement") }),
-    ...(conflicts.length ? conflicts.map((c) => conflict(c, who, adopt, open)) : [node("p", { className: "dim", textContent: "What both decided, they decided alike." })]),
+    ...(conflicts.length ? conflicts.map((c) => conflict(c, who, adopt, open)) : [node("p", { className: "dim", textContent: "The annotators agree on everything that both decided." })]),
     ...settled(team.conflicts.filter((c) => c.settled)),
   );
 }
@@ -42,7 +42,7 @@ function conflict({ kind, of, verdicts }, who, adopt, open) {
         ...(side.why ? [node("small", { textContent: side.why, dir: "auto" })] : []),
       ]);
       if (!mine && side.adopt.length)
-        box.append(node("button", { type: "button", textContent: "Decide so too", onclick: () => adopt(side) }));
+        box.append(node("button", { type: "button", textContent: "Adopt", onclick: () => adopt(side) }));
       return box;
     })),
   ]);
