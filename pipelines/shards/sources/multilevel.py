@@ -1,4 +1,6 @@
-"""iNaturalist 2018 for retrieval: species, with their super-categories (base) or the whole taxonomy (full).
+"""Datasets with labels at many levels: iNaturalist 2018 and Dynamic Metric Learning (DyML).
+
+iNaturalist 2018 for retrieval: species, with their super-categories (base) or the whole taxonomy (full).
 
 Van Horn et al.: "The iNaturalist Species Classification and Detection Dataset", CVPR 2018. The class-disjoint split is
 that of Brown, Xie, Kalogeiton and Zisserman: "Smooth-AP", ECCV 2020. Layout::
@@ -8,11 +10,26 @@ that of Brown, Xie, Kalogeiton and Zisserman: "Smooth-AP", ECCV 2020. Layout::
     train2018.json                      whose categories have numbers for names
     Inat_dataset_splits/Inaturalist_train_set1.txt      one path a line
     Inat_dataset_splits/Inaturalist_test_set1.txt
+
+Dynamic Metric Learning (DyML): vehicles, animals and products at three scales.
+
+Sun, Zhu, Zhang, Zheng, Qiu, Zhang, Wei: "Dynamic Metric Learning: Towards a Scalable Metric Space to Accommodate
+Multiple Semantic Scales", CVPR 2021. Layout of the vehicles (``dyml_vehicle``) and animals (``dyml_animal``)::
+
+    train/label.csv             fname, coarse_id, middle_id, fine_id
+    train/imgs/0.jpg ...
+    bmk_fine/query.csv          fname, labels; gallery.csv too; bmk_middle and bmk_coarse likewise
+    bmk_fine/query/0.jpg ...    and gallery/
+
+and of the products (``dyml_product``)::
+
+    train/label.csv, train/imgs/                            as above
+    mini-bmk_all_in_one/label.csv, mini-bmk_all_in_one/imgs/    the same
 """
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +37,8 @@ from typing import TYPE_CHECKING
 from hgld.errors import TableError, quoted
 from hgld.files import read_json
 
-from ..catalog import Catalog
-from .release import MAX_LIST_BYTES, catalog_of, need, read_lines, relative_path
+from ..catalog import Catalog, safe_key
+from .release import MAX_LIST_BYTES, catalog_of, find_folder, need, read_lines, relative_path, whole_number
 
 if TYPE_CHECKING:
     from ..config import SourceConfig
@@ -103,3 +120,69 @@ def _read_categories(path: Path, levels: Sequence[str]) -> dict[int, tuple[str, 
             if uses[row[level]] > 1:
                 row[level] = f"{row[level]} ({row[mark]})"
     return {number: (row["supercategory"], tuple(row[level] for level in levels)) for number, row in rows.items()}
+
+
+# -- DyML --------------------------------------------------------------------------------------------------------------
+
+DYML_LEVELS = ("fine", "middle", "coarse")
+_DYML_TRAIN = "train/label.csv"
+
+
+def read_vehicle(source: Path, options: "SourceConfig") -> Catalog:
+    """Read the catalog of DyML-Vehicle; see :func:`_read_dyml`."""
+    return _read_dyml(source, "vehicle")
+
+
+def read_animal(source: Path, options: "SourceConfig") -> Catalog:
+    """Read the catalog of DyML-Animal; see :func:`_read_dyml`."""
+    return _read_dyml(source, "animal")
+
+
+def read_product(source: Path, options: "SourceConfig") -> Catalog:
+    """Read the catalog of DyML-Product: train and test, each with its own class numbers."""
+    root = find_folder(source, "dyml_product", _DYML_TRAIN)
+    lists = {"train": root / _DYML_TRAIN, "test": root / "mini-bmk_all_in_one" / "label.csv"}
+    rows = [row for split, path in lists.items() for row in _read_dyml_list(path, split, DYML_LEVELS)]
+    return catalog_of("dyml-product", DYML_LEVELS, rows, root, lists.values())
+
+
+def _read_dyml(source: Path, kind: str) -> Catalog:
+    """Read the catalog of a set with a query and a gallery split for each level.
+
+    Images of these splits are labelled at their own level only; their class numbers are not those of train.
+    """
+    root = find_folder(source, f"dyml_{kind}", _DYML_TRAIN)
+    lists: dict[str, tuple[Path, tuple[str, ...]]] = {"train": (root / _DYML_TRAIN, DYML_LEVELS)}
+    for level in DYML_LEVELS:
+        for side in ("query", "gallery"):
+            lists[f"{side}_{level}"] = root / f"bmk_{level}" / f"{side}.csv", (level,)
+    rows = [row for split, (path, levels) in lists.items() for row in _read_dyml_list(path, split, levels)]
+    sources = (path for path, _ in lists.values())
+    return catalog_of(f"dyml-{kind}", DYML_LEVELS, rows, root, sources, protocol="dyml")
+
+
+def _read_dyml_list(path: Path, split: str, levels: tuple[str, ...]) -> Iterator[tuple[str | None, ...]]:
+    """Yield the row of every image in a list with labels at some levels.
+
+    The released files lack the line end after the header: the first image is in the header's line.
+    """
+    columns = ["fname", "labels"] if len(levels) == 1 else ["fname", *(f"{level}_id" for level in reversed(levels))]
+    header = ", ".join(columns)
+    classes, folder = ("train" if split == "train" else "test"), ("imgs" if levels == DYML_LEVELS else path.stem)
+    is_first = True
+    for where, line in read_lines(path):
+        if is_first and not line.startswith(header):
+            raise TableError(f"{where} is {quoted(line)}; expected the header {quoted(header)}.")
+        line, is_first = line.removeprefix(header) if is_first else line, False
+        if not line.strip():
+            continue
+        stated, *labels = (cell.strip() for cell in line.split(","))
+        if len(labels) != len(levels):
+            raise TableError(f"{where} is {quoted(line)}: {1 + len(labels)} cells; expected {header}.")
+        name = relative_path(stated, where)
+        found = {
+            level: f"{classes}/{whole_number(label, where, 'a label')}"
+            for level, label in zip(levels, reversed(labels), strict=True)
+        }
+        key = safe_key(f"{split}/{name.rpartition('.')[0] or name}")
+        yield key, split, f"{path.parent.name}/{folder}/{name}", *map(found.get, DYML_LEVELS)
