@@ -19,26 +19,26 @@ if TYPE_CHECKING:
     from ..catalog import Catalog
     from ..config import SourceConfig
 
-SOURCES = {  # name: module of this package and function of the adapter
+SOURCES = {  # name: module of this package, function of the adapter, and its first argument if it reads several
     "gldv2": "gldv2:read",
     "sop": "instances:read_sop",
-    "inat-base": "multilevel:read_base",
-    "inat-full": "multilevel:read_full",
-    "dyml-vehicle": "multilevel:read_vehicle",
-    "dyml-animal": "multilevel:read_animal",
-    "dyml-product": "multilevel:read_product",
+    "inat-base": "multilevel:read_inaturalist:inat-base",
+    "inat-full": "multilevel:read_inaturalist:inat-full",
+    "dyml-vehicle": "multilevel:read_dyml:vehicle",
+    "dyml-animal": "multilevel:read_dyml:animal",
+    "dyml-product": "multilevel:read_dyml_product",
     "cub": "fine_grained:read_cub",
     "cars196": "fine_grained:read_cars196",
     "inshop": "instances:read_inshop",
     "vehicleid": "instances:read_vehicleid",
     "landmarks-clean": "landmarks:read_landmarks_clean",
-    "roxford": "landmarks:read_oxford",
-    "rparis": "landmarks:read_paris",
+    "roxford": "landmarks:read_revisited_images:roxford",
+    "rparis": "landmarks:read_revisited_images:rparis",
     "holidays": "instances:read_holidays",
     "ukbench": "instances:read_ukbench",
     "imagenet": "imagenet:read",
-    "folders": "own_images:read_folders",
-    "manifest": "own_images:read_manifest",
+    "folders": "own_images:read_own:folders",
+    "manifest": "own_images:read_own:manifest",
 }
 CARDS = {"gldv2": "h-gldv2"}  # sources whose card has another name; either name is accepted
 OWN_DATA = ("folders", "manifest")  # adapters of the user's own data: no card, no published counts
@@ -105,9 +105,9 @@ def read_source(name: str, source: Path, options: "SourceConfig") -> "Catalog":
         raise ConfigError(
             f"{name} does not take {flags}; its options are: {takes or 'none of its own'}. Leave {flags} out."
         )
-    module, _, function = SOURCES[name].partition(":")
+    module, function, *kind = SOURCES[name].split(":")
     try:
-        return getattr(import_module(f"{__name__}.{module}"), function)(source, options)
+        return getattr(import_module(f"{__name__}.{module}"), function)(*kind, source, options)
     except InputError as error:
         if name in OWN_DATA:
             raise

@@ -87,17 +87,7 @@ def _find(source: Path, stated: str, landmark: str, where: str) -> tuple[str | N
 # -- revisited Oxford and Paris ---------------------------------------------------------------------------------------
 
 
-def read_oxford(source: Path, options: "SourceConfig") -> Catalog:
-    """Read the catalog of revisited Oxford; see :func:`_read_revisited`."""
-    return _read_revisited(source, options, "roxford", "roxford5k")
-
-
-def read_paris(source: Path, options: "SourceConfig") -> Catalog:
-    """Read the catalog of revisited Paris; see :func:`_read_revisited`."""
-    return _read_revisited(source, options, "rparis", "rparis6k")
-
-
-def _read_revisited(source: Path, options: "SourceConfig", name: str, inside: str) -> Catalog:
+def read_revisited_images(name: str, source: Path, options: "SourceConfig") -> Catalog:
     """Read revisited Oxford or Paris: the splits query (with boxes), gallery and, if asked for, distractors.
 
     Radenović, Iscen, Tolias, Avrithis, Chum: "Revisiting Oxford and Paris: Large-Scale Image Retrieval Benchmarking",
@@ -111,6 +101,7 @@ def _read_revisited(source: Path, options: "SourceConfig", name: str, inside: st
     """
     from hgld.evaluation.protocols.ground_truths import read_revisited  # imports torch
 
+    inside = {"roxford": "roxford5k", "rparis": "rparis6k"}[name]
     folder = find_folder(source, inside, f"gnd_{inside}.pkl")
     sources = [folder / f"gnd_{inside}.pkl"]
     truth = read_revisited(sources[0])

@@ -43,30 +43,22 @@ from .release import MAX_LIST_BYTES, catalog_of, find_folder, need, read_lines, 
 if TYPE_CHECKING:
     from ..config import SourceConfig
 
-BASE_LEVELS = ("species", "supercategory")
-FULL_LEVELS = ("species", "genus", "family", "order", "class", "phylum", "kingdom")
+LEVELS = {
+    "inat-base": ("species", "supercategory"),
+    "inat-full": ("species", "genus", "family", "order", "class", "phylum", "kingdom"),
+}
 _PATH = re.compile(r"train_val2018/([A-Za-z]{1,40})/([0-9]{1,9})/([0-9A-Za-z_-]{1,80})\.(?:jpg|jpeg|png)\Z")
 _CATEGORIES = ("categories.json", "train2018.json", "val2018.json")
 
 
-def read_base(source: Path, options: "SourceConfig") -> Catalog:
-    """Read the catalog of iNat-base: species and super-category; see :func:`_read`."""
-    return _read(source, options, "inat-base", BASE_LEVELS)
-
-
-def read_full(source: Path, options: "SourceConfig") -> Catalog:
-    """Read the catalog of iNat-full: the seven levels of the taxonomy; see :func:`_read`."""
-    return _read(source, options, "inat-full", FULL_LEVELS)
-
-
-def _read(source: Path, options: "SourceConfig", name: str, levels: tuple[str, ...]) -> Catalog:
-    """Read the catalog of iNat-base or iNat-full.
+def read_inaturalist(name: str, source: Path, options: "SourceConfig") -> Catalog:
+    """Read the catalog of ``inat-base`` (species, super-category) or ``inat-full`` (the whole taxonomy).
 
     Some names mean two things (*Prunella* is a bird and a plant). The classes must form a tree, so such a name gets its
     parent's name in brackets. ``options.labels`` is the folder of the split files; default: ``Inat_dataset_splits`` of
     the source.
     """
-    inside = source / "Inat_dataset_splits"
+    levels, inside = LEVELS[name], source / "Inat_dataset_splits"
     beside = not inside.is_dir() and (source / "Inaturalist_train_set1.txt").is_file()
     folder = options.labels or (source if beside else inside)
     lists = {split: folder / f"Inaturalist_{split}_set1.txt" for split in ("train", "test")}
@@ -128,17 +120,7 @@ DYML_LEVELS = ("fine", "middle", "coarse")
 _DYML_TRAIN = "train/label.csv"
 
 
-def read_vehicle(source: Path, options: "SourceConfig") -> Catalog:
-    """Read the catalog of DyML-Vehicle; see :func:`_read_dyml`."""
-    return _read_dyml(source, "vehicle")
-
-
-def read_animal(source: Path, options: "SourceConfig") -> Catalog:
-    """Read the catalog of DyML-Animal; see :func:`_read_dyml`."""
-    return _read_dyml(source, "animal")
-
-
-def read_product(source: Path, options: "SourceConfig") -> Catalog:
+def read_dyml_product(source: Path, options: "SourceConfig") -> Catalog:
     """Read the catalog of DyML-Product: train and test, each with its own class numbers."""
     root = find_folder(source, "dyml_product", _DYML_TRAIN)
     lists = {"train": root / _DYML_TRAIN, "test": root / "mini-bmk_all_in_one" / "label.csv"}
@@ -146,8 +128,8 @@ def read_product(source: Path, options: "SourceConfig") -> Catalog:
     return catalog_of("dyml-product", DYML_LEVELS, rows, root, lists.values())
 
 
-def _read_dyml(source: Path, kind: str) -> Catalog:
-    """Read the catalog of a set with a query and a gallery split for each level.
+def read_dyml(kind: str, source: Path, options: "SourceConfig") -> Catalog:
+    """Read the catalog of ``vehicle`` or ``animal``: train, and a query and a gallery split for each level.
 
     Images of these splits are labelled at their own level only; their class numbers are not those of train.
     """

@@ -163,14 +163,9 @@ def merge_spellings(found: OwnImages) -> OwnImages:
     return replace(found, items=items)
 
 
-def read_folders(source: Path, options: "SourceConfig") -> Catalog:
-    """Read the catalog of a folder tree (:func:`read_own_images`)."""
-    return read_own_images("folders", source, options).catalog(options)
-
-
-def read_manifest(source: Path, options: "SourceConfig") -> Catalog:
-    """Read the catalog of a table of images (:func:`read_own_images`)."""
-    return read_own_images("manifest", source, options).catalog(options)
+def read_own(kind: str, source: Path, options: "SourceConfig") -> Catalog:
+    """Read the catalog of a folder tree (``folders``) or a table of images (``manifest``)."""
+    return read_own_images(kind, source, options).catalog(options)
 
 
 def check_own_protocol(catalog: Catalog) -> None:
