@@ -184,7 +184,12 @@ def class_columns(
     Raises:
         InputError: the labels are neither numbers nor names, or a level is missing.
     """
-    columns = _chosen(_columns(labels, what), levels, what)
+    columns = _columns(labels, what)
+    if levels is not None and isinstance(columns, dict):
+        if missing := [level for level in levels if level not in columns]:
+            there = excerpt(", ".join(columns))
+            raise InputError(f"{what} have no column {', '.join(map(repr, missing))}; their columns are {there}.")
+        columns = {level: columns[level] for level in levels}
     return _frame(columns, what), tuple(columns) if isinstance(columns, dict) else None
 
 
@@ -258,18 +263,6 @@ def _columns_of_rows(labels: object, called: str) -> list[Any]:
     if len(widths) > 1:
         raise InputError(f"{called} have rows of {sorted(widths)} levels; expected as many labels in every row.")
     return [list(column) for column in zip(*rows, strict=True)]
-
-
-def _chosen(
-    columns: dict[str, Any] | list[Any], levels: Sequence[str] | None, called: str
-) -> dict[str, Any] | list[Any]:
-    if levels is None or not isinstance(columns, dict):
-        return columns
-    if missing := [level for level in levels if level not in columns]:
-        raise InputError(
-            f"{called} have no column {', '.join(map(repr, missing))}; their columns are {excerpt(', '.join(columns))}."
-        )
-    return {level: columns[level] for level in levels}
 
 
 def _frame(columns: dict[str, Any] | list[Any], called: str) -> pl.DataFrame:
@@ -359,7 +352,12 @@ def label_codes(tables: Sequence[pl.DataFrame], levels: Sequence[str]) -> list[n
                 f"level {quoted(level)} has integer ids in one table and names in the other; expected one kind."
             )
         try:
-            codes = _ids(parts) if of_ids != {False} else _places(parts)
+            if of_ids != {False}:
+                codes = [part.cast(pl.Int64).fill_null(-1) for part in parts]
+            else:
+                names, texts = _names(parts), [part.cast(pl.String) for part in parts]
+                numbers = pl.Series(range(len(names)), dtype=pl.Int64)
+                codes = [text.replace_strict(names, numbers, default=-1, return_dtype=pl.Int64) for text in texts]
         except pl.exceptions.InvalidOperationError as error:
             raise TableError(f"level {quoted(level)} has class ids beyond 64 bits.") from error
         for table, part in zip(coded, codes, strict=True):
@@ -369,17 +367,6 @@ def label_codes(tables: Sequence[pl.DataFrame], levels: Sequence[str]) -> list[n
 
 def _holds_ids(column: pl.Series) -> bool:
     return column.dtype.is_integer() or column.dtype == pl.Null
-
-
-def _ids(parts: Sequence[pl.Series]) -> list[pl.Series]:
-    return [part.cast(pl.Int64).fill_null(-1) for part in parts]
-
-
-def _places(parts: Sequence[pl.Series]) -> list[pl.Series]:
-    names = _names(parts)
-    places = pl.Series(range(len(names)), dtype=pl.Int64)
-    texts = [part.cast(pl.String) for part in parts]
-    return [text.replace_strict(names, places, default=-1, return_dtype=pl.Int64) for text in texts]
 
 
 def _names(parts: Sequence[pl.Series]) -> pl.Series:

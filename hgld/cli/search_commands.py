@@ -18,7 +18,7 @@ from hgld.cli.models import (
 from hgld.cli.options import ReadingOptions, verb
 from hgld.cli.output import echo, print_json, progress_bars, say_next, text_table
 from hgld.evaluation.trained_on import trained_on_text
-from hgld.label_audit.options import AuditOptions
+from hgld.label_audit import AuditOptions
 from hgld.settings import setting
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ class MetricDefinition:
         meaning: a sentence for the glossary of reports.
         value: function from ranked queries to (q,) float64, NaN if undefined; a text names a function of
             :mod:`hgld.evaluation.statistics`. If ``of_set``, a function from unit embeddings (N, D) on the CPU and
-            labels (N,) of one level to a number; a text names a function of :mod:`hgld.evaluation.diagnostics`. None:
+            labels (N,) of one level to a number. None:
             the metric belongs to a classifier, not to a ranking.
         binary: whether it measures one level, not all levels at once.
         first_positives: whether it reads only as many ranks as there are positives. Otherwise it reads the whole list,
@@ -54,8 +54,7 @@ class MetricDefinition:
         if callable(self.value):
             return self.value(*inputs)
         assert self.value is not None  # only classifier metrics have no value; none is computed here
-        module = "diagnostics" if self.of_set else "statistics"
-        return getattr(import_module(f"hgld.evaluation.{module}"), self.value)(*inputs)
+        return getattr(import_module("hgld.evaluation.statistics"), self.value)(*inputs)
 
 
 METRICS: Mapping[str, MetricDefinition] = read_definitions(Path(__file__).with_name("metrics.toml"), MetricDefinition)

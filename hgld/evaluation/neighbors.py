@@ -139,7 +139,13 @@ def nearest_neighbors(
     query = open_embeddings(query_embeddings, "query", normalize=normalize, device=device)
     gallery = open_embeddings(gallery_embeddings, "gallery", normalize=normalize, device=device)
     index = np.full(len(query), -1) if self_index is None else checked_self_index(self_index, len(query))
-    _check(query, gallery, k, index)
+    if query.shape[1] != gallery.shape[1]:
+        raise InputError(f"query embeddings have {query.shape[1]} dimensions, gallery embeddings {gallery.shape[1]}.")
+    if index.max() >= len(gallery):
+        raise InputError(f"self_index holds {index.max()}; the gallery has items 0..{len(gallery) - 1}.")
+    most = len(gallery) - int((index >= 0).any())
+    if not 1 <= k <= most:
+        raise ConfigError(f"k is {k}; expected 1 to {most}, the items that a query can find in this gallery.")
     indices, scores = np.empty((len(query), k), np.int64), np.empty((len(query), k), np.float32)
     with exact_products(query.device):
         for queries, found, best in _found(query, gallery, k, index, chunk_size):
@@ -195,13 +201,3 @@ def _highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
         place[tied] = keys.topk(k, dim=1, largest=False).values & ((1 << _PLACE_BITS) - 1)
         best[tied] = scores[tied].gather(1, place[tied])
     return best, place
-
-
-def _check(query: Tensor | Rows, gallery: Tensor | Rows, k: int, index: np.ndarray) -> None:
-    if query.shape[1] != gallery.shape[1]:
-        raise InputError(f"query embeddings have {query.shape[1]} dimensions, gallery embeddings {gallery.shape[1]}.")
-    if index.max() >= len(gallery):
-        raise InputError(f"self_index holds {index.max()}; the gallery has items 0..{len(gallery) - 1}.")
-    most = len(gallery) - int((index >= 0).any())
-    if not 1 <= k <= most:
-        raise ConfigError(f"k is {k}; expected 1 to {most}, the items that a query can find in this gallery.")

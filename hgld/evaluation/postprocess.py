@@ -173,10 +173,9 @@ class Whitening:
                 raise
             raise SchemaError(f"{file}: not a whitening that hgld wrote ({excerpt(error)}).") from error
         fits = mean.ndim == variances.ndim == 1 and components.shape == (len(variances), len(mean))
-        if not fits or any(part.dtype != np.float64 for part in parts) or not 0 <= power <= 1:
-            raise SchemaError(f"{file}: mean, components and variances do not fit together.")
-        if not all(np.isfinite(part).all() for part in parts) or not (variances > 0).all():
-            raise SchemaError(f"{file}: NaN, Inf or variances of 0; expected finite numbers and variances above 0.")
+        fits = fits and all(part.dtype == np.float64 and np.isfinite(part).all() for part in parts)
+        if not (fits and (variances > 0).all() and 0 <= power <= 1):
+            raise SchemaError(f"{file}: mean, components, variances (above 0) and power (0 to 1) do not fit together.")
         return cls(mean, components, variances, power, fitted_on, num_items)
 
 

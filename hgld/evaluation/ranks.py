@@ -91,14 +91,6 @@ _KEYS_AT_ONCE = 1 << 21  # of rows that are sorted with one call
 _INFINITE = np.int32(0x7F800000)  # magnitude of -inf, an item that is out of the ranking
 
 
-@helper
-def _descending(bits: np.int32, grade: np.uint8, bits_of_grade: np.uint64) -> np.uint64:
-    """Return the key that orders by descending score, then ascending grade; ``bits`` are the score's as an integer."""
-    bits = np.int32(0) if bits == np.int32(-0x80000000) else bits  # -0.0 equals 0.0
-    ascending = np.uint32(bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))) ^ np.uint32(0x80000000)
-    return (np.uint64(~ascending & np.uint32(0xFFFFFFFF)) << bits_of_grade) | np.uint64(grade)
-
-
 @compiled
 def find_spans(scores: np.ndarray, spans: np.ndarray) -> None:
     """Find which magnitudes the scores of each row have.
@@ -144,7 +136,9 @@ def fill_wide_keys(scores: np.ndarray, grades: np.ndarray, bits_of_grade: np.uin
     for row in range(scores.shape[0]):
         bits = scores[row].view(np.int32)
         for i in range(bits.shape[0]):
-            keys[row, i] = _descending(bits[i], grades[row, i], bits_of_grade)
+            bit = np.int32(0) if bits[i] == np.int32(-0x80000000) else bits[i]  # -0.0 equals 0.0
+            ascending = np.uint32(bit ^ ((bit >> np.int32(31)) & np.int32(0x7FFFFFFF))) ^ np.uint32(0x80000000)
+            keys[row, i] = (np.uint64(~ascending & np.uint32(0xFFFFFFFF)) << bits_of_grade) | np.uint64(grades[row, i])
 
 
 def _sorted_keys(scores: np.ndarray, grades: np.ndarray, bits_of_grade: np.uint64, room: np.ndarray) -> np.ndarray:
@@ -453,7 +447,7 @@ def _list_sums(
     for i in range(size):
         place = ranks[i] - ends[i] + i
         while depth < depths.shape[0] and place > depths[depth]:
-            _snapshot(counts, running, hits[depth], precision[depth])
+            hits[depth, 1:], precision[depth] = counts[1:], running[1:]
             depth += 1
         if place > end:
             break
@@ -466,14 +460,7 @@ def _list_sums(
             running[other] += term
             precision_r[other - np.uint32(1)] += term if place <= positives[other] else 0.0
     for rest in range(depth, depths.shape[0]):
-        _snapshot(counts, running, hits[rest], precision[rest])
-
-
-@helper
-def _snapshot(counts: np.ndarray, running: np.ndarray, hits: np.ndarray, precision: np.ndarray) -> None:
-    for grade in range(1, counts.shape[0]):
-        hits[grade] = counts[grade]
-        precision[grade - 1] = running[grade]
+        hits[rest, 1:], precision[rest] = counts[1:], running[1:]
 
 
 @helper

@@ -105,27 +105,20 @@ class RetrievalReport:
 
     def to_frame(self) -> pl.DataFrame:
         """Return one row per metric: metric, value, queries (number with a value), undefined (number without)."""
-        undefined = list(self.undefined.values())
-        return pl.DataFrame(
-            {
-                "metric": list(self.values),
-                "value": list(self.values.values()),
-                "queries": [
-                    len(self.per_query) - n if len(self.per_query) and name in self.per_query.columns else None
-                    for name, n in self.undefined.items()
-                ],
-                "undefined": undefined,
-            },
-            schema={"metric": pl.String, "value": pl.Float64, "queries": pl.Int64, "undefined": pl.Int64},
-        )
+        num_queries, with_queries = len(self.per_query), self.query_metrics if len(self.per_query) else ()
+        rows = [
+            (name, value, num_queries - undefined if name in with_queries else None, undefined)
+            for (name, value), undefined in zip(self.values.items(), self.undefined.values(), strict=True)
+        ]
+        schema = {"metric": pl.String, "value": pl.Float64, "queries": pl.Int64, "undefined": pl.Int64}
+        return pl.DataFrame(rows, schema=schema, orient="row")
 
     def to_markdown(self) -> str:
         """Return a table of the values, and the settings below it."""
         settings = "".join(f"- {markdown(key)}: {markdown(_text(value))}\n" for key, value in self.settings.items())
-        printed = markdown_table(*self.as_printed()) + "\n" if self._printed else ""
-        rows = [[name, number(value, 4), str(self.undefined[name])] for name, value in self.values.items()]
         seen = f"{markdown(text)}\n\n" if (text := trained_on_text(self.settings)) else ""
-        return seen + printed + markdown_table(["metric", "value", "undefined queries"], rows) + "\n" + settings
+        printed = "".join(f"{markdown_table(*table)}\n" for table in (*self._printed_tables(), self._value_table()))
+        return seen + printed + settings
 
     def summary(self) -> str:
         """Return a table of the values, one column per level, and a line on the task; :meth:`to_markdown` is longer."""
@@ -136,7 +129,7 @@ class RetrievalReport:
             values.setdefault(kind, {})[part] = value
         header = ["metric", *(part or "all levels" for part in parts)]
         rows = [[kind, *(number(of[part], 4) if part in of else "" for part in parts)] for kind, of in values.items()]
-        printed = markdown_table(*self.as_printed()) + "\n" if self._printed else ""
+        printed = "".join(f"{markdown_table(*table)}\n" for table in self._printed_tables())
         missing = {name: count for name, count in self.undefined.items() if count}
         facts = [f"{key}: {self.settings[key]}" for key in _TASK if self.settings.get(key) is not None]
         facts += [f"queries without a value: {', '.join(f'{n} {c}' for n, c in missing.items())}"] if missing else []
@@ -146,13 +139,17 @@ class RetrievalReport:
         """Return the view of a notebook: the values that published tables print, all values, and the settings."""
         from hgld.html_page import table
 
-        rows = [[name, number(value, 4), str(self.undefined[name])] for name, value in self.values.items()]
         settings = table(["setting", "value"], ([key, _text(value)] for key, value in self.settings.items()))
-        return (
-            (table(*self.as_printed()) if self._printed else "")
-            + table(["metric", "value", "undefined queries"], rows)
-            + f"<details><summary>Settings ({len(self.settings)})</summary>{settings}</details>"
-        )
+        tables = [table(*one) for one in (*self._printed_tables(), self._value_table())]
+        return "".join(tables) + f"<details><summary>Settings ({len(self.settings)})</summary>{settings}</details>"
+
+    def _value_table(self) -> tuple[list[str], list[list[str]]]:
+        rows = [[name, number(value, 4), str(self.undefined[name])] for name, value in self.values.items()]
+        return ["metric", "value", "undefined queries"], rows
+
+    def _printed_tables(self) -> list[tuple[list[str], list[list[str]]]]:
+        """Return the table of :meth:`as_printed`, if the report is of a protocol with published tables."""
+        return [self.as_printed()] if self._printed else []
 
     @property
     def _printed(self) -> list[str]:
@@ -192,8 +189,7 @@ class RetrievalReport:
         """
         file = Path(path)
         text = json.dumps(self.to_dict(), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
-        table = file.with_suffix(_PER_QUERY_SUFFIX)
-        write_table(self.per_query, table)
+        write_table(self.per_query, file.with_suffix(_PER_QUERY_SUFFIX))
         write_atomic(file, text)
 
     @classmethod
@@ -204,26 +200,22 @@ class RetrievalReport:
             InputError: the file cannot be read, is no report, or has another schema version.
         """
         file = Path(path)
-        data = read_json(file, max_bytes=_MOST_JSON_BYTES)
-        if not isinstance(data, dict) or data.get("schema_version") != SCHEMA_VERSION:
-            found = data.get("schema_version") if isinstance(data, dict) else type(data).__name__
+        data = read_json(file, kind=dict, max_bytes=_MOST_JSON_BYTES)
+        if (found := data.get("schema_version")) != SCHEMA_VERSION:
             raise SchemaError(
-                f"{file}: report schema version is {excerpt(repr(found))}; this hgld reads version {SCHEMA_VERSION}."
+                f"{file}: report schema version is {quoted(found)}; this hgld reads version {SCHEMA_VERSION}."
             )
         try:
             values = {str(k): math.nan if v is None else float(v) for k, v in data["values"].items()}
             undefined = {str(k): int(v) for k, v in data["undefined"].items()}
             settings = {str(k): v for k, v in data["settings"].items()}
+            columns = [name for name in values if name not in settings.get(_OF_SET, [])]
         except (KeyError, AttributeError, TypeError, ValueError, OverflowError) as error:
             raise SchemaError(
                 f"{file}: values, undefined or settings are missing or malformed ({excerpt(error)})."
             ) from error
         if list(undefined) != list(values):
             raise SchemaError(f"{file}: values and undefined name different metrics.")
-        of_set = settings.get(_OF_SET, [])
-        if not isinstance(of_set, list) or not set(of_set) <= set(values):
-            raise SchemaError(f"{file}: {_OF_SET} is {quoted(of_set)}; expected a list of some of its metrics.")
-        columns = [name for name in values if name not in of_set]
         return cls(values, _load_per_query(file.with_suffix(_PER_QUERY_SUFFIX), columns), undefined, settings)
 
 
@@ -290,11 +282,16 @@ def compare(
         ConfigError: no report, an unknown metric, or no metric in common.
         InputError: reports of different tasks, or without values per query.
     """
-    names = list(reports)
-    if not names:
+    if not reports:
         raise ConfigError("there are no reports to compare.")
-    first = names[0]
-    chosen = _common_metrics(reports, metrics)
+    names, first = list(reports), next(iter(reports))
+    every = [report.query_metrics for report in reports.values()]
+    common = [metric for metric in every[0] if all(metric in others for others in every)]
+    chosen = common if metrics is None else list(dict.fromkeys(metrics))
+    if not chosen or not set(chosen) <= set(common):
+        raise ConfigError(
+            f"metrics {', '.join(chosen) or '(none)'}: the reports have in common {', '.join(common) or 'none'}."
+        )
     check_same_task(reports, first)
     tables = {name: reports[name].per_query.select(chosen).to_numpy().astype(np.float64) for name in names}
     apart = {name: table - tables[first] for name, table in tables.items()}
@@ -333,17 +330,6 @@ def _unit_sums(table: np.ndarray, unit: np.ndarray) -> np.ndarray:
     sums = np.zeros((int(unit.max(initial=-1)) + 1, table.shape[1]))
     np.add.at(sums, unit, table)
     return sums
-
-
-def _common_metrics(reports: Mapping[str, RetrievalReport], metrics: Sequence[str] | None) -> list[str]:
-    first, *others = reports.values()
-    common = [m for m in first.query_metrics if all(m in report.query_metrics for report in others)]
-    chosen = common if metrics is None else list(dict.fromkeys(metrics))
-    if not chosen or not set(chosen) <= set(common):
-        raise ConfigError(
-            f"metrics {', '.join(chosen) or '(none)'}: the reports have in common {', '.join(common) or 'none'}."
-        )
-    return chosen
 
 
 def check_same_task(reports: Mapping[str, RetrievalReport], first: str) -> None:

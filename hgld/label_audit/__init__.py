@@ -1,1 +1,26 @@
-"""Audit of labels: probably wrong labels, wrong classes of the hierarchy, and copies across splits."""
+"""Audit of labels: probably wrong labels, wrong classes of the hierarchy, and copies across splits.
+
+This module has the options of an audit. It imports nothing heavy, because the help of ``hgld audit`` is made of them.
+"""
+
+from dataclasses import dataclass
+
+from hgld.evaluation.options import Progress
+from hgld.settings import setting
+
+
+def silent(task: str, done: int, total: int | None) -> None:
+    """Report no progress."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions:
+    """Options of an audit.
+
+    Attributes:
+        probability: least probability of a listed finding.
+        progress: called with a task, the units done and their total.
+    """
+
+    probability: float = setting(0.5, "Least probability of a listed finding.", above=0, most=1, common=True)
+    progress: Progress = silent

@@ -11,9 +11,9 @@ import polars as pl
 from hgld.errors import InputError, quoted
 from hgld.evaluation.embedding_files import KEY, SPLIT, check_row_count, read_embeddings, read_keys, read_labels
 from hgld.evaluation.scores import prepare_embeddings
+from hgld.label_audit import AuditOptions
 from hgld.label_audit.class_faults import ClassFault, find_class_faults
 from hgld.label_audit.copies import ImageCopies, find_copies
-from hgld.label_audit.options import AuditOptions
 from hgld.label_audit.wrong_labels import LabelNoise, find_wrong_labels
 from hgld.labels import Array, Labels, class_names, read_label_sides
 from hgld.prediction.votes import complete_labels
@@ -23,49 +23,48 @@ if TYPE_CHECKING:
 
 _FEWEST_ITEMS = 20
 _SHOWN_ITEMS, _SHOWN_NEAREST = 8, 4
-_NUMBER, _TEXT, _NUMBERS = pl.Int64(), pl.String(), pl.List(pl.Int64())
 _IMAGES = pl.Schema(
     {
-        "item": _NUMBER,
-        "key": _TEXT,
-        "split": _TEXT,
-        "level": _TEXT,
-        "given": _TEXT,
-        "proposed": _TEXT,
-        "given_finest": _TEXT,
-        "proposed_finest": _TEXT,
-        "probability": pl.Float64(),
-        "neighbors": _NUMBER,
-        "neighbors_given": _NUMBER,
-        "neighbors_proposed": _NUMBER,
-        "near_given": _NUMBERS,
-        "near_proposed": _NUMBERS,
+        "item": int,
+        "key": str,
+        "split": str,
+        "level": str,
+        "given": str,
+        "proposed": str,
+        "given_finest": str,
+        "proposed_finest": str,
+        "probability": float,
+        "neighbors": int,
+        "neighbors_given": int,
+        "neighbors_proposed": int,
+        "near_given": list[int],
+        "near_proposed": list[int],
     }
 )
 _CLASSES = pl.Schema(
     {
-        "kind": _TEXT,
-        "level": _TEXT,
-        "class": _TEXT,
-        "other": _TEXT,
-        "probability": pl.Float64(),
-        "items": _NUMBER,
-        "evidence": _TEXT,
-        "first_items": _NUMBERS,
-        "second_items": _NUMBERS,
+        "kind": str,
+        "level": str,
+        "class": str,
+        "other": str,
+        "probability": float,
+        "items": int,
+        "evidence": str,
+        "first_items": list[int],
+        "second_items": list[int],
     }
 )
 _COPIES = pl.Schema(
     {
-        "item": _NUMBER,
-        "key": _TEXT,
-        "split": _TEXT,
-        "other": _NUMBER,
-        "other_key": _TEXT,
-        "other_split": _TEXT,
-        "probability": pl.Float64(),
-        "alike": pl.Float64(),
-        "same_class": pl.Boolean(),
+        "item": int,
+        "key": str,
+        "split": str,
+        "other": int,
+        "other_key": str,
+        "other_split": str,
+        "probability": float,
+        "alike": float,
+        "same_class": bool,
     }
 )
 
@@ -161,7 +160,9 @@ def audit(
         notes.append(f"{len(table) - len(judged)} items without a known {level_texts[0]} are not judged.")
     _, first, classes = np.unique(table[judged, 0], return_index=True, return_inverse=True)
     ancestors, names = _number_classes(table[judged[first]], class_names(labels, levels))
-    items = _Items(level_texts, judged, unit, classes, ancestors, names, keys, splits)
+    texts = tuple(map(str, range(len(table)) if keys is None else keys))
+    of_splits = [""] * len(table) if splits is None else list(splits)
+    items = _Items(level_texts, judged, unit, classes, ancestors, names, texts, of_splits)
     noise = find_wrong_labels(unit[judged], classes, ancestors, options.progress)
     options.progress("judge classes", 0, None)
     faults = list(find_class_faults(unit[judged], classes, ancestors))
@@ -180,15 +181,15 @@ def audit(
         for item, other, alike, probability in find_copies(unit, table[:, 0], splits, images):
             if probability >= options.probability:
                 same = None if min(table[item, 0], table[other, 0]) < 0 else bool(table[item, 0] == table[other, 0])
-                places = (place for i in (item, other) for place in (i, items.key(i), items.split(i)))
+                places = (place for i in (item, other) for place in (i, items.keys[i], items.splits[i]))
                 copies.append((*places, probability, alike, same))
     wrong = np.flatnonzero(np.nanmax(noise.wrong, axis=1, initial=0.0) >= options.probability)
     found = filter(None, (_wrong_image(items, noise, row, options.probability) for row in wrong.tolist()))
     listed = filter(None, (_class_row(items, fault) for fault in faults if fault.probability >= options.probability))
-    every = pl.DataFrame({"item": judged, "key": [items.key(int(item)) for item in judged]})
+    every = pl.DataFrame({"item": judged, "key": [items.keys[item] for item in judged]})
     return Audit(
         level_texts,
-        tuple(map(items.key, range(len(table)))),
+        items.keys,
         len(judged),
         pl.DataFrame(list(found), schema=_IMAGES).sort("probability", "item", descending=[True, False]),
         pl.DataFrame(list(listed), schema=_CLASSES).sort("probability", maintain_order=True, descending=True),
@@ -232,14 +233,8 @@ class _Items:
     classes: np.ndarray
     ancestors: np.ndarray
     names: tuple[tuple[str, ...], ...]
-    keys: Sequence[str] | None
-    splits: Sequence[str] | None
-
-    def key(self, item: int) -> str:
-        return str(item) if self.keys is None else str(self.keys[item])
-
-    def split(self, item: int) -> str:
-        return "" if self.splits is None else str(self.splits[item])
+    keys: tuple[str, ...]
+    splits: Sequence[str]
 
     def nearest_items(self, item: int, label: int) -> list[int]:
         """Return the nearest other items of a finest class."""
@@ -263,8 +258,8 @@ def _wrong_image(items: _Items, noise: LabelNoise, row: int, least: float) -> di
     item = int(items.judged[row])
     return {
         "item": item,
-        "key": items.key(item),
-        "split": items.split(item),
+        "key": items.keys[item],
+        "split": items.splits[item],
         "level": items.levels[level],
         "given": items.names[level][here],
         "proposed": items.names[level][there],

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from scipy.special import expit, logit
 
-from hgld.errors import ConfigError, InputError, SchemaError, StorageError, excerpt, quoted
+from hgld.errors import ConfigError, InputError, SchemaError, excerpt, quoted, storage_errors
 from hgld.evaluation.options import Progress
 from hgld.evaluation.scores import (
     block_rows,
@@ -95,9 +95,8 @@ def level_risk(level: str, confidences: np.ndarray, right: np.ndarray, weights: 
         calibration_error(confidences, right, weights),
         np.average(risk, weights=np.diff(coverage, prepend=0.0)),
     )
-    accuracy, confidence, ece, area = (round(float(share), 6) for share in shares)
     curves = (tuple(curve[at].round(6).clip(0, 1).tolist()) for curve in (coverage, risk, threshold))
-    return LevelRisk(level, len(right), accuracy, confidence, ece, area, *curves)
+    return LevelRisk(level, len(right), *(round(float(share), 6) for share in shares), *curves)
 
 
 def risk_coverage(
@@ -216,13 +215,9 @@ class Calibration:
         Raises:
             StorageError: it cannot be written.
         """
-        try:
+        with storage_errors(f"write {path}", "Write it elsewhere: --out."):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, json.dumps(self.to_dict(), ensure_ascii=False, indent=1, allow_nan=False) + "\n")
-        except OSError as error:
-            raise StorageError(
-                f"cannot write {path} ({error.strerror or error}). Write it elsewhere: --out."
-            ) from error
 
     @classmethod
     def load(cls, path: Path) -> "Calibration":
@@ -247,44 +242,38 @@ class Calibration:
 
 
 def _parse(found: dict[str, Any]) -> Calibration:
-    levels, facts = found["levels"], found["facts"]
-    is_named = isinstance(levels, list) and all(isinstance(name, str) and len(name) <= _MOST_TEXT for name in levels)
-    if not is_named or not 0 < len(set(levels)) == len(levels) <= _MOST_LEVELS:
+    levels, facts, neighbors = found["levels"], found["facts"], found["neighbors"]
+    if not 0 < len(set(levels)) == len(levels) <= _MOST_LEVELS or max(map(len, levels)) > _MOST_TEXT:
         raise ValueError(f"levels are {quoted(levels)}")
-    scalings = tuple(
+    scalings = [
         LevelScaling(_numbers(one["weights"], _FEATURES), *_numbers([one["intercept"]], 1)) for one in found["scalings"]
-    )
+    ]
     risks = {name: tuple(map(_parse_risk, rows)) for name, rows in found["risks"].items()}
     of_levels = [[risk.level for risk in rows] for rows in risks.values()]
     if len(scalings) != len(levels) or any(of != levels for of in of_levels) or max(len(risks), len(facts)) > 100:
         raise ValueError("scalings or risks are not of the levels")
-    neighbors = found["neighbors"]
-    if type(neighbors) is not int or not 1 <= neighbors <= _MOST_NEIGHBORS:
-        raise ValueError(f"neighbors is {quoted(neighbors)}")
     temperature, unknown = _numbers([found["temperature"], found["unknown"]], 2)
-    if not (temperature > 0 and 0 <= unknown < 1):
-        raise ValueError(f"temperature is {temperature}, unknown {unknown}")
-    return Calibration(tuple(levels), scalings, neighbors, temperature, unknown, risks, dict(facts.items()))
+    if type(neighbors) is not int or not (1 <= neighbors <= _MOST_NEIGHBORS and temperature > 0 and 0 <= unknown < 1):
+        raise ValueError(f"neighbors is {quoted(neighbors)}, temperature {temperature}, unknown {unknown}")
+    return Calibration(tuple(levels), tuple(scalings), neighbors, temperature, unknown, risks, dict(facts.items()))
 
 
 def _parse_risk(row: dict[str, Any]) -> LevelRisk:
-    names = ("accuracy", "confidence", "ece", "area")
-    accuracy, confidence, ece, area = _numbers([row[name] for name in names], 4, is_share=True)
     points = len(row["coverage"])
     if type(row["queries"]) is not int or row["queries"] < 0 or points > _POINTS:
         raise ValueError(f"queries is {quoted(row['queries'])}, or a curve has {points} points")
+    shares = _numbers([row[name] for name in ("accuracy", "confidence", "ece", "area")], 4, is_share=True)
     curves = (_numbers(row[name], points, is_share=True) for name in ("coverage", "risk", "threshold"))
-    return LevelRisk(row["level"], row["queries"], accuracy, confidence, ece, area, *curves)
+    return LevelRisk(row["level"], row["queries"], *shares, *curves)
 
 
-def _numbers(found: Any, count: int, *, is_share: bool = False) -> tuple[float, ...]:
+def _numbers(found: Any, count: int, *, is_share: bool = False) -> tuple[Any, ...]:
     """Return the numbers of a JSON list of a known length, all finite, and within 0..1 if they are shares."""
     if not isinstance(found, list) or len(found) != count or not all(type(n) in (int, float) for n in found):
         raise TypeError(f"{excerpt(str(found))} in place of {count} numbers")
-    numbers = tuple(map(float, found))
-    if not all(0 <= n <= 1 if is_share else math.isfinite(n) for n in numbers):
+    if not all(0 <= n <= 1 if is_share else math.isfinite(n) for n in found):
         raise ValueError(f"{excerpt(str(found))}: out of range")
-    return numbers
+    return tuple(map(float, found))
 
 
 # -- fitting -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Errors of the hierarchy, and copies: features by their reference implementations, and planted errors found."""
+"""Errors of the hierarchy, and copies: features against reference implementations, and planted errors."""
 
 import io
 
@@ -10,6 +10,7 @@ from PIL import Image, ImageFilter
 from scipy.stats import t as student
 
 from hgld.errors import InputError
+from hgld.label_audit import AuditOptions, silent
 from hgld.label_audit.audit import audit
 from hgld.label_audit.class_faults import (
     apartness,
@@ -18,13 +19,12 @@ from hgld.label_audit.class_faults import (
     share_of_faults,
 )
 from hgld.label_audit.copies import ImageCopies, decoy_posterior
-from hgld.label_audit.options import AuditOptions, silent
 
 
 def classes_of(
     seed: int, count: int = 40, each: int = 12, parents: int = 5
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows, their classes and the classes above: well apart, those of one parent nearer."""
+    """Embeddings, classes and ancestors: classes are well separated, and nearer within one parent."""
     rng = np.random.default_rng(seed)
     above = np.arange(count) % parents
     centres = rng.standard_normal((parents, 24))[above] + 0.7 * rng.standard_normal((count, 24))
@@ -41,18 +41,18 @@ def listed(rows: np.ndarray, classes: np.ndarray, ancestors: np.ndarray) -> set[
     return {(fault.kind, fault.label, fault.other) for fault in faults if fault.level == 0 and fault.probability >= 0.5}
 
 
-def test_a_sound_hierarchy_has_no_faults():
+def test_sound_hierarchy_has_no_findings():
     assert listed(*classes_of(0)) == set()
 
 
-def test_a_class_cut_in_two_is_one():
+def test_class_split_in_two_is_found():
     rows, classes, ancestors = classes_of(1)
     given = classes.copy()
     given[np.flatnonzero(classes == 7)[::2]] = 40
     assert listed(rows, given, np.concatenate([ancestors, [[40, 2]]])) == {("one", 7, 40)}
 
 
-def test_a_class_under_another_parent_is_named_with_its_own():
+def test_class_under_wrong_parent_is_found_with_its_parent():
     rows, classes, ancestors = classes_of(3)
     ancestors = ancestors.copy()
     ancestors[8, 1] = 1
@@ -60,7 +60,7 @@ def test_a_class_under_another_parent_is_named_with_its_own():
 
 
 @given(st.integers(0, 1000), st.integers(5, 12))
-def test_apartness_by_counting(seed, count):
+def test_apartness_equals_reference(seed, count):
     rng = np.random.default_rng(seed)
     items, second = rng.standard_normal((count, 2)), rng.permutation(np.arange(count) % 2 == 0)
     own = 0
@@ -75,7 +75,7 @@ def test_apartness_by_counting(seed, count):
 # -- probabilities ----------------------------------------------------------------------------------------------------
 
 
-def test_mixture_probabilities_beside_their_formula():
+def test_mixture_probabilities_equal_their_formula():
     rng = np.random.default_rng(0)
     planted, found = rng.standard_normal(50) + 6, np.append(rng.standard_normal(90), rng.standard_normal(10) + 6)
     chances = mixture_posterior(found, planted, 0.3)
@@ -91,7 +91,7 @@ def test_mixture_probabilities_beside_their_formula():
             assert chance == pytest.approx(expected, abs=1e-9)
 
 
-def test_decoys_take_away_what_looks_like_them():
+def test_decoys_lower_probability_of_similar_scores():
     rng = np.random.default_rng(0)
     decoys = rng.normal(0.5, 0.1, 500)
     found = np.concatenate([rng.normal(0.5, 0.1, 450), rng.normal(0.97, 0.01, 50)])
@@ -132,7 +132,7 @@ def encoded(shown: Image.Image) -> Image.Image:
     ],
     ids=["encoded", "half", "corner", "other corner", "crop"],
 )
-def test_changed_copies_are_alike_and_others_are_not(change):
+def test_changed_copies_are_similar_and_other_images_are_not(change):
     shown = [picture(seed) for seed in range(12)] + [encoded(change(picture(3)))]
     compared = ImageCopies(shown.__getitem__, len(shown), silent)
     assert compared.nearest(np.array([12]), np.arange(12), 1).tolist() == [[3]]
@@ -142,7 +142,7 @@ def test_changed_copies_are_alike_and_others_are_not(change):
     np.testing.assert_allclose(compared.alike(np.array([[3, 12]])), alike[[3]], atol=1e-6)
 
 
-def test_plain_and_unreadable_pictures_are_like_none():
+def test_blank_and_unreadable_images_are_similar_to_none():
     def opened(item: int) -> Image.Image:
         if item == 2:
             raise InputError("item 2: truncated")
@@ -155,7 +155,7 @@ def test_plain_and_unreadable_pictures_are_like_none():
     assert len(compared.of_copies(np.arange(4))) == 1
 
 
-def test_a_pair_less_alike_than_copies_are_is_none():
+def test_pair_less_similar_than_synthetic_copies_is_no_copy():
     shown = [picture(seed) for seed in range(60)]
     blend = Image.blend(shown[2], shown[40], 0.3)  # more like 2 than anything else of another class
     shown += [blend, encoded(shown[5].crop((5, 4, 96, 80)))]

@@ -13,8 +13,8 @@ import pytest
 
 from hgld import open_dataset
 from hgld.errors import HierarchyError, InputError, StorageError, TableError
+from hgld.label_audit import AuditOptions
 from hgld.label_audit.audit import Audited, audit
-from hgld.label_audit.options import AuditOptions
 from hgld.label_audit.page import EXCLUDE, EXCLUSION_COLUMNS, PAGE, exclusion_text, write_audit
 from hgld.pipelines.check.audit_decisions import HEADER, decision_texts
 from hgld.pipelines.hierarchy.review.decisions import parse_decisions
@@ -35,7 +35,7 @@ def found(**given):
     return audit(rows, labels, **{"keys": [f"k/{item}" for item in range(len(rows))], **given})
 
 
-def test_what_is_wrong_is_said_with_its_level_and_its_evidence():
+def test_wrong_labels_are_listed_with_level_and_evidence():
     result = found()
     rows = {row["item"]: row for row in result.images.iter_rows(named=True)}
     assert set(rows) == {5, 45}
@@ -49,7 +49,7 @@ def test_what_is_wrong_is_said_with_its_level_and_its_evidence():
     assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["images"][0]["item"] in (5, 45)
 
 
-def test_unknown_classes_are_not_judged_and_unknown_parents_not_proposed():
+def test_unknown_classes_are_neither_judged_nor_proposed():
     rows, classes = clusters(each=10)
     shown = TREE[classes].copy()
     shown[5] = TREE[6]
@@ -69,7 +69,7 @@ def test_unknown_classes_are_not_judged_and_unknown_parents_not_proposed():
         audit(rows, shown, levels=LEVELS)
 
 
-def test_copies_are_looked_for_only_in_images_of_several_splits():
+def test_copies_need_images_of_several_splits():
     rows, classes = clusters(each=10)
     for splits, said in ((["a"] * 70, "there is one split"), (["a", "b"] * 35, "no dataset is named")):
         assert said in audit(rows, TREE[classes], levels=LEVELS, splits=splits).notes[-1]
@@ -90,7 +90,7 @@ def written(tmp_path) -> tuple[Path, str]:
     return tmp_path, (tmp_path / PAGE).read_text()
 
 
-def test_hostile_names_stay_text_and_nothing_is_loaded(written):
+def test_hostile_names_stay_text_and_page_loads_nothing(written):
     _, page = written
     assert "<script>alert" not in page
     assert page.count("<script") == 1
@@ -101,7 +101,7 @@ def test_hostile_names_stay_text_and_nothing_is_loaded(written):
     assert "&lt;script&gt;alert(1)" in page
 
 
-def test_the_exclusion_list_has_every_image_once(written):
+def test_exclusion_list_names_every_image_once(written):
     folder, _ = written
     table = pl.read_csv(folder / EXCLUDE, infer_schema=False)
     assert tuple(table.columns) == EXCLUSION_COLUMNS
@@ -112,7 +112,7 @@ def test_the_exclusion_list_has_every_image_once(written):
     assert exclusion_text(without).splitlines() == [",".join(EXCLUSION_COLUMNS)]
 
 
-def test_decisions_are_read_as_a_persons_are(written):
+def test_audit_decisions_are_read_like_decisions_of_a_person(written):
     folder, page = written
     file = folder / "decisions.yaml"
     (entry,) = parse_decisions(file.read_text(), file)
@@ -129,7 +129,7 @@ def test_decisions_are_read_as_a_persons_are(written):
         ("one", "top", None),
     ],
 )
-def test_the_decision_of_each_fault(kind, level, expected):
+def test_every_finding_gives_its_decision(kind, level, expected):
     row = {"kind": kind, "level": level, "class": "a", "other": "b", "probability": 0.9}
     faults = pl.DataFrame([row | {"evidence": "e"}])
     (text,) = decision_texts(faults, LEVELS)
@@ -142,7 +142,7 @@ def test_the_decision_of_each_fault(kind, level, expected):
     assert decision_texts(odd, LEVELS) == [""]  # no decision can hold such a name
 
 
-def test_a_folder_that_cannot_be_written(tmp_path):
+def test_unwritable_folder_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="Choose another --out"):
         write_audit(tmp_path / "file", found(), [], HEADER, None, {"embeddings": "e"})
@@ -151,7 +151,7 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 # -- inputs -----------------------------------------------------------------------------------------------------------
 
 
-def test_files_with_ids_and_names_say_the_same(tmp_path):
+def test_label_files_with_ids_and_with_names_give_equal_audits(tmp_path):
     rows, classes = clusters(each=4)
     np.save(tmp_path / "e.npy", rows)
     ids = pl.DataFrame({"key": [f"k{i}" for i in range(28)], "split": ["train"] * 28, "fine": classes * 10**12})
@@ -168,7 +168,7 @@ def test_files_with_ids_and_names_say_the_same(tmp_path):
         Audited.of_files(tmp_path / "e.npy", None, ("fine", "top"))
 
 
-def test_a_datasets_items_are_known_by_their_keys(tmp_path):
+def test_items_of_a_dataset_are_matched_by_key(tmp_path):
     write_dataset(tmp_path / "data", items_of_classes([5, 5, 5, 5, 5, 5], ["train", "test"]))
     dataset = open_dataset(tmp_path / "data")
     order = np.random.default_rng(0).permutation(len(dataset))[:25]

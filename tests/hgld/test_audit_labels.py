@@ -8,16 +8,15 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal
 
-from hgld.label_audit import wrong_labels
+from hgld.label_audit import silent, wrong_labels
 from hgld.label_audit.class_model import ClassModel, ClassRegression
-from hgld.label_audit.options import silent
 from hgld.label_audit.wrong_labels import choices, find_wrong_labels, log_joint, meeting_levels
 
 TREE = np.array([[0, 0, 0], [1, 0, 0], [2, 1, 0], [3, 1, 0], [4, 2, 1], [5, 2, 1], [6, 3, 1]])
 
 
 def clusters(seed: int = 0, each: int = 8, noise: float = 0.3) -> tuple[np.ndarray, np.ndarray]:
-    """Unit rows and their classes in TREE: classes of one parent lie nearer than others."""
+    """Unit embeddings and their classes in TREE; classes of one parent are nearer to each other."""
     rng = np.random.default_rng(seed)
     parts = [scale * rng.standard_normal((7, 16))[TREE[:, level]] for level, scale in enumerate((0.6, 0.8, 1))]
     centres = np.sum(parts, axis=0)
@@ -35,7 +34,7 @@ def density(items: np.ndarray, between: np.ndarray) -> float:
     )
 
 
-def test_scores_are_densities_given_the_other_items_of_a_class():
+def test_scores_equal_densities_given_the_other_items_of_a_class():
     rows, classes = clusters(each=4)
     model = ClassModel.fit(rows[:, :3], classes)
     scores = model.scores(np.arange(len(rows)))
@@ -46,7 +45,7 @@ def test_scores_are_densities_given_the_other_items_of_a_class():
         assert scores[item, label] - 1.5 * math.log(2 * math.pi) == pytest.approx(expected, abs=1e-8)
 
 
-def test_the_bayes_factor_is_a_quotient_of_densities():
+def test_bayes_factor_equals_quotient_of_densities():
     rows, classes = clusters(each=4)
     model = ClassModel.fit(rows[:, :3], classes)
     first, second = model.items[:3], model.items[3:9]
@@ -55,7 +54,7 @@ def test_the_bayes_factor_is_a_quotient_of_densities():
     assert model.log_ratio(second, first) == pytest.approx(expected, abs=1e-8)
 
 
-def test_the_regression_scores_items_that_it_has_not_seen():
+def test_regression_is_optimal_and_scores_unseen_items():
     """Its optimum: at every class the smoothed labels less the probabilities sum to the weights (the prior's pull)."""
     rows, classes = clusters(each=15)
     found = ClassRegression.fit(rows[:, :6], classes)
@@ -74,7 +73,7 @@ def test_the_regression_scores_items_that_it_has_not_seen():
         np.testing.assert_allclose(pull[:, -1], 0, atol=0.02)
 
 
-def test_a_regression_of_too_many_numbers_takes_a_coarser_level(monkeypatch):
+def test_large_regression_takes_a_coarser_level(monkeypatch):
     rows, classes = clusters(each=30)
     shown = classes.copy()
     shown[5] = 6
@@ -86,7 +85,7 @@ def test_a_regression_of_too_many_numbers_takes_a_coarser_level(monkeypatch):
     assert (fitted[0] == TREE[shown, 1]).all()
 
 
-def test_the_channel_reaches_every_label_and_sums_to_one():
+def test_label_channel_reaches_every_label_and_sums_to_one():
     shares = np.array([0.7, 0.1, 0.05, 0.15])
     numbers = choices(TREE)
     for true in range(7):
@@ -96,7 +95,7 @@ def test_the_channel_reaches_every_label_and_sums_to_one():
         assert reached == pytest.approx(sum(shares[level] for level in set(met.tolist())))
 
 
-def test_the_joint_probability_beside_its_formula():
+def test_joint_probability_equals_its_formula():
     rng = np.random.default_rng(0)
     evidence, met = rng.standard_normal((3, 4, 2)), rng.integers(0, 3, (3, 4))
     filled = np.array([[False] * 4, [False, False, False, True], [False] * 4])
@@ -114,7 +113,7 @@ def test_the_joint_probability_beside_its_formula():
             assert found[row, m] == pytest.approx(expected, rel=1e-9)
 
 
-def test_planted_labels_are_found_at_their_level_with_their_class():
+def test_planted_wrong_labels_are_found_with_level_and_true_class():
     rows, classes = clusters(each=30)
     planted = {5: 6, 40: 3, 100: 2}  # at the coarsest level, the middle one, the finest
     shown = classes.copy()
@@ -128,7 +127,7 @@ def test_planted_labels_are_found_at_their_level_with_their_class():
     assert found.rates[0] == pytest.approx(3 / len(rows), abs=0.01)
 
 
-def test_an_item_alone_in_its_class_is_judged_by_the_levels_above():
+def test_single_item_of_a_class_is_judged_by_coarser_levels():
     rows, classes = clusters()
     keep = (classes != 2) | (np.arange(len(classes)) == 16)
     found = find_wrong_labels(rows[keep], classes[keep], TREE, silent)
@@ -138,8 +137,8 @@ def test_an_item_alone_in_its_class_is_judged_by_the_levels_above():
     assert np.isfinite(np.delete(flat.wrong, 16, axis=0)).all()
 
 
-def test_in_classes_of_one_size_nothing_but_the_label_is_left_out():
-    """The item's own class has one other fewer than every other class, which must not tell its label."""
+def test_equal_class_sizes_do_not_reveal_the_label():
+    """Without the item its own class is one item smaller than the others. That must not reveal the label."""
     ancestors = np.stack([np.arange(60), np.arange(60) // 6], axis=1)
     rng = np.random.default_rng(0)
     classes = np.repeat(np.arange(60), 12)

@@ -19,7 +19,7 @@ def files(tmp_path):
     return tmp_path
 
 
-def test_json_is_what_the_library_returns(files, hgld):
+def test_json_output_equals_the_library(files, hgld):
     arguments = ["--embeddings", files / "e.npy", "--labels", files / "l.parquet", "--levels", "fine,coarse", "--json"]
     code, out, _ = hgld("evaluate", *arguments)
     expected = evaluate(
@@ -32,7 +32,7 @@ def test_json_is_what_the_library_returns(files, hgld):
     assert printed["settings"]["files"] == {"embeddings": "e.npy", "labels": "l.parquet"}
 
 
-def test_table_is_printed_and_report_is_written(files, hgld):
+def test_command_prints_table_and_writes_report(files, hgld):
     arguments = ["--embeddings", files / "e.npy", "--labels", files / "l.parquet", "--levels", "fine,coarse"]
     options = ["--metrics", "R@1,H-AP", "--query-expansion", "2,3", "--distractors", files / "e.npy", "--out"]
     code, out, _ = hgld("evaluate", *arguments, *options, files / "report.json")
@@ -60,7 +60,7 @@ def test_table_is_printed_and_report_is_written(files, hgld):
         (["--levels", "fine", "--distractors", "{}/none.npy"], "cannot be read"),
     ],
 )
-def test_bad_input_exits_with_2_and_says_why(files, hgld, options, said):
+def test_invalid_options_exit_with_2_and_the_reason(files, hgld, options, said):
     arguments = ["--embeddings", files / "e.npy", "--labels", files / "l.parquet"]
     code, out, err = hgld("evaluate", *arguments, *(option.format(files) for option in options))
     assert code == 2

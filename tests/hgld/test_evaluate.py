@@ -1,3 +1,5 @@
+"""Evaluation of embeddings by labels and judged lists, against reference implementations of the metrics."""
+
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +21,6 @@ from hgld.evaluation.protocols.benchmark import Benchmark, EmbeddedSplit
 from hgld.evaluation.protocols.by_labels import rank_by_labels
 from hgld.evaluation.report import RetrievalReport
 from hgld.evaluation.scores import block_rows, prepare_embeddings, score_blocks
-from hgld.metrics import GainFunction, ranking_metrics
 from tests import reference
 
 NAMES = ["R@1", "TR@3", "P@3", "AP", "mAP@R", "mAP@5", "H-AP", "H-R@3", "H-P@3", "NDCG", "NDCG@3", "ASI", "wAP"]
@@ -67,7 +68,7 @@ def check(report, wanted):
 
 @pytest.mark.parametrize("unknown", [0.0, 0.3])
 @pytest.mark.parametrize("chunk_size", [None, 1, 7])
-def test_leave_one_out(unknown, chunk_size):
+def test_leave_one_out_metrics_equal_reference(unknown, chunk_size):
     query, labels = vectors(29), tree_labels(29, unknown=unknown)
     options = {"metrics": NAMES, "normalize": False, "chunk_size": chunk_size}
     check(ranked(query, labels, **options), expected(query, labels, query, labels, np.arange(29), count_query=True))
@@ -75,7 +76,7 @@ def test_leave_one_out(unknown, chunk_size):
     check(literal, expected(query, labels, query, labels, np.arange(29)))
 
 
-def test_query_against_gallery_and_queries_inside_the_gallery():
+def test_gallery_metrics_equal_reference_with_and_without_self_index():
     query, gallery = vectors(9, seed=1), vectors(23, seed=2)
     labels, others = tree_labels(9, seed=1), tree_labels(23, seed=2, unknown=0.2)
     sides = query, labels, gallery, others
@@ -85,7 +86,7 @@ def test_query_against_gallery_and_queries_inside_the_gallery():
 
 
 @pytest.mark.parametrize(("num_queries", "num_gallery"), [(1, 1), (1, 5), (4, 1)])
-def test_the_smallest_tasks(num_queries, num_gallery):
+def test_tasks_of_one_item_have_perfect_or_undefined_values(num_queries, num_gallery):
     query, gallery = vectors(num_queries) + 0.5, vectors(num_gallery, seed=3) + 0.5
     labels, others = torch.zeros(num_queries, 3).long(), torch.zeros(num_gallery, 3).long()
     report = evaluate(query, labels, gallery, others, levels=LEVELS, metrics=["AP", "R@5", "H-AP", "NDCG@9"])
@@ -95,20 +96,15 @@ def test_the_smallest_tasks(num_queries, num_gallery):
     assert set(alone.undefined.values()) == {1}
 
 
-def test_keywords_count_before_the_options_that_they_repeat():
+def test_keywords_override_options():
     options = EvaluationOptions(metrics=("AP",), alpha=2.0, relevance="total")
     report = evaluate(vectors(9) + 1, tree_labels(9), levels=LEVELS, metrics=("H-AP",), options=options)
     assert list(report.values) == ["H-AP"]
     assert (report.settings["relevance"], report.settings["alpha"]) == ("total", 2.0)
 
 
-def test_levels_without_names_are_numbered_from_the_finest():
-    report = evaluate(torch.eye(2), torch.zeros(2, 3).long(), metrics=["AP"])
-    assert list(report.values) == ["AP/level0", "AP/level1", "AP/level2"]
-
-
 def test_gpu_blocks_count_memory_that_the_allocator_holds_unused(monkeypatch):
-    """What torch holds and nobody uses is free too: in training the driver has next to nothing left."""
+    """During training the driver reports almost no free memory, because torch's allocator holds it unused."""
     given = {"mem_get_info": (1 << 20, 80 << 30), "memory_reserved": 9 << 30, "memory_allocated": 8 << 30}
     for name, found in given.items():
         monkeypatch.setattr(torch.cuda, name, lambda device, found=found: found)
@@ -119,7 +115,7 @@ def test_gpu_blocks_count_memory_that_the_allocator_holds_unused(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_any_floating_dtype_is_ranked_in_float32(dtype):
+def test_every_float_dtype_gives_the_values_of_float32(dtype):
     torch.set_float32_matmul_precision("medium")
     try:
         report = evaluate(vectors(20).to(dtype) + 1, tree_labels(20), levels=LEVELS, metrics=NAMES)
@@ -132,7 +128,7 @@ def test_any_floating_dtype_is_ranked_in_float32(dtype):
     assert report.settings["embedding_dtype"] == str(dtype).removeprefix("torch.")
 
 
-def test_a_memory_mapped_array_and_large_label_ids_are_fine(tmp_path):
+def test_memory_map_and_large_label_ids_give_equal_values(tmp_path):
     np.save(tmp_path / "e.npy", vectors(12).numpy() + 1)
     labels = tree_labels(12)
     mapped = np.load(tmp_path / "e.npy", mmap_mode="r")
@@ -141,7 +137,7 @@ def test_a_memory_mapped_array_and_large_label_ids_are_fine(tmp_path):
     assert one.per_query.equals(two.per_query)
 
 
-def test_several_threads_give_the_same_values():
+def test_number_of_threads_does_not_change_values():
     before = torch.get_num_threads()
     try:
         found = []
@@ -153,48 +149,10 @@ def test_several_threads_give_the_same_values():
     assert found[0].equals(found[1])
 
 
-def test_judged_lists_with_junk():
-    query = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    gallery = torch.tensor([[1.0, 0.1], [0.8, 0.2], [0.1, 1.0], [0.2, 0.7]])
-    judged = ListRelevance(4, [[np.array([1])], [np.array([0, 3])]], [np.array([0]), np.array([], int)])
-    report = evaluate_judged(query, gallery, judged, options=EvaluationOptions(metrics=["AP", "R@1", "mAP@100"]))
-    assert report.per_query["AP/relevant"].to_list() == pytest.approx([1.0, (1 / 2 + 2 / 4) / 2])
-    assert report.per_query["R@1/relevant"].to_list() == [1.0, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("graded", "left_out", "message"),
-    [
-        ([[np.array([4])]], None, "4 is not a gallery index"),
-        ([[np.array([-1])]], None, "-1 is not a gallery index"),
-        ([[np.array([1])]], [np.array([1])], "twice"),
-    ],
-)
-def test_lists_that_cannot_be_judged_by_are_refused(graded, left_out, message):
-    with pytest.raises(InputError, match=message):
-        ListRelevance(4, graded, left_out)
-
-
-def test_judgements_of_another_size_are_refused():
-    judged = ListRelevance(3, [[np.array([0])]] * 2)
-    with pytest.raises(InputError, match="judgements are of 2 queries, 3 gallery items"):
-        evaluate_judged(torch.eye(2), torch.eye(2), judged, options=EvaluationOptions())
-
-
-def test_the_evaluator_and_the_table_of_scores_agree():
-    query, labels = vectors(15), tree_labels(15)
-    gallery, others = vectors(18, seed=4), tree_labels(18, seed=4)
-    report = ranked(query, labels, gallery, others, metrics=NAMES, normalize=False, alpha=2.0)
-    grades = shared_levels(labels, others)
-    found = ranking_metrics(query @ gallery.T, grades, NAMES, levels=LEVELS, gain=GainFunction(alpha=2.0))
-    for name, values in found.items():
-        np.testing.assert_array_equal(values, report.per_query[name].to_numpy(), err_msg=name)
-
-
 @pytest.mark.parametrize(("dim", "threads"), [(17, 2), (512, 1), (512, 2)])
 @given(data=st.data())
 @settings(max_examples=12)
-def test_copies_score_the_same_wherever_they_stand(dim, threads, data):
+def test_score_depends_on_neither_block_nor_gallery_index(dim, threads, data):
     # Random vectors: their products depend on the order of summation, so on the kernels that the BLAS chooses.
     size = data.draw(st.integers(1, 70) | st.integers(2040, 2130) | st.integers(4090, 4110), label="gallery")
     queries, rows = data.draw(st.integers(1, 40), label="queries"), data.draw(st.integers(1, 40), label="rows")
@@ -219,7 +177,7 @@ def test_copies_score_the_same_wherever_they_stand(dim, threads, data):
 
 
 @pytest.mark.parametrize("size", [5, 2053])
-def test_a_tie_counts_against_the_query_wherever_the_positive_stands(size):
+def test_tie_counts_against_query_at_any_gallery_index(size):
     rng = np.random.default_rng(0)
     one = rng.standard_normal((1, 512), np.float32)
     query, gallery = one + rng.standard_normal((20, 512), np.float32), np.repeat(one, size, 0)
@@ -231,7 +189,7 @@ def test_a_tie_counts_against_the_query_wherever_the_positive_stands(size):
 
 @pytest.mark.parametrize("gallery", [None, 23])
 @pytest.mark.parametrize("cuts", [(0, 29), (0, 1, 29), (0, 9, 11, 28, 29)])
-def test_parts_make_the_whole_bit_for_bit(cuts, gallery):
+def test_shared_ranking_equals_whole_ranking_bit_for_bit(cuts, gallery):
     generator = torch.Generator().manual_seed(3)
     query, others = (torch.randn(n, 40, generator=generator) for n in (29, 23))
     sides = (query, tree_labels(29)) + (() if gallery is None else (others, tree_labels(23, 1)))
@@ -248,7 +206,7 @@ def test_parts_make_the_whole_bit_for_bit(cuts, gallery):
     assert together.per_query.equals(whole.per_query, null_equal=True)
 
 
-def test_progress_is_told_of_every_block():
+def test_progress_reports_every_block():
     seen = []
     ranked(vectors(10) + 1, tree_labels(10), chunk_size=4, progress=lambda *step: seen.append(step))
     assert seen == [("rank", 4, 10), ("rank", 8, 10), ("rank", 10, 10)]
@@ -309,14 +267,9 @@ LABELS = torch.zeros(3, 2).long()
         ((GOOD, LABELS, GOOD, LABELS), {"self_index": np.array([0, 1, 3])}, InputError, "3 is not a gallery index"),
     ],
 )
-def test_bad_input_is_one_clear_error(arguments, options, error, message):
+def test_invalid_arguments_raise_one_error(arguments, options, error, message):
     with pytest.raises(error, match=message):
         ranked(*arguments, **{"levels": None, **options})
-
-
-def test_a_gallery_has_labels():
-    with pytest.raises(InputError, match="come together"):
-        evaluate(GOOD, LABELS, GOOD)
 
 
 def known_levels(query, gallery, options, levels=LEVELS):
@@ -328,7 +281,7 @@ def known_levels(query, gallery, options, levels=LEVELS):
 
 
 @pytest.mark.parametrize("gallery", [False, True])
-def test_truncated_and_quantized_embeddings_are_measured_as_if_they_were_the_embeddings(gallery):
+def test_truncated_and_quantized_values_equal_evaluation_of_changed_embeddings(gallery):
     rng = np.random.default_rng(0)
     query, labels = rng.standard_normal((20, 10)), tree_labels(20).numpy()
     sides = ((query, labels), (rng.standard_normal((30, 10)), tree_labels(30, 1).numpy()) if gallery else None)
@@ -352,22 +305,45 @@ def test_truncated_and_quantized_embeddings_are_measured_as_if_they_were_the_emb
     )
 
 
+def judged(num_gallery=3, graded=((0,), (1,), (2,)), left_out=None):
+    lists = [[np.array(items)] for items in graded]
+    return ListRelevance(num_gallery, lists, None if left_out is None else [np.array(items) for items in left_out])
+
+
+def small(**options):
+    return known_levels((GOOD, LABELS.numpy()), None, EvaluationOptions(**options), ("a", "b"))
+
+
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("call", "error", "message"),
     [
-        ({"truncate_dim": (2, 9)}, ConfigError, "for 3 dimensions; expected at most 3"),
-        ({"truncate_dim": (2, 1)}, ConfigError, "ascending"),
-        ({"quantize": ("int4",)}, ConfigError, "'int4'; expected int8, binary"),
-        ({"truncate_dim": (1,)}, InputError, "truncate_dim 1: query embeddings: row 1 is a zero vector"),
+        (lambda: evaluate(GOOD, LABELS, GOOD), InputError, "come together"),
+        (lambda: judged(3, [[3]]), InputError, "3 is not a gallery index"),
+        (lambda: judged(3, [[-1]]), InputError, "-1 is not a gallery index"),
+        (lambda: judged(3, [[1]], [[1]]), InputError, "twice"),
+        (
+            lambda: evaluate_judged(GOOD, GOOD[:2], judged(), options=EvaluationOptions()),
+            InputError,
+            "judgements are of 3 queries, 3 gallery items",
+        ),
+        (
+            lambda: evaluate_judged(GOOD, GOOD, judged(), options=EvaluationOptions(metrics=("NMI",))),
+            ConfigError,
+            r"NMI/relevant: .*have no classes",
+        ),
+        (lambda: small(truncate_dim=(2, 9)), ConfigError, "for 3 dimensions; expected at most 3"),
+        (lambda: small(truncate_dim=(2, 1)), ConfigError, "ascending"),
+        (lambda: small(quantize=("int4",)), ConfigError, "'int4'; expected int8, binary"),
+        (lambda: small(truncate_dim=(1,)), InputError, "truncate_dim 1: query embeddings: row 1 is a zero vector"),
     ],
 )
-def test_smaller_embeddings_that_cannot_be_are_refused(options, error, message):
+def test_evaluation_refuses_inputs_that_do_not_fit_together(call, error, message):
     with pytest.raises(error, match=message):
-        known_levels((GOOD, LABELS.numpy()), None, EvaluationOptions(**options), ("a", "b"))
+        call()
 
 
 @given(st.lists(st.lists(st.floats(-1e3, 1e3, width=32), min_size=5, max_size=5), min_size=1, max_size=6))
-def test_int8_codes_equal_their_reference_and_decode_to_within_half_a_step(rows):
+def test_int8_codes_equal_reference_and_decode_within_half_a_step(rows):
     table = np.array(rows)
     decoded = quantize_embeddings(table, "int8", normalize=False)
     for row, code, read in zip(table, quantize_embeddings(table, "int8"), decoded, strict=True):

@@ -1,4 +1,4 @@
-"""Heads of rankings: what one pass over the gallery gives is what whole rows of scores give, bit for bit."""
+"""Heads of rankings: one pass over the gallery and whole rows of scores give equal values, bit for bit."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def table(kind, seed=0, size=5000, queries=21):
 
 
 @pytest.mark.parametrize("kind", ["shuffled", "ties", "one point"])
-def test_heads_give_what_whole_rows_give(kind, monkeypatch):
+def test_heads_and_whole_rows_give_equal_values(kind, monkeypatch):
     gallery, labels, index, self_index = table(kind)
     asked = gallery[index].astype(np.float32), labels[index], gallery, labels
     passed, heads = [], evaluation.ranking_heads
@@ -55,7 +55,7 @@ def test_heads_give_what_whole_rows_give(kind, monkeypatch):
     same(by_heads, ranked(*asked, self_index))
 
 
-def test_heads_of_judged_lists_leave_out_junk(monkeypatch):
+def test_heads_of_judged_lists_exclude_junk(monkeypatch):
     gallery, _, index, _ = table("ties", size=4000)
     rng = np.random.default_rng(1)
     lists = [np.split(rng.permutation(4000)[:90], (20, 50)) for _ in index]
@@ -67,37 +67,28 @@ def test_heads_of_judged_lists_leave_out_junk(monkeypatch):
     same(by_heads, columns(evaluate_judged(*asked, levels=("b", "a"), options=options)))
 
 
-def test_a_memory_mapped_gallery_is_ranked_as_one_in_memory(tmp_path, monkeypatch):
+@pytest.mark.parametrize("limit", ["_SHARE_PREPARED", "_CACHED_NUMBERS"])
+def test_gallery_prepared_in_parts_gives_equal_values(tmp_path, monkeypatch, limit):
     gallery, labels, index, _ = table("shuffled", size=4500)
     np.save(tmp_path / "gallery.npy", gallery)
     metrics = ("R@1", "AP", "H-AP", "mAP@10")
     asked = gallery[index].astype(np.float64), labels[index]
     in_memory = columns(evaluate(*asked, gallery, labels, metrics=metrics))
-    monkeypatch.setattr(scores, "_SHARE_PREPARED", 0.0)
+    monkeypatch.setattr(scores, limit, 0)
     mapped = np.load(tmp_path / "gallery.npy", mmap_mode="r")
     assert isinstance(scores.open_embeddings(mapped, "gallery"), scores.Rows)
     same(in_memory, columns(evaluate(*asked, mapped, labels, metrics=metrics)))
 
 
-def test_many_numbers_of_16_bits_are_ranked_part_by_part_as_in_memory(monkeypatch):
-    gallery, labels, index, _ = table("shuffled", size=4500)
-    gallery = gallery.astype(np.float16)
-    asked = gallery[index], labels[index], gallery, labels
-    in_memory = columns(evaluate(*asked, metrics=("R@1", "AP")))
-    monkeypatch.setattr(scores, "_CACHED_NUMBERS", 0)
-    assert isinstance(scores.open_embeddings(gallery, "gallery"), scores.Rows)
-    same(in_memory, columns(evaluate(*asked, metrics=("R@1", "AP"))))
-
-
-def test_a_row_of_any_length_does_not_change_how_others_are_rounded():
+def test_short_row_does_not_change_rounding_of_others():
     rows = np.random.default_rng(0).standard_normal((3000, 8), np.float32)
     rows[0] *= 1e-35
     prepared = scores.Rows(rows, "gallery")
     torch.testing.assert_close(prepared[2000:2100], prepared[:][2000:2100], rtol=0, atol=0)
 
 
-def test_long_rows_are_ordered_as_torch_orders_them():
-    """Rows that are sorted as a whole, with ties, items out of the ranking, and scores that crowd in one part."""
+def test_native_and_torch_backends_agree_on_long_rows():
+    """Rows with ties, excluded items, and most scores in a narrow range."""
     generator = torch.Generator().manual_seed(0)
     size = 140_000
     table = torch.randn(3, size, generator=generator)

@@ -1,4 +1,4 @@
-"""Labels as people have them: every kind gives the same class numbers, and what is no label is told."""
+"""Labels in every supported form give equal class numbers; other values are refused."""
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,7 @@ class Labelled:
 @pytest.mark.parametrize(
     "given", [[], [5], [7, -1, 7, 0], [10**12, 3, 3], [-(2**63), 2**63 - 1], np.array([-128, 100] * 60, np.int8)]
 )
-def test_distinct_numbers_are_numpys(given):
+def test_distinct_equals_numpy_unique(given):
     given = np.asarray(given, None if len(given) else np.int64)
     for mine, other in zip(distinct(given), np.unique(given, return_inverse=True), strict=True):
         np.testing.assert_array_equal(mine, other)
@@ -33,13 +33,13 @@ def test_distinct_numbers_are_numpys(given):
 @pytest.mark.parametrize(
     "table", [TABLE, pd.DataFrame(TABLE), pd.DataFrame(TABLE).astype("category"), pl.DataFrame(TABLE), pa.table(TABLE)]
 )
-def test_tables_of_every_library_are_one_table_and_name_the_levels(table):
+def test_tables_of_every_library_give_equal_numbers_and_levels(table):
     (numbers,), levels = class_numbers(table)
     assert numbers.tolist() == Labelled.labels.tolist()
     assert levels == ("animal", "kind")
 
 
-def test_a_dataset_gives_its_own():
+def test_dataset_gives_its_labels_and_levels():
     (numbers,), levels = class_numbers(Labelled())
     assert numbers.tolist() == Labelled.labels.tolist()
     assert levels == Labelled.levels
@@ -50,11 +50,11 @@ def test_a_dataset_gives_its_own():
     "column",
     [CELLS, pd.Series(CELLS), pd.Series(CELLS, dtype="Int64"), pl.Series(CELLS), pa.array(CELLS), tuple(CELLS)],
 )
-def test_columns_of_every_library_are_one_column(column):
+def test_columns_of_every_library_give_equal_numbers(column):
     assert class_numbers(column)[0][0].tolist() == [[3], [1], [-1], [3]]
 
 
-def test_names_mean_the_same_on_both_sides():
+def test_class_names_get_one_number_in_all_sets():
     numbers, levels = class_numbers(["b", "a"], np.array(["c", "b"]))
     assert [side.tolist() for side in numbers] == [[[1], [0]], [[2], [1]]]
     assert levels is None
@@ -77,17 +77,17 @@ def test_names_mean_the_same_on_both_sides():
         ([{"a": [1.5]}], "column 'a' of labels: found float"),
     ],
 )
-def test_what_is_no_label_is_told(sides, said):
+def test_values_that_are_no_labels_are_refused(sides, said):
     with pytest.raises((InputError, TableError), match=said):
         class_numbers(*sides)
 
 
-def test_a_missing_level_is_told_with_those_there_are():
+def test_missing_level_error_lists_the_columns():
     with pytest.raises(InputError, match="no column 'top'; their columns are animal, kind"):
         class_numbers(TABLE, levels=["top"])
 
 
-def test_evaluate_takes_names_and_tables():
+def test_evaluate_accepts_names_and_tables():
     embeddings = np.eye(4, dtype=np.float32) + np.array([[0], [0], [0], [0.1]], np.float32)
     by_number = evaluate(embeddings, Labelled.labels, levels=Labelled.levels)
     by_name = evaluate(embeddings, {"key": ["a", "b", "c", "d"], **TABLE}, levels=Labelled.levels)
@@ -98,5 +98,5 @@ def test_evaluate_takes_names_and_tables():
 
 
 @pytest.mark.parametrize("labels", [["a", "a", "b", "b"], [0, 0, 1, 1], pl.Series(["a", "a", "b", "b"])])
-def test_samplers_take_lists_and_columns(labels):
+def test_samplers_accept_lists_and_columns(labels):
     assert sorted(PKSampler(labels, p=2, k=2).batch(0, 0).tolist()) == [0, 1, 2, 3]

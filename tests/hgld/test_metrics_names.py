@@ -1,3 +1,5 @@
+"""Names of metrics: parsing, printing and common spellings."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,7 @@ GRADED = ["HD@{}", "H-AP", "H-R@{}", "H-P@{}", "NDCG", "NDCG@{}", "ASI", "wAP"]
     number=st.integers(1, 999_999_999),
     level=st.none() | st.text(min_size=1, max_size=8),
 )
-def test_names_parse_and_print_back(kind, number, level):
+def test_metric_name_survives_parsing_and_printing(kind, number, level):
     name = kind.format(number) + (f"/{level}" if level is not None and kind in KINDS else "")
     metric = Metric.parse(name)
     assert str(metric) == name
@@ -29,7 +31,7 @@ def test_names_parse_and_print_back(kind, number, level):
     ["", "R", "R@", "R@k", "R@0", "R@-1", "R@01", "R@1.5", "R@1 ", "best@5", "AP/", "AP#1", "H-AP/fine",
      "NDCG@", "recall@k", "R#1", "R@1\n", "mAP@1000000000"],
 )  # fmt: skip
-def test_other_names_are_refused_with_the_known_ones(name):
+def test_unknown_metric_name_error_lists_known_names(name):
     with pytest.raises(ConfigError, match=r"is unknown; expected one of AP, mAP@R"):
         Metric.parse(name)
 
@@ -50,11 +52,11 @@ def test_other_names_are_refused_with_the_known_ones(name):
         ("nmi", "NMI"),
     ],
 )
-def test_spellings_by_habit_are_understood(habit, name):
+def test_common_spellings_are_understood(habit, name):
     assert str(Metric.parse(habit)) == name
 
 
-def test_a_binary_metric_without_a_level_means_every_level():
+def test_binary_metric_without_level_means_every_level():
     names = [str(m) for m in resolve(["AP", "H-AP", "AP/fine", "R@1/coarse"], ["fine", "coarse"])]
     assert names == ["AP/fine", "AP/coarse", "H-AP", "R@1/coarse"]
     assert [str(m) for m in resolve("ASI", ["fine"])] == ["ASI"]
@@ -64,6 +66,6 @@ def test_a_binary_metric_without_a_level_means_every_level():
     ("names", "message"),
     [(["AP/no"], "level 'no' is unknown; expected fine, coarse"), ([], "no metrics")],
 )
-def test_unresolvable_names_are_refused(names, message):
+def test_unknown_level_and_empty_metrics_are_refused(names, message):
     with pytest.raises(ConfigError, match=message):
         resolve(names, ["fine", "coarse"])

@@ -18,7 +18,7 @@ from hgld.evaluation.neighbors import nearest_neighbors
     own=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_equal_scores_come_by_ascending_index(count, queries, chunk_size, k, values, own, seed):
+def test_neighbors_equal_stable_sort_of_all_scores(count, queries, chunk_size, k, values, own, seed):
     """Small whole numbers: their products are exact, and most of them tie."""
     rng = np.random.default_rng(seed)
     gallery = rng.integers(0, values, (count, 3)).astype(np.float64)
@@ -37,7 +37,7 @@ def test_equal_scores_come_by_ascending_index(count, queries, chunk_size, k, val
     assert scores.tolist() == np.take_along_axis(products, expected, axis=1).tolist()
 
 
-def test_of_duplicates_the_first_are_found():
+def test_first_of_duplicates_are_found():
     gallery = np.ones((10, 4), np.float32)
     found, _ = nearest_neighbors(gallery[:2], gallery, 3)
     assert found.tolist() == [[0, 1, 2], [0, 1, 2]]
@@ -45,7 +45,7 @@ def test_of_duplicates_the_first_are_found():
     assert found.tolist() == [[1, 2, 3], [0, 1, 3]]
 
 
-def test_more_than_there_are_cannot_be_asked_for():
+def test_k_beyond_the_gallery_is_refused():
     gallery = np.eye(4, dtype=np.float32)
     with pytest.raises(ConfigError, match="k is 4; expected 1 to 3"):
         nearest_neighbors(gallery, gallery, 4, self_index=np.arange(4))

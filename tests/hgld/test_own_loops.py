@@ -197,48 +197,47 @@ def test_names_of_all_processes_are_numbered_together(monkeypatch):
     assert mine.compute() == hgld.evaluate(EMBEDDINGS, names).values
 
 
-@pytest.mark.parametrize(
-    ("update", "said"),
-    [
-        ((EMBEDDINGS, CLASSES[:3]), r"embeddings of shape \(12, 4\) and 3 labels"),
-        ((EMBEDDINGS, CLASSES, [1]), "1 items for 12 embeddings"),
-    ],
-)
-def test_a_batch_whose_parts_differ_is_refused(update, said):
-    with pytest.raises(InputError, match=said):
-        Retrieval(LEVELS).update(*update)
+COLUMNS = {"a": [1] * 12, "b": [1] * 12}
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "said"),
+    ("batches", "error", "said"),
     [
+        ([(EMBEDDINGS, CLASSES[:3])], InputError, r"embeddings of shape \(12, 4\) and 3 labels"),
+        ([(EMBEDDINGS, CLASSES, [1])], InputError, "1 items for 12 embeddings"),
         (
-            (EMBEDDINGS, CLASSES),
-            (EMBEDDINGS[:, :3], CLASSES),
-            "3 dimensions and 2 levels and 4 dimensions and 2 levels",
+            [(EMBEDDINGS, CLASSES), (EMBEDDINGS[:, :3], CLASSES)],
+            InputError,
+            "3 dimensions and 2 levels and 4",
         ),
-        ((EMBEDDINGS, CLASSES), (EMBEDDINGS, CLASSES[:, 0]), "4 dimensions and 1 levels and 4 dimensions and 2 levels"),
-        ((EMBEDDINGS, CLASSES[:, 0]), (EMBEDDINGS, ["cat"] * 12), "some batches have class numbers and others names"),
-        ((EMBEDDINGS, {"a": [1] * 12, "b": [1] * 12}), (EMBEDDINGS, {"b": [1] * 12, "a": [1] * 12}), "levels b, a"),
+        (
+            [(EMBEDDINGS, CLASSES), (EMBEDDINGS, CLASSES[:, 0])],
+            InputError,
+            "4 dimensions and 1 levels and 4",
+        ),
+        (
+            [(EMBEDDINGS, CLASSES[:, 0]), (EMBEDDINGS, ["cat"] * 12)],
+            InputError,
+            "some batches have class numbers and others names",
+        ),
+        ([(EMBEDDINGS, COLUMNS), (EMBEDDINGS, dict(reversed(COLUMNS.items())))], InputError, "levels b, a"),
+        (
+            [(EMBEDDINGS, CLASSES, range(12)), (EMBEDDINGS, CLASSES)],
+            ConfigError,
+            "12 of 24 embeddings came without items",
+        ),
     ],
 )
-def test_batches_that_differ_are_refused(first, second, said):
-    def both():
-        metric = Retrieval()
-        metric.update(*first)
-        metric.update(*second)
+def test_metric_refuses_batches_that_do_not_fit(batches, error, said):
+    metric = Retrieval()
+
+    def update_and_compute():
+        for batch in batches:
+            metric.update(*batch)
         metric.compute()
 
-    with pytest.raises(InputError, match=said):
-        both()
-
-
-def test_items_come_with_every_batch_or_none():
-    metric = Retrieval(LEVELS)
-    metric.update(EMBEDDINGS, CLASSES, range(12))
-    metric.update(EMBEDDINGS, CLASSES)
-    with pytest.raises(ConfigError, match="12 of 24 embeddings came without items"):
-        metric.compute()
+    with pytest.raises(error, match=said):
+        update_and_compute()
 
 
 # -- losses, called as pytorch-metric-learning calls its own ----------------------------------------------------------

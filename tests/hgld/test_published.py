@@ -1,4 +1,4 @@
-"""The published rows: their keys and names, the tables that they make, and how a table or a row is found."""
+"""The published rows: their keys, their tables, and the search for a table or a row."""
 
 import csv
 import json
@@ -16,7 +16,7 @@ from hgld.published.results import belongs, fold
 VALUES = published_values()
 
 
-def test_every_row_of_the_papers_is_there_under_a_key_of_its_own():
+def test_all_published_rows_are_shipped_with_unique_keys():
     counts = Counter(value.paper for value in VALUES)
     papers = {"smooth-ap": 123, "listwise": 164, "pnp": 227, "suprank": 643, "multigrain": 163}
     assert {paper: counts[paper] for paper in papers} == papers
@@ -28,7 +28,7 @@ def test_every_row_of_the_papers_is_there_under_a_key_of_its_own():
 
 
 @pytest.mark.skipif("HGLD_DATA" not in os.environ, reason="needs the collected tables")
-def test_values_are_those_that_were_collected():
+def test_shipped_values_equal_the_collected_table():
     with open(Path(os.environ["HGLD_DATA"]) / "published" / "published_results.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     five = list(PAPERS)[:5]
@@ -36,7 +36,7 @@ def test_values_are_those_that_were_collected():
     assert shipped == Counter((row["table"], row["value"], row["embedding_dim"]) for row in rows)
 
 
-def test_values_are_numbers_in_their_units():
+def test_values_are_numbers_in_the_range_of_their_unit():
     most = {"%": 100.0, "1": 1.0, "of 4": 4.0, "ms": 1000.0}
     for value in VALUES:
         if value.unit:
@@ -61,14 +61,14 @@ def test_values_are_numbers_in_their_units():
         ("ROADMAP", "roadmap", ["Papers with Code"]),
     ],
 )
-def test_a_table_is_found_by_any_spelling(spelling, paper, tables):
+def test_table_is_found_by_common_spellings(spelling, paper, tables):
     _, values = find_table(spelling)
     assert {value.paper for value in values} == {paper}
     assert list(dict.fromkeys(value.table for value in values)) == tables
     assert values == [value for value in VALUES if value.paper == paper and value.table in tables]
 
 
-def test_every_table_is_found_by_its_own_name_and_holds_every_value_once():
+def test_every_table_is_found_by_its_name_and_shows_each_value_once():
     for key, paper in PAPERS.items():
         for table in dict.fromkeys(value.table for value in VALUES if value.paper == key):
             title, values = find_table(f"{paper.name} {table}")
@@ -83,7 +83,7 @@ def happier(dataset="sop", table="Table V"):
     return tuple(v for v in VALUES if (v.method, v.dataset, v.table) == ("HAPPIER", dataset, table))
 
 
-def test_own_runs_are_rows_with_the_difference_to_their_recipe():
+def test_own_runs_are_rows_with_differences_to_their_recipe():
     own = [
         OwnResults("mine", "sop", {"R@1/product": 0.8162, "AP/product": 0.5, "H-AP": 0.6}, happier()),
         OwnResults("renamed", "sop", {"R@1/fine": 0.1, "mAP/fine": 0.2}, levels=("fine", "coarse")),
@@ -106,7 +106,7 @@ def test_own_runs_are_rows_with_the_difference_to_their_recipe():
 
 
 @pytest.mark.parametrize(("size", "difference"), [(224, "-0.4"), (500, "-1.6"), (0, "-0.4")])
-def test_a_difference_is_to_the_row_at_the_same_size_of_images(size, difference):
+def test_difference_is_to_the_row_of_the_same_image_size(size, difference):
     rows = tuple(
         v
         for v in search_values(dataset="imagenet", method="MultiGrain")
@@ -117,7 +117,7 @@ def test_a_difference_is_to_the_row_at_the_same_size_of_images(size, difference)
     assert (row.cells[0], row.differences[0]) == ("77.0", difference)
 
 
-def test_parts_of_a_protocol_are_columns_that_reports_name_alike():
+def test_protocol_parts_are_columns_named_as_in_reports():
     own = [OwnResults("mine", "roxford", {"mAP/medium": 0.675, "AP/hard": 0.5}), OwnResults("v", "vehicleid", {})]
     oxford, paris = lay_out(*find_table("Listwise Table 2"), own).blocks
     parts = ("medium", "medium+distractors", "hard", "hard+distractors")
@@ -129,7 +129,7 @@ def test_parts_of_a_protocol_are_columns_that_reports_name_alike():
     assert row.cells[0] == "0.851"
 
 
-def test_values_of_the_species_hold_for_both_inaturalists():
+def test_species_values_hold_for_both_inaturalist_datasets():
     full = [value for value in VALUES if belongs("inat-full", value) and value.dataset == "inat-base"]
     assert "Table IV" in {value.table for value in full}
     assert {value.level for value in full} == {"species"}
@@ -148,7 +148,7 @@ def test_values_of_the_species_hold_for_both_inaturalists():
         ({"dataset": "roxford", "metric": "AP", "method": "DELF"}, {("roxford", "DELF-ASMK + SP")}),
     ],
 )
-def test_rows_are_found_by_names_in_any_spelling(asked, found):
+def test_rows_are_found_by_common_spellings(asked, found):
     assert {(value.dataset, value.method) for value in search_values(**asked)} == found
 
 
@@ -162,7 +162,7 @@ def test_rows_are_found_by_names_in_any_spelling(asked, found):
         (lambda: search_values(metric="R@3"), "no published row has metric 'R@3'.*R@"),
     ],
 )
-def test_rows_that_are_not_there_are_refused_with_those_that_are(call, words):
+def test_unknown_rows_are_refused_with_known_names(call, words):
     with pytest.raises(ConfigError, match=words):
         call()
 
@@ -177,7 +177,7 @@ def printed(hgld):
     return run
 
 
-def test_the_command_prints_tables_contents_and_rows_for_machines(printed):
+def test_published_command_prints_tables_contents_and_json_rows(printed):
     for paper in ("smooth-ap", "listwise", "pnp", "suprank", "multigrain"):
         lines = printed("--paper", paper).splitlines()
         assert max(len(line) for line in lines if "arXiv" not in line) <= 110

@@ -49,7 +49,7 @@ def label_tables(levels):
 
 
 @given(st.integers(1, 4).flatmap(lambda n: st.tuples(label_tables(n), label_tables(n))))
-def test_grades_are_the_finest_known_match(tables):
+def test_grades_equal_reference(tables):
     query, gallery = tables
     grades = hgld.shared_levels(torch.from_numpy(query), gallery)
     assert grades.dtype == torch.int64
@@ -67,7 +67,7 @@ def test_grades_are_the_finest_known_match(tables):
     st.sampled_from(["population", "total", "weighted_ap", "exponential"]),
     st.sampled_from([0.0, 0.5, 1.0, 3.0]),
 )
-def test_relevance_is_its_definition(case, kind, alpha):
+def test_relevance_equals_reference(case, kind, alpha):
     num_levels, grades, weights = case
     fast = hgld.graded_relevance(grades, num_levels, kind, alpha, weights, dtype=torch.float64)
     np.testing.assert_allclose(
@@ -75,13 +75,13 @@ def test_relevance_is_its_definition(case, kind, alpha):
     )
 
 
-def test_counting_the_query_dilutes_only_its_own_class():
+def test_count_query_lowers_relevance_of_own_class_only():
     grades = torch.tensor([[2, 2, 1]])
     assert hgld.graded_relevance(grades, 2, count_query=True).tolist()[0] == pytest.approx([1 / 3, 1 / 3, 1 / 2])
     assert hgld.graded_relevance(grades, 2).tolist()[0] == pytest.approx([1 / 2, 1 / 2, 1 / 2])
 
 
-def test_a_level_with_zero_weight_alone_gives_zero_and_no_nan():
+def test_level_of_zero_weight_gives_zero_not_nan():
     assert hgld.graded_relevance(torch.tensor([[1, 0]]), 2, "weighted_ap", weights=[0.0, 1.0]).tolist() == [[0.0, 0.0]]
 
 
@@ -93,7 +93,7 @@ def test_a_level_with_zero_weight_alone_gives_zero_and_no_nan():
     st.sampled_from([0.0, 1.0, 3.0]),
     st.booleans(),
 )
-def test_relative_gains_are_the_gains_in_other_units(counts, kind, alpha, count_query):
+def test_relative_gains_are_gains_times_one_factor(counts, kind, alpha, count_query):
     counts, gain = torch.from_numpy(counts), GainFunction(kind, alpha, count_query=count_query)
     gains, relative = gain.of_counts(counts, relative=False), gain.of_counts(counts)
     for row, own, other in zip(counts[:, 1:], gains[:, 1:], relative[:, 1:], strict=True):
@@ -105,7 +105,7 @@ def test_relative_gains_are_the_gains_in_other_units(counts, kind, alpha, count_
     assert not relative[:, 0].any()
 
 
-def test_relative_gains_survive_a_large_alpha():
+def test_relative_gains_stay_above_zero_for_large_alpha():
     counts = torch.tensor([[5, 2, 0, 0], [5, 2, 3, 0]])
     gain = GainFunction(alpha=5000.0)
     assert gain.of_counts(counts).tolist() == [[0, 0.5, 0, 0], [0, 0, 1 / 3, 0]]
@@ -121,7 +121,7 @@ def test_relative_gains_survive_a_large_alpha():
         (torch.tensor([True]), torch.tensor([0]), "bool"),
     ],
 )
-def test_wrong_labels_are_named(query, gallery, words):
+def test_shared_levels_refuse_invalid_labels(query, gallery, words):
     with pytest.raises(InputError, match=words):
         hgld.shared_levels(query, gallery)
 
@@ -140,7 +140,7 @@ def test_wrong_labels_are_named(query, gallery, words):
         ({"grades": torch.tensor([[2.0]])}, InputError, "integers"),
     ],
 )
-def test_wrong_relevance_arguments_are_named(arguments, error, words):
+def test_graded_relevance_refuses_invalid_arguments(arguments, error, words):
     call = {"grades": torch.tensor([[2, 1, 0]]), "num_levels": 2, **arguments}
     with pytest.raises(error, match=words.replace("(Q", r"\(Q").replace("G)", r"G\)")):
         hgld.graded_relevance(**call)

@@ -1,3 +1,5 @@
+"""Reports: means, files, Markdown, and comparisons with intervals and p-values."""
+
 import json
 
 import numpy as np
@@ -5,7 +7,6 @@ import polars as pl
 import pytest
 
 from hgld.errors import ConfigError, InputError, SchemaError
-from hgld.evaluation.evaluate import evaluate
 from hgld.evaluation.report import RetrievalReport, compare
 
 SETTINGS = {"protocol": "leave-one-out", "levels": ["fine"], "queries": 4, "weights": None}
@@ -16,7 +17,7 @@ def report(columns=None, **settings) -> RetrievalReport:
     return RetrievalReport.from_columns(given, {**SETTINGS, **settings})
 
 
-def test_means_leave_undefined_queries_out_and_count_them():
+def test_means_exclude_and_count_undefined_queries():
     found = report()
     assert found.values == {"AP/fine": 0.5, "H-AP": 0.625}
     assert found.undefined == {"AP/fine": 1, "H-AP": 0}
@@ -24,7 +25,7 @@ def test_means_leave_undefined_queries_out_and_count_them():
     assert np.isnan(report({"AP/fine": np.full(2, np.nan)}).values["AP/fine"])
 
 
-def test_json_reads_back_as_it_was(tmp_path):
+def test_saved_report_reads_back_equal(tmp_path):
     one = report({"AP/fine": np.array([1.0, np.nan]), "ASI": np.full(2, np.nan)})
     one.save_json(tmp_path / "run.json")
     two = RetrievalReport.load_json(tmp_path / "run.json")
@@ -42,7 +43,7 @@ GOOD = {"schema_version": 1, "values": {"AP": 1.0}, "undefined": {"AP": 0}, "set
     ("text", "message"),
     [
         ("{", "not valid JSON"),
-        ("[]", "schema version is 'list'"),
+        ("[]", "holds list"),
         (json.dumps({**GOOD, "schema_version": 7}), "schema version is 7; this hgld reads version 1"),
         (json.dumps({**GOOD, "values": {"AP": "much"}}), "malformed"),
         (json.dumps({**GOOD, "values": {"AP": 10**400}}), "malformed"),
@@ -50,7 +51,7 @@ GOOD = {"schema_version": 1, "values": {"AP": 1.0}, "undefined": {"AP": 0}, "set
         (json.dumps({**GOOD, "undefined": {}}), "different metrics"),
     ],
 )
-def test_what_is_no_report_is_refused_by_name(tmp_path, text, message):
+def test_invalid_report_file_is_refused_by_name(tmp_path, text, message):
     file = tmp_path / "run.json"
     file.write_text(text)
     with pytest.raises(InputError, match=message) as caught:
@@ -58,7 +59,7 @@ def test_what_is_no_report_is_refused_by_name(tmp_path, text, message):
     assert "run.json" in str(caught.value)
 
 
-def test_a_table_of_another_report_is_refused(tmp_path):
+def test_per_query_table_of_another_report_is_refused(tmp_path):
     report().save_json(tmp_path / "run.json")
     pl.DataFrame({"query": [1]}).write_parquet(tmp_path / "run.per_query.parquet")
     with pytest.raises(SchemaError, match="columns are not those"):
@@ -68,17 +69,13 @@ def test_a_table_of_another_report_is_refused(tmp_path):
         RetrievalReport.load_json(tmp_path / "run.json")
 
 
-def test_names_of_levels_cannot_break_out_of_markdown():
+def test_hostile_level_name_stays_text_in_markdown():
     hostile = "<script>alert(1)</script>|\n# x & 5% of_us \\input{x}"
     found = report({f"AP/{hostile}": np.array([0.5])}, levels=[hostile])
     text = found.to_markdown()
+    assert "| H-AP | 0.6250 | 0 |" in report().to_markdown()
     assert "<script" not in text
     assert all(line.startswith(("| ", "- ")) or not line for line in text.splitlines())
-
-
-def test_tables_print_what_they_hold():
-    assert report().to_markdown().splitlines()[2] == "| AP/fine | 0.5000 | 1 |"
-    assert "- levels: fine" in report().to_markdown()
 
 
 def noisy(mean: float, seed: int, size: int = 200) -> RetrievalReport:
@@ -89,7 +86,7 @@ def noisy(mean: float, seed: int, size: int = 200) -> RetrievalReport:
     return report({"H-AP": values}, queries=size)
 
 
-def test_a_real_difference_is_found_and_chance_is_not():
+def test_real_difference_is_significant_and_noise_is_not():
     found = compare({"a": noisy(0.0, 1), "same": noisy(0.0, 2), "better": noisy(0.01, 3)}, samples=500)
     rows = {row["report"]: row for row in found.iter_rows(named=True)}
     assert rows["a"]["p_value"] is None
@@ -101,7 +98,7 @@ def test_a_real_difference_is_found_and_chance_is_not():
         assert row["low"] < row["value"] < row["high"]
 
 
-def test_intervals_and_p_values_are_those_of_theory():
+def test_intervals_and_p_values_equal_theory():
     values = np.random.default_rng(5).normal(0.5, 0.1, 400)
     one = report({"H-AP": values}, queries=400)
     two = report({"H-AP": values + np.random.default_rng(6).normal(0.002, 0.03, 400)}, queries=400)
@@ -117,7 +114,7 @@ def test_intervals_and_p_values_are_those_of_theory():
     assert compare({"one": one, "two": two}, samples=4000).equals(frame)
 
 
-def test_a_metric_that_is_nowhere_defined_stays_undefined():
+def test_metric_without_defined_value_has_no_interval():
     empty = report({"AP/fine": np.full(5, np.nan)})
     row = compare({"a": empty, "b": empty}, samples=10).row(1, named=True)
     assert np.isnan(row["low"])
@@ -131,29 +128,22 @@ def test_a_metric_that_is_nowhere_defined_stays_undefined():
         ({"a": report()}, {"metrics": ["NDCG"]}, ConfigError, "NDCG"),
         ({"a": report(), "b": report(alpha=2.0)}, {}, InputError, "alpha is None and 2.0"),
         ({"a": report(), "b": report({"H-AP": np.ones(3)})}, {}, InputError, "different queries"),
+        ({"a": report(labels_sha256="1"), "b": report(labels_sha256="2")}, {}, InputError, "labels_sha256"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(reports, options, error, message):
+def test_compare_refuses_reports_of_different_tasks(reports, options, error, message):
     with pytest.raises(error, match=message):
         compare(reports, **options)
 
 
-def test_a_report_without_values_a_query_cannot_be_compared(tmp_path):
+def test_report_without_per_query_table_cannot_be_compared(tmp_path):
     report().save_json(tmp_path / "a.json")
     (tmp_path / "a.per_query.parquet").unlink()
     with pytest.raises(InputError, match=r"per_query\.parquet beside it"):
         compare({"a": RetrievalReport.load_json(tmp_path / "a.json")})
 
 
-def test_reports_of_other_labels_are_not_paired():
-    embeddings = np.eye(4, dtype=np.float32) + 0.1
-    ours = evaluate(embeddings, np.array([0, 0, 1, 1]), metrics=("AP",))
-    theirs = evaluate(embeddings, np.array([0, 1, 0, 1]), metrics=("AP",))
-    with pytest.raises(InputError, match="labels_sha256"):
-        compare({"ours": ours, "theirs": theirs})
-
-
-def test_what_is_no_share_is_printed_with_a_digit_more():
+def test_score_that_is_no_share_is_printed_with_two_digits():
     settings = {"printed": ["N-S"], "dataset": "ukbench"}
     report = RetrievalReport.from_columns({"N-S": np.array([3.876])}, settings)
     assert report.as_printed() == (["", "N-S"], [["ukbench", "3.88"]])

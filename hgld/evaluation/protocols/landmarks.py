@@ -18,7 +18,7 @@ import torch
 
 from hgld.errors import InputError
 from hgld.evaluation.evaluate import evaluate_judged
-from hgld.evaluation.judgements import LabelRelevance, ListRelevance, RelevanceBlock, RelevanceSource
+from hgld.evaluation.judgements import LabelRelevance, ListRelevance, RelevanceSource
 from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import expand_queries
 from hgld.evaluation.protocols.benchmark import DISTRACTORS, Benchmark
@@ -251,7 +251,16 @@ def evaluate_trapezoid(
     with exact_products(query.device):
         for start, stop, scores in score_blocks(query, gallery, rows):
             judged = [relevance.block(start, stop, torch.device("cpu")) for relevance in tasks.values()]
-            values.extend(_block_values(scores.cpu().numpy(), judged, precision_at))
+            for row, row_scores in enumerate(scores.cpu().numpy()):
+                ordered = np.sort(row_scores)
+                values.append([])
+                for block in judged:
+                    rows_out, items_out = block.left_out
+                    positive = np.flatnonzero(block.grades[row].numpy())
+                    left_out = row_scores[items_out[rows_out == row]]
+                    positions = positive_positions(ordered, row_scores[positive], left_out)
+                    values[-1].append(trapezoid_ap(positions))
+                    values[-1].extend(truncated_precision(positions, k) for k in precision_at)
             if options.progress is not None:
                 options.progress("rank", stop, len(query))
     columns = dict(zip(names, np.array(values, np.float64).T, strict=True))
@@ -259,20 +268,3 @@ def evaluate_trapezoid(
     stated |= {"dimensions": query.shape[1], "normalized": options.normalize}
     stated |= {"scores": "float32, TF32 off", "ties": "against the query", "device": query.device.type}
     return RetrievalReport.from_columns(columns, {**(settings or {}), **stated})
-
-
-def _block_values(
-    scores: np.ndarray, judged: Sequence[RelevanceBlock], precision_at: Sequence[int]
-) -> list[list[float]]:
-    """Return for every query of a block the values of all metrics of all tasks."""
-    values: list[list[float]] = []
-    for row, row_scores in enumerate(scores):
-        ordered = np.sort(row_scores)
-        values.append([])
-        for block in judged:
-            rows, items = block.left_out
-            positive = np.flatnonzero(block.grades[row].numpy())
-            positions = positive_positions(ordered, row_scores[positive], row_scores[items[rows == row]])
-            values[-1].append(trapezoid_ap(positions))
-            values[-1].extend(truncated_precision(positions, k) for k in precision_at)
-    return values
