@@ -2,13 +2,12 @@
 
 import hashlib
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import closing
 from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
-import polars as pl
 import torch
 from torch import Tensor
 
@@ -32,7 +31,7 @@ from hgld.samplers import (
 
 from .config import ImagesConfig, TrainConfig
 
-_FEATURES_A_DIMENSION = 32  # images that a PCA is fitted on, for every dimension that it keeps
+_IMAGES_PER_DIMENSION = 32  # images that a PCA is fitted on, for each dimension that it keeps
 
 
 class TrainingData:
@@ -107,10 +106,6 @@ class TrainingData:
             "checksum": checksum.hexdigest()[:16],
         }
 
-    def keys(self, indices: Tensor | Sequence[int]) -> list[str]:
-        """Return the keys of items, for messages."""
-        return [self.dataset.keys[int(i)] for i in indices]
-
     def batches(self, epoch: int, start_step: int = 0) -> Generator[Batch, None, None]:
         """Yield this process's parts of the batches of an epoch; close it when you leave early, because it has threads.
 
@@ -137,12 +132,13 @@ class TrainingData:
     def sample(self) -> Generator[Batch, None, None]:
         """Yield square views of random images, enough for a PCA; every process gets an equal part of them."""
         images, count = self._config.images, self._processes.count
-        wanted = min(len(self.dataset), _FEATURES_A_DIMENSION * max(self._config.model.dim, 1)) // count * count
+        wanted = min(len(self.dataset), _IMAGES_PER_DIMENSION * max(self._config.model.dim, 1)) // count * count
         if not wanted:
             raise ConfigError(f"{len(self.dataset)} images for {count} processes; take fewer processes.")
         drawn = EpochSampler(len(self.dataset), wanted, seed=self._config.run.seed).batch(0, 0)
-        share: dict[str, Any] = {"process_index": self._processes.index, "process_count": count}
-        sampler = EpochSampler(wanted, min(max(256 // count, 1) * count, wanted), shuffle=False, **share)
+        at_once = min(max(256 // count, 1) * count, wanted)
+        index = self._processes.index
+        sampler = EpochSampler(wanted, at_once, shuffle=False, process_index=index, process_count=count)
         loader = Loader(
             self.dataset.select(drawn), sampler, square_view(images), workers=images.workers, on_fault="replace"
         )
@@ -205,13 +201,12 @@ def merged_labels(labels: Tensor, count: int, seed: int) -> Tensor:
     group = np.empty(len(classes), np.int64)
     group[lot] = np.arange(len(lot)) // count
     of_item = group[member]
-    merged = pl.DataFrame(table[known]).with_columns(pl.Series("of", of_item)).lazy()
-    names = [f"column_{level}" for level in range(table.shape[1])]
-    coarse = [
-        pl.when(pl.col(n).filter(pl.col(n) >= 0).n_unique().over("of") > 1).then(-1).otherwise(pl.col(n)).alias(n)
-        for n in names[1:]
-    ]
-    table[known] = merged.with_columns(pl.col(names[0]).min().over("of"), *coarse).select(names).collect().to_numpy()
+    for level, column in enumerate(table.T):
+        values = column[known]
+        least, largest = np.full(len(classes), np.iinfo(np.int64).max), np.full(len(classes), -1)
+        np.minimum.at(least, of_item, np.where(values < 0, least[0], values))
+        np.maximum.at(largest, of_item, values)
+        column[known] = least[of_item] if level == 0 else np.where((least < largest)[of_item], -1, values)
     return torch.from_numpy(table)
 
 

@@ -6,7 +6,6 @@ average of weights (over the run, or between its start and its end). A checkpoin
 and renamed. ``RUN/checkpoints/best.json`` names the best one. Nothing is ever unpickled.
 """
 
-import hashlib
 import json
 import re
 import shutil
@@ -19,10 +18,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from hgld.errors import InputError, SchemaError, excerpt, quoted, storage_errors
-from hgld.files import write_atomic, write_folder
+from hgld.errors import InputError, excerpt, quoted, storage_errors
+from hgld.files import read_json, write_atomic, write_folder
+from hgld.user_cache import digest_of, file_digest
 
-from .config import is_validation, read_json_object
+from .config import is_validation, read_record
 
 SCHEMA_VERSION = 2
 FOLDER = "checkpoints"
@@ -62,7 +62,7 @@ def write_checkpoint(run: Path, checkpoint: Checkpoint) -> Path:
             # Copies of their own: safetensors refuses tensors that share memory or are not contiguous.
             whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
             save_file(whole, folder / f"{file}.safetensors")
-        files = {file: _file_digest(folder / f"{file}.safetensors") for file in checkpoint.tensors}
+        files = {file: file_digest(folder / f"{file}.safetensors") for file in checkpoint.tensors}
         record = {"step": checkpoint.step, "files": files, **checkpoint.state}
         (folder / STATE).write_text(state_text(record), encoding="utf-8")
 
@@ -73,17 +73,6 @@ def write_checkpoint(run: Path, checkpoint: Checkpoint) -> Path:
     return final
 
 
-def rewrite_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Replace the ``state.json`` of a checkpoint atomically.
-
-    Raises:
-        InputError: the earlier state cannot be read.
-        StorageError: the disk is full or not writable.
-    """
-    before = read_state(path)
-    _write(path / STATE, state_text({"step": before["step"], "files": before["files"], **state}))
-
-
 def state_text(record: Mapping[str, Any]) -> str:
     """Return the text of a ``state.json``: step, files and state with the schema version and a checksum."""
     whole = {"schema_version": SCHEMA_VERSION, **record}
@@ -92,12 +81,7 @@ def state_text(record: Mapping[str, Any]) -> str:
 
 def _checksum(record: Mapping[str, Any]) -> str:
     content = {name: value for name, value in record.items() if name != "checksum"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return digest_of(json.dumps(content, sort_keys=True))
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:
@@ -117,7 +101,9 @@ def mark_best(run: Path, checkpoint: Path, metric: str, value: float, chosen_on:
         StorageError: the disk is full or not writable.
     """
     record = {"checkpoint": checkpoint.name, "metric": metric, "value": value, "on": chosen_on}
-    _write(run / FOLDER / BEST, json.dumps(record, indent=2) + "\n")
+    path = run / FOLDER / BEST
+    with storage_errors(f"write {path}", f"The earlier file is unchanged. {_AGAIN}"):
+        write_atomic(path, json.dumps(record, indent=2) + "\n")
 
 
 def forget_best(run: Path) -> None:
@@ -183,7 +169,7 @@ def selection_of(checkpoint: Path) -> str:
     run = checkpoint.parent.parent
     newest = newest_checkpoint(run)
     if _best(run) == checkpoint:
-        mark = read_json_object(run / FOLDER / BEST)
+        mark = read_json(run / FOLDER / BEST, kind=dict)
         return described_selection(mark.get("metric"), mark.get("on"))
     return LAST if newest == checkpoint else "neither the best nor the last of its run"
 
@@ -211,12 +197,7 @@ def read_state(path: Path) -> dict[str, Any]:
         InputError: it is missing or damaged.
         SchemaError: it is of another schema version.
     """
-    state = read_json_object(path / STATE)
-    if state.get("schema_version") != SCHEMA_VERSION:
-        raise SchemaError(
-            f"{path / STATE}: schema version is {quoted(state.get('schema_version'))}; this hgld reads version "
-            f"{SCHEMA_VERSION}. Train the run anew."
-        )
+    state = read_record(path / STATE, SCHEMA_VERSION, hint="Train the run anew.")
     if state.get("checksum") != _checksum(state) or path.name != f"step-{state['step']:08d}":
         raise InputError(
             f"{path / STATE}: its content does not fit its checksum or its folder. Restore the file, or remove the "
@@ -238,7 +219,7 @@ def read_tensors(path: Path, state: Mapping[str, Any], name: str) -> dict[str, T
     """
     file = path / f"{name}.safetensors"
     try:
-        if _file_digest(file) != state["files"].get(name):
+        if file_digest(file) != state["files"].get(name):
             raise InputError(
                 f"{file}: its SHA-256 is not the one in {STATE}. Restore the file, or remove the checkpoint's folder "
                 "to go on from the one before."
@@ -255,7 +236,7 @@ def _best(run: Path) -> Path | None:
     path = run / FOLDER / BEST
     if not path.is_file():
         return None
-    name = read_json_object(path).get("checkpoint")
+    name = read_json(path, kind=dict).get("checkpoint")
     if not isinstance(name, str) or not _NAME.match(name):
         raise InputError(f"{path}: names the checkpoint {quoted(name)}; expected step-N. Remove the file to go on.")
     folder = run / FOLDER / name
@@ -268,13 +249,3 @@ def _checkpoints(run: Path) -> list[Path]:
         return []
     found = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.match(path.name))]
     return [path for _, path in sorted(found) if (path / STATE).is_file()]
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file aside, sync and rename it, so that it is the old one or the new one.
-
-    Raises:
-        StorageError: the disk is full or not writable.
-    """
-    with storage_errors(f"write {path}", f"It is as it was. {_AGAIN}"):
-        write_atomic(path, text)

@@ -9,28 +9,19 @@ import dataclasses
 import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hgld.errors import ConfigError, InputError, SchemaError, quoted
+from hgld.errors import ConfigError, InputError, SchemaError, excerpt, quoted
 from hgld.evaluation.metric import offered_names
-from hgld.files import read_json, write_atomic
+from hgld.files import open_regular, read_json, write_atomic
 from hgld.losses.registry import loss_names
-from hgld.settings import options_of, setting
+from hgld.settings import Option, options_of, setting
 
 SCHEMA_VERSION = 2
-MOST_BYTES = 1 << 20
-
-
-def read_json_object(path: Path, *, most: int = MOST_BYTES) -> dict[str, Any]:
-    """Read the object of a JSON file of a run, of at most ``most`` bytes.
-
-    Raises:
-        InputError: it cannot be read, is too large, or holds something else.
-    """
-    return read_json(path, kind=dict, max_bytes=most)
+_MOST_BYTES = 1 << 20
 
 
 # -- The options, by subject --
@@ -293,14 +284,14 @@ class TrainConfig:
 
 
 SECTIONS = {
-    "Model": ModelConfig,
-    "Images": ImagesConfig,
-    "Batch": BatchConfig,
-    "Loss": LossConfig,
-    "Optimizer": OptimizerConfig,
-    "Run": RunConfig,
+    "model": ModelConfig,
+    "images": ImagesConfig,
+    "batch": BatchConfig,
+    "loss": LossConfig,
+    "optimizer": OptimizerConfig,
+    "run": RunConfig,
 }
-
+"""The dataclasses of the options, by their field in :class:`TrainConfig`."""
 
 _VALIDATION = re.compile(r"(val|valid|validation|dev)(_[A-Za-z0-9_]+)?\Z")
 
@@ -319,8 +310,14 @@ def is_validation(entry: str) -> bool:
 
 CONFIG = "config.json"
 _TEXT_FIELDS = ("recipe", "init_from")  # they belong to no section
-_PLACES = {field.name: section for section, config in SECTIONS.items() for field in dataclasses.fields(config)}
 _OPTIONS = {name: option for config in SECTIONS.values() for name, option in options_of(config).items()}
+_SECTION_OF = {name: section for section, config in SECTIONS.items() for name in options_of(config)}
+
+
+def _option(name: str) -> Option:
+    if name not in _OPTIONS:
+        raise ConfigError(f"the config has no field {quoted(name)}. {_nearest(name, _OPTIONS)}")
+    return _OPTIONS[name]
 
 
 def with_fields(config: TrainConfig, fields: Mapping[str, Any]) -> TrainConfig:
@@ -336,10 +333,9 @@ def with_fields(config: TrainConfig, fields: Mapping[str, Any]) -> TrainConfig:
         fields = {**fields, "resize": round(resize)}
     changes: dict[str, dict[str, Any]] = {}
     for name, value in fields.items():
-        if name not in _PLACES:
-            raise ConfigError(f"the config has no field {quoted(name)}. {_nearest(name, _PLACES)}")
-        changes.setdefault(_PLACES[name].lower(), {})[name] = _OPTIONS[name].check(value)
-    sections = {section: dataclasses.replace(getattr(config, section), **given) for section, given in changes.items()}
+        checked = _option(name).check(value)
+        changes.setdefault(_SECTION_OF[name], {})[name] = checked
+    sections = {section: dataclasses.replace(getattr(config, section), **own) for section, own in changes.items()}
     to_derive = tuple(name for name in config.to_derive if name not in fields)
     plan = tuple((name, why) for name, why in config.plan if name not in fields)
     return dataclasses.replace(config, **sections, to_derive=to_derive, plan=plan)
@@ -347,7 +343,7 @@ def with_fields(config: TrainConfig, fields: Mapping[str, Any]) -> TrainConfig:
 
 def flat(config: TrainConfig) -> dict[str, Any]:
     """Return all fields of a config by name, including fields that are not derived yet."""
-    return {name: getattr(getattr(config, section.lower()), name) for name, section in _PLACES.items()}
+    return {name: getattr(getattr(config, section), name) for name, section in _SECTION_OF.items()}
 
 
 def parse_field(name: str, text: str) -> Any:
@@ -356,9 +352,7 @@ def parse_field(name: str, text: str) -> Any:
     Raises:
         ConfigError: there is no such field, or the text does not fit its type.
     """
-    if name not in _PLACES:
-        raise ConfigError(f"the config has no field {quoted(name)}. {_nearest(name, _PLACES)}")
-    return _OPTIONS[name].parse(text)
+    return _option(name).parse(text)
 
 
 def flag_of(name: str) -> str:
@@ -368,13 +362,13 @@ def flag_of(name: str) -> str:
 
 def stored(config: TrainConfig) -> dict[str, Any]:
     """Return the JSON-ready content of a config's file: fields by section, without fields that are not derived yet."""
-    known = {name: value for name, value in flat(config).items() if name not in config.to_derive}
-    sections = {
-        section.lower(): {name: value for name, value in known.items() if _PLACES[name] == section}
-        for section in SECTIONS
-    }
-    texts = {name: getattr(config, name) for name in _TEXT_FIELDS}
-    return {"schema_version": SCHEMA_VERSION, **texts, **sections, "plan": dict(config.plan)}
+    record: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
+    record |= {name: getattr(config, name) for name in _TEXT_FIELDS}
+    for name, value in flat(config).items():
+        section = record.setdefault(_SECTION_OF[name], {})
+        if name not in config.to_derive:
+            section[name] = value
+    return {**record, "plan": dict(config.plan)}
 
 
 def save_config(config: TrainConfig, path: Path) -> None:
@@ -386,11 +380,11 @@ def config_text(config: TrainConfig) -> str:
     """Return a config as YAML that :func:`read_config` reads; comments give the reasons of derived values."""
     whole, why = stored(config), dict(config.plan)
     lines = [f"{key}: {_yaml_value(whole[key])}" for key in ("schema_version", *_TEXT_FIELDS)]
-    for section in map(str.lower, SECTIONS):
+    for section in SECTIONS:
         lines.append(f"{section}:")
         for name, value in whole[section].items():
             lines.append(f"  {name}: {_yaml_value(value)}" + (f"  # {why[name]}" if name in why else ""))
-        later = [name for name in config.to_derive if _PLACES[name].lower() == section]
+        later = [name for name in config.to_derive if _SECTION_OF[name] == section]
         lines += [f"  # {name}: derived when the run begins" for name in later]
     return "\n".join(lines) + "\n"
 
@@ -405,7 +399,7 @@ def _yaml_value(value: Any) -> str:
 def read_config(path: Path, base: Callable[[str], TrainConfig] | None = None) -> TrainConfig:
     """Read a config from a file: YAML if its suffix says so, else JSON.
 
-    Fields are inside their sections; in YAML they may also be at the top level.
+    Fields are inside their sections or at the top level.
 
     Args:
         path: path of the file.
@@ -417,65 +411,53 @@ def read_config(path: Path, base: Callable[[str], TrainConfig] | None = None) ->
         SchemaError: another schema version.
         ConfigError: unknown sections or fields (the nearest is named), or values of another type.
     """
-    is_yaml = path.suffix in (".yaml", ".yml")
-    data = _read_yaml(path) if is_yaml else read_json_object(path)
-    if data.get("schema_version", SCHEMA_VERSION if is_yaml else None) != SCHEMA_VERSION:
-        raise SchemaError(
-            f"{path}: schema version is {quoted(data.get('schema_version'))}; this hgld reads version "
-            f"{SCHEMA_VERSION}. Train the run anew."
-        )
-    texts = {name: data[name] for name in _TEXT_FIELDS if name in data}
+    data = _read_yaml(path) if path.suffix in (".yaml", ".yml") else read_json(path, kind=dict, max_bytes=_MOST_BYTES)
+    _check_version(path, data.pop("schema_version", SCHEMA_VERSION), SCHEMA_VERSION, "Train the run anew.")
+    texts = {name: data.pop(name) for name in _TEXT_FIELDS if name in data}
     for name, text in texts.items():
         if not isinstance(text, str) or "\0" in text:
             raise ConfigError(f"{path}: {name} is {quoted(text)}; expected text.")
-    plan = data.get("plan", {})
-    if not isinstance(plan, dict) or not all(name in _PLACES and isinstance(why, str) for name, why in plan.items()):
+    plan = data.pop("plan", {})
+    if not isinstance(plan, dict) or not all(name in _OPTIONS and isinstance(why, str) for name, why in plan.items()):
         raise ConfigError(f"{path}: plan is {quoted(plan)}; expected reasons by the names of fields.")
-    fields = _fields_in(data, path, is_yaml=is_yaml)
     try:
-        is_whole = fields.keys() >= _PLACES.keys()
-        start = TrainConfig() if base is None or is_whole else base(texts.get("recipe", ""))
+        fields = _fields_in(data)
+        start = TrainConfig() if base is None or fields.keys() >= _OPTIONS.keys() else base(texts.get("recipe", ""))
         return dataclasses.replace(with_fields(start, fields), **texts, plan=tuple(plan.items()))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def _fields_in(data: Mapping[str, Any], path: Path, *, is_yaml: bool) -> dict[str, Any]:
-    """Return the fields in the sections of a file, and in YAML the fields at the top level.
+def _fields_in(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields in the sections of a file and at its top level.
 
     Raises:
         ConfigError: an unknown section, or a field that is unknown or in another section.
     """
-    sections = [section.lower() for section in SECTIONS]
     fields: dict[str, Any] = {}
-    for key, given in data.items():
-        if key in ("schema_version", "plan", *_TEXT_FIELDS):
+    for key, value in data.items():
+        if key in _OPTIONS and not isinstance(value, dict):  # loss is a section and a field
+            fields[key] = value
             continue
-        if is_yaml and key in _PLACES and not isinstance(given, dict):  # loss is a section and a field
-            fields[key] = _from_yaml(key, given)
-            continue
-        if key not in sections or not isinstance(given, dict):
-            raise ConfigError(f"{path}: there is no section {quoted(key)}. {_nearest(str(key), sections)}")
-        for name, value in given.items():
-            if _PLACES.get(name, "").lower() != key:
-                own = [n for n, section in _PLACES.items() if section.lower() == key]
-                raise ConfigError(
-                    f"{path}: section {quoted(key)} has no field {quoted(name)}. {_nearest(str(name), own)}"
-                )
-            fields[name] = _from_yaml(name, value) if is_yaml else value
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+        if key not in SECTIONS or not isinstance(value, dict):
+            raise ConfigError(f"there is no section {quoted(key)}. {_nearest(str(key), SECTIONS)}")
+        for name in value:
+            if _SECTION_OF.get(name) != key:
+                own = options_of(SECTIONS[key])
+                raise ConfigError(f"section {quoted(key)} has no field {quoted(name)}. {_nearest(str(name), own)}")
+        fields |= value
+    return {name: _undo_yaml(_OPTIONS[name], value) for name, value in fields.items()}
 
 
-def _from_yaml(name: str, value: Any) -> Any:
-    """Return a field's value, corrected if YAML 1.1 misreads it: ``1e-4`` as text, ``off`` as false."""
-    option = _OPTIONS[name]
+def _undo_yaml(option: Option, value: Any) -> Any:
+    """Return a value as it was meant, if YAML 1.1 misreads it: ``1e-4`` as text, ``off`` as false."""
     if isinstance(value, str) and option.member in (int, float):
         return option.parse(value)
     return "off" if value is False and "off" in option.choices else value
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
-    """Read the mapping of a YAML file of at most ``MOST_BYTES``.
+    """Read the mapping of a YAML file of at most 1 MiB.
 
     Raises:
         InputError: it cannot be read, is too large, or holds something else.
@@ -483,19 +465,47 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise InputError(f"{path}: {path.stat().st_size} bytes; expected {MOST_BYTES} at most.")
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        with open_regular(path) as file:
+            text = file.read(_MOST_BYTES + 1)
+        if len(text) > _MOST_BYTES:
+            raise InputError(f"{path}: more than {_MOST_BYTES} bytes; expected a smaller file.")
+        data = yaml.safe_load(text)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{path}: not valid YAML ({reason}).") from error
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"{path}: not valid YAML ({excerpt(error)}).") from error
     if not isinstance(data, dict):
         raise InputError(f"{path}: holds {type(data).__name__}; expected fields by name.")
     return data
 
 
-def _nearest(name: str, names: Any) -> str:
+def _nearest(name: str, names: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, list(names), n=1)
     return f"Did you mean {quoted(near[0])}?" if near else f"There are: {', '.join(names)}."
+
+
+# -- JSON files of a run --
+
+
+def read_record(path: Path, version: int, *, max_bytes: int = _MOST_BYTES, hint: str = "") -> dict[str, Any]:
+    """Read a JSON object of a known schema version.
+
+    Args:
+        path: the file.
+        version: schema version that the file must have.
+        max_bytes: most bytes that the file may have.
+        hint: the fix for a file of another version.
+
+    Raises:
+        InputError: it cannot be read, is too large, or holds something else.
+        SchemaError: it has another schema version.
+    """
+    record = read_json(path, kind=dict, max_bytes=max_bytes)
+    _check_version(path, record.get("schema_version"), version, hint)
+    return record
+
+
+def _check_version(path: Path, found: object, version: int, hint: str) -> None:
+    if found != version:
+        message = f"{path}: schema version is {quoted(found)}; this hgld reads version {version}. {hint}"
+        raise SchemaError(message.rstrip())

@@ -44,11 +44,6 @@ def has_classifier(config: TrainConfig) -> bool:
     return name in LOSSES and (LOSSES[name].kind in ("proxies", "views") or second_term(config) == "proxy")
 
 
-def _alpha(config: TrainConfig) -> bool:
-    loss = config.loss
-    return loss.pnp == "Dq" if loss.loss == "PNP" else loss.relevance in ("population", "total")
-
-
 _GEM = Reader(lambda c: c.model.pooling == "gem", "--pooling gem reads it")
 _GROUPS = Reader(lambda c: c.batch.sampler == "hierarchical-pk", "--sampler hierarchical-pk reads it")
 _MEMORY = Reader(lambda c: c.loss.memory != 0, "a memory (--memory) reads it")
@@ -72,7 +67,10 @@ READERS: dict[str, Reader] = {
     "super_level": _GROUPS,
     "super_classes": _GROUPS,
     "repeats": Reader(lambda c: c.batch.sampler == "repeated-augmentation", "--sampler repeated-augmentation reads it"),
-    "alpha": Reader(_alpha, "--relevance population or total, or --pnp Dq, reads it"),
+    "alpha": Reader(
+        lambda c: c.loss.pnp == "Dq" if c.loss.loss == "PNP" else c.loss.relevance in ("population", "total"),
+        "--relevance population or total, or --pnp Dq, reads it",
+    ),
     "pnp_b": Reader(lambda c: c.loss.pnp == "Ib", "--pnp Ib reads it"),
     "pair_positive": _PAIR,
     "pair_negative": _PAIR,
@@ -146,7 +144,14 @@ def _loss_problems(config: TrainConfig) -> Iterator[str]:
         )
     if loss.level and loss.sum_levels:
         yield f"--level is {loss.level!r} and --sum-levels is on; a sum over all levels has no one level."
-    yield from _prefix_problems(config)
+    dims = loss.matryoshka
+    if dims and (sorted(set(dims)) != list(dims) or dims[0] < 1 or config.model.dim not in (0, dims[-1])):
+        yield (
+            f"--matryoshka is {dims} and --dim {config.model.dim}; expected sizes of prefixes, ascending, of which the "
+            "last is --dim."
+        )
+    if dims and loss.sum_levels:
+        yield "--sum-levels is on and --matryoshka given; leave one out."
     if loss.loss == "CSL" and config.batch.merge_classes > 1:
         yield f"--loss {loss.loss} learns the tree of the classes, which --merge-classes tears; take another loss."
     if loss.simix and loss.class_weights:
@@ -165,17 +170,6 @@ def _loss_problems(config: TrainConfig) -> Iterator[str]:
         )
 
 
-def _prefix_problems(config: TrainConfig) -> Iterator[str]:
-    loss, dims = config.loss, config.loss.matryoshka
-    if dims and (sorted(set(dims)) != list(dims) or dims[0] < 1 or config.model.dim not in (0, dims[-1])):
-        yield (
-            f"--matryoshka is {dims} and --dim {config.model.dim}; expected sizes of prefixes, ascending, of which the "
-            "last is --dim."
-        )
-    if dims and loss.sum_levels:
-        yield "--sum-levels is on and --matryoshka given; leave one out."
-
-
 def _batch_problems(config: TrainConfig) -> Iterator[str]:
     batch = config.batch
     grouped = batch.sampler in ("pk", "hierarchical-pk")
@@ -191,10 +185,7 @@ def _batch_problems(config: TrainConfig) -> Iterator[str]:
         )
     if batch.stream and batch.sampler != "pk":
         yield f"--stream reads P x K batches from shards in their order; it cannot serve --sampler {batch.sampler}."
-
-
-def _view_problems(config: TrainConfig) -> Iterator[str]:
-    batch, loss = config.batch, config.loss
+    loss = config.loss
     if batch.sampler == "repeated-augmentation" and batch.batch_size % batch.repeats:
         yield f"--batch-size {batch.batch_size} is not a multiple of --repeats {batch.repeats}."
     if loss.loss != "MultiGrain" or loss.lambda_ == 1:
@@ -211,15 +202,6 @@ def _view_problems(config: TrainConfig) -> Iterator[str]:
         )
 
 
-def _metric_problems(config: TrainConfig) -> Iterator[str]:
-    asked = [name for name in config.run.metrics if name.startswith("top-")]
-    if asked and not has_classifier(config):
-        yield (
-            f"--metrics name {', '.join(asked)}, and --loss {config.loss.loss} has no classifier that could tell "
-            "classes; take --loss MultiGrain or one with proxies, or leave them out."
-        )
-
-
 def _needs_pairs(config: TrainConfig) -> bool:
     """Tell whether the loss learns only from images of one finest class within a batch."""
     loss = config.loss
@@ -227,20 +209,19 @@ def _needs_pairs(config: TrainConfig) -> bool:
     return binary and not (loss.sum_levels or loss.level or loss.memory or second_term(config) == "proxy")
 
 
-def _number_problems(config: TrainConfig) -> Iterator[str]:
+def _run_problems(config: TrainConfig) -> Iterator[str]:
+    epochs, optimizer = config.run.epochs, config.optimizer
     for section in SECTIONS:
-        for name, problem in bound_problems(getattr(config, section.lower())):
+        for name, problem in bound_problems(getattr(config, section)):
             yield f"{flag_of(name)} {problem}"
-
-
-def _optimizer_problems(config: TrainConfig) -> Iterator[str]:
-    optimizer = config.optimizer
     if optimizer.schedule == "step" and not optimizer.milestones:
         yield "--schedule step needs --milestones, the epochs at which the rates fall."
-
-
-def _length_problems(config: TrainConfig) -> Iterator[str]:
-    epochs, optimizer = config.run.epochs, config.optimizer
+    classified = [name for name in config.run.metrics if name.startswith("top-")]
+    if classified and not has_classifier(config):
+        yield (
+            f"--metrics name {', '.join(classified)}, and --loss {config.loss.loss} has no classifier that could tell "
+            "classes; take --loss MultiGrain or one with proxies, or leave them out."
+        )
     if optimizer.frozen_epochs and not config.model.dim and not (_GEM.reads(config) and config.model.gem_learned):
         yield (
             f"--frozen-epochs is {optimizer.frozen_epochs}, but without a projection (--dim 0) nothing else of the "
@@ -271,7 +252,4 @@ def _unread(config: TrainConfig) -> Iterator[str]:
             )
 
 
-_PROBLEMS = (
-    *(_loss_problems, _batch_problems, _view_problems, _number_problems),
-    *(_optimizer_problems, _length_problems, _metric_problems, _unread),
-)
+_PROBLEMS = (_loss_problems, _batch_problems, _run_problems, _unread)

@@ -1,9 +1,8 @@
 """The loss of a run, made from its options, with classes renumbered to those that occur in training."""
 
 import inspect
-from collections.abc import Callable
-from copy import copy
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -114,10 +113,18 @@ def build_criterion(
         ConfigError: a level that the dataset does not have, or options that the loss refuses.
     """
     level = level_number(hierarchy, config.level)
-    sizes, numbers = zip(*(_renumber(train_labels[:, c], len(n)) for c, n in enumerate(hierarchy.names)), strict=True)
-    parts = _Parts(config, sizes, dim, _training_tree(hierarchy, train_labels), train_labels)
-    if config.matryoshka:
-        loss: nn.Module = parts.build_prefixes(config.matryoshka, level)
+    present = [column[column >= 0].unique().long() for column in train_labels.T]
+    numbers = []
+    for ids, names in zip(present, hierarchy.names, strict=True):
+        numbers.append(torch.full((len(names),), -1, dtype=torch.int64))
+        numbers[-1][ids] = torch.arange(len(ids))
+    sizes = [len(ids) for ids in present]
+    parts = _Parts(config, hierarchy, train_labels, sizes, dim)
+    if dims := config.matryoshka:
+        if dims[-1] != dim:
+            raise ConfigError(f"matryoshka is {dims} and embeddings have {dim} dimensions; the last is to be that.")
+        prefixes = [replace(parts, dim=prefix).build(config.loss, level, level) for prefix in dims]
+        loss: nn.Module = losses.MatryoshkaLoss(prefixes, dims)
     elif config.sum_levels:
         loss = losses.SumOverLevels(*(parts.build(config.loss, 0, c) for c in range(len(sizes))))
     else:
@@ -131,16 +138,18 @@ def build_criterion(
             num_levels=len(sizes),
             warmup=config.memory_from_epoch * steps_per_epoch,
         )
-    return Criterion(loss, numbers)
+    return Criterion(loss, tuple(numbers))
 
 
+@dataclass(frozen=True, eq=False)
 class _Parts:
     """Builder of the modules of a loss; ``level`` is the column of labels that they read, ``classes_of`` its level."""
 
-    def __init__(
-        self, config: LossConfig, sizes: tuple[int, ...], dim: int, tree: Callable[[], Hierarchy], train_labels: Tensor
-    ) -> None:
-        self.config, self.sizes, self.dim, self.tree, self.train_labels = config, sizes, dim, tree, train_labels
+    config: LossConfig
+    hierarchy: Hierarchy
+    train_labels: Tensor
+    sizes: Sequence[int]
+    dim: int
 
     def build(self, name: str, level: int, classes_of: int) -> Any:
         entry, config = entry_of(name), self.config
@@ -165,30 +174,22 @@ class _Parts:
         options |= {size: value() if callable(value) else value for size, value in sizes.items() if size in needed}
         if entry.kind != "rank":
             return make(**options)
-        if config.class_weights:
-            return losses.ClassWeighted(make(**options, reduction="none"), self._class_weights(classes_of))
+        if config.class_weights:  # the inverse of each class's size, scaled so that the mean over the items is 1
+            column = self.train_labels[:, classes_of]
+            counts = column[column >= 0].unique(return_counts=True)[1]
+            weights = counts.sum() / (len(counts) * counts.double())
+            return losses.ClassWeighted(make(**options, reduction="none"), weights)
         return losses.SiMix(make(**options, normalize=False)) if config.simix else make(**options)
 
-    def build_prefixes(self, dims: tuple[int, ...], level: int) -> nn.Module:
-        """Build a loss for each prefix of the embedding.
-
-        Raises:
-            ConfigError: the last prefix is not the embedding's dimension.
-        """
-        if dims[-1] != self.dim:
-            raise ConfigError(
-                f"matryoshka is {dims} and embeddings have {self.dim} dimensions; the last is to be that."
-            )
-        parts = [copy(self) for _ in dims]
-        for part, dim in zip(parts, dims, strict=True):
-            part.dim = dim
-        return losses.MatryoshkaLoss([part.build(self.config.loss, level, level) for part in parts], dims)
-
-    def _class_weights(self, level: int) -> Tensor:
-        """Return one over the size of each class in training, scaled so that the mean over the items is 1."""
-        column = self.train_labels[:, level]
-        counts = column[column >= 0].unique(return_counts=True)[1]
-        return counts.sum() / (len(counts) * counts.double())
+    def tree(self) -> Hierarchy:
+        """Return the tree of the classes in training, renumbered."""
+        present = [np.unique(column[column >= 0]) for column in self.train_labels.numpy().T]
+        names = tuple(tuple(level[i] for i in ids) for level, ids in zip(self.hierarchy.names, present, strict=True))
+        parents = []
+        for of_class, ids, above in zip(self.hierarchy.parents, present, present[1:], strict=False):
+            numbers = {old: new for new, old in enumerate(above.tolist())}
+            parents.append(np.array([numbers.get(parent, -1) for parent in of_class[ids].tolist()], np.int32))
+        return replace(self.hierarchy, names=names, parents=tuple(parents))
 
 
 def level_number(hierarchy: Hierarchy, name: str) -> int:
@@ -202,27 +203,3 @@ def level_number(hierarchy: Hierarchy, name: str) -> int:
     if name not in hierarchy.levels:
         raise ConfigError(f"--level {name!r}: the dataset's levels are {', '.join(hierarchy.levels)}.")
     return hierarchy.levels.index(name)
-
-
-def _renumber(column: Tensor, classes: int) -> tuple[int, Tensor]:
-    """Return the number of classes in a column, and the new number of every class id (-1: does not occur)."""
-    present = column[column >= 0].unique()
-    numbers = torch.full((classes,), -1, dtype=torch.int64)
-    numbers[present.long()] = torch.arange(len(present))
-    return len(present), numbers
-
-
-def _training_tree(hierarchy: Hierarchy, train_labels: Tensor) -> Callable[[], Hierarchy]:
-    """Return a function that makes the tree of the classes in training, renumbered, when a loss asks for it."""
-
-    def tree() -> Hierarchy:
-        present = [np.unique(column[column >= 0]) for column in train_labels.numpy().T]
-        names = tuple(tuple(level[i] for i in ids) for level, ids in zip(hierarchy.names, present, strict=True))
-        parents = []
-        for c, ids in enumerate(present[:-1]):
-            above = hierarchy.parents[c][ids]
-            place = np.searchsorted(present[c + 1], above).clip(max=max(len(present[c + 1]) - 1, 0))
-            parents.append(np.where((above >= 0) & (present[c + 1][place] == above), place, -1))
-        return replace(hierarchy, names=names, parents=tuple(parents))
-
-    return tree

@@ -17,7 +17,7 @@ from hgld.errors import ConfigError, storage_errors
 from hgld.evaluation.evaluate import refuse_undefined, refuse_without_positives
 from hgld.evaluation.evaluate_files import evaluate_sides
 from hgld.evaluation.metric import resolve, split_top_k
-from hgld.evaluation.options import EvaluationOptions, Progress, Share
+from hgld.evaluation.options import DEFAULT_METRICS, EvaluationOptions, Progress
 from hgld.evaluation.protocols import at_finest, protocol_of
 from hgld.evaluation.protocols.benchmark import (
     Benchmark,
@@ -46,8 +46,8 @@ _T = TypeVar("_T")
 EMBEDDINGS = "embeddings"
 REPORTS = "reports"
 VAL = "val"
-PROTOCOL = "protocol"  # in place of a split: by the dataset's own protocol
-_LONGEST_NAME = 48  # letters, of at most 4 bytes each, of the 255 bytes of a file's name
+PROTOCOL = "protocol"  # stands in place of a split for the dataset's own protocol
+_LONGEST_NAME = 48  # letters of at most 4 bytes; a file name has at most 255 bytes
 _MOST_NAMED = 20  # unreadable items in a report; the file beside the embeddings names them all
 
 
@@ -57,8 +57,7 @@ class RetrievalTask:
 
     Attributes:
         place: dataset directory or its address.
-        query: split of the queries; ``protocol``: the dataset is evaluated by its own protocol, ``protocol=NAME``: by
-            another one.
+        query: split of the queries; or ``protocol`` for the dataset's own protocol, ``protocol=NAME`` for another one.
         gallery: split of the gallery; empty: every query searches in the rest of its own split.
     """
 
@@ -125,33 +124,34 @@ def check_evaluation(config: TrainConfig, place: str) -> tuple[TrainConfig, tupl
         InputError: a dataset that cannot be read, or has no such split.
     """
     asked = config.run
-    if asked.select_on_test and (not asked.evaluate_on or is_validation(asked.evaluate_on[0])):
-        first = asked.evaluate_on[0] if asked.evaluate_on else "nothing"
+    first = asked.evaluate_on[0] if asked.evaluate_on else "nothing"
+    if asked.select_on_test and (not asked.evaluate_on or is_validation(first)):
         raise ConfigError(
             f"--select-on-test has no effect: the first of evaluate_on is {first}, no test split. Leave it out."
         )
     if not asked.evaluate_on:
         return config, ()
-    chosen = asked.evaluate_on[0] if asked.select_on_test else next(filter(is_validation, asked.evaluate_on), "")
-    if not chosen and not asked.select_on_test and not split_top_k(asked.metrics)[0]:
-        chosen = VAL if VAL in filled_splits(open_dataset(place)) else ""
-        asked = asked if not chosen else replace(asked, evaluate_on=(*asked.evaluate_on, VAL))
+    chosen = first if asked.select_on_test else next(filter(is_validation, asked.evaluate_on), "")
+    if not chosen and not split_top_k(asked.metrics)[0] and VAL in filled_splits(open_dataset(place)):
+        chosen, asked = VAL, replace(asked, evaluate_on=(*asked.evaluate_on, VAL))
 
     @cache
     def classes() -> tuple[str, tuple[str, ...]]:
         trained = open_dataset(place, asked.train_split)
         return trained_classes(config.loss, trained.hierarchy, trained.labels)
 
-    found = {e: _metric_names(e, parse_task(e, place), asked.metrics, classes) for e in asked.evaluate_on}
-    finest, measured = found[chosen or asked.evaluate_on[0]]
-    best, kind = asked.monitor, asked.monitor.partition("/")[0]
-    own = any(name in names for _, names in found.values() for name in (best, f"{best}/{AVERAGE}"))
-    also = (f"{kind}/{finest}",) if chosen == VAL and own else ()  # val lacks what only a protocol measures
-    for name in (best, f"{best}/{AVERAGE}", f"{best}/{finest}", *also):
+    known = {e: _metric_names(e, parse_task(e, place), asked.metrics, classes) for e in asked.evaluate_on}
+    where = chosen or first
+    finest, measured = known[where]
+    monitor, kind = asked.monitor, asked.monitor.partition("/")[0]
+    wanted = [monitor, f"{monitor}/{AVERAGE}", f"{monitor}/{finest}"]
+    # The metric of a level that val lacks is read at val's finest level, if another entry has that level.
+    if chosen == VAL and any({*wanted[:2]} & {*names} for _, names in known.values()):
+        wanted.append(f"{kind}/{finest}")
+    for name in wanted:
         if name in measured:
             return replace(config, run=asked), (chosen, name) if chosen else ()
-    where = chosen or asked.evaluate_on[0]
-    raise ConfigError(f"monitor is {best!r}; measured on {where} are {', '.join(measured)}. Name one of them.")
+    raise ConfigError(f"monitor is {monitor!r}; measured on {where} are {', '.join(measured)}. Name one of them.")
 
 
 def _metric_names(
@@ -218,18 +218,23 @@ class SplitEmbedder:
         """
         dataset, raw = open_dataset(place, split, levels=self.levels), self.raw or bool(ks)
         classifier = self.embedder.classifier_for(dataset) if ks else None
-        if classifier is not None:
-            classifier.targets(dataset)  # refuse what cannot be classified before any work
+        if classifier is not None:  # refuse what cannot be classified before any work
+            targets_of(dataset, classifier.level, classifier.names)
         if (place, split) not in self.found or (raw and not self.found[place, split][1]):
             self.found[place, split] = self.embedder.embed_readable(dataset, self.progress, unit=not raw), raw
-        found, raw = self.found[place, split]
-        unit = replace(found, vectors=unit_rows(found.vectors, dim=1)) if raw else found
+        embedded, raw = self.found[place, split]
+        unit = replace(embedded, vectors=unit_rows(embedded.vectors, dim=1)) if raw else embedded
         if classifier is None:
             return unit, None
-        settings = {"protocol": "classification", "classifier": classifier.describe(), "queries": len(found.dataset)}
-        settings |= {"levels": list(dataset.levels), "metrics": [f"top-{k}" for k in ks]}
-        hits = classifier.top_k(found.vectors, classifier.targets(found.dataset), ks)
-        return unit, RetrievalReport.from_columns(hits, settings)
+        settings = {
+            "protocol": "classification",
+            "classifier": {"level": classifier.level, "classes": len(classifier.names)},
+            "queries": len(embedded.dataset),
+            "levels": list(dataset.levels),
+            "metrics": [f"top-{k}" for k in ks],
+        }
+        targets = targets_of(embedded.dataset, classifier.level, classifier.names)
+        return unit, RetrievalReport.from_columns(classifier.top_k(embedded.vectors, targets, ks), settings)
 
 
 def evaluate_task(
@@ -240,53 +245,158 @@ def evaluate_task(
     distractors: str | Path | None = None,
     whitening: str | Path | None = None,
 ) -> RetrievalReport:
-    """Embed a task's splits and evaluate the embeddings at every level, and the classifier if there is one.
+    """Embed a task's splits and evaluate them: at every level and by the classifier, or by a protocol.
 
     Args:
         splits: embeds; its processes rank together too.
-        task: queries and gallery.
-        options: the metrics and how to rank; device and share are replaced.
-        distractors: file of embeddings of further gallery items that match nothing.
+        task: queries and gallery, or a protocol.
+        options: the metrics and how to rank; device and share are replaced. The default metrics mean a protocol's own.
+        distractors: file of embeddings of further gallery items that match nothing; they replace the distractors of a
+            protocol's dataset.
         whitening: file of a whitening to apply first.
 
     Returns:
         the report, on every process; its settings count and name items that could not be read (``unreadable``).
 
     Raises:
-        InputError: a dataset or file that cannot be read, or embeddings that are not finite.
-        ConfigError: unknown metrics, or options that contradict each other.
+        InputError: a dataset or file that cannot be read or lacks what a protocol needs, embeddings that are not
+            finite, or no value is defined.
+        ConfigError: no such protocol, unknown metrics, or options that contradict each other.
     """
-    embedder, (ks, ranked) = splits.embedder, split_top_k(options.metrics)
+    processes = splits.embedder.processes
+    together = None if processes.count == 1 else partial(ranked_together, processes=processes)
+    options = replace(options, device=processes.device, share=together)
+    evaluate = _evaluate_by_protocol if task.by_protocol else _evaluate_splits
+    report, sides, stated = evaluate(splits, task, options, {"distractors": distractors, "whitening": whitening})
+    return _add_settings(report, stated | _embedding_settings(splits.embedder, sides))
+
+
+def _evaluate_splits(
+    splits: SplitEmbedder, task: RetrievalTask, options: EvaluationOptions, files: dict[str, Any]
+) -> tuple[RetrievalReport, list[Embedded], dict[str, Any]]:
+    """Return the report of queries and gallery, the embedded sides, and further settings."""
+    ks, ranked = split_top_k(options.metrics)
     datasets = [open_dataset(task.place, split, levels=splits.levels) for split in task.splits]
     is_ranked = bool(ranked) or not ks
     if is_ranked:  # refused before any work
         refuse_without_positives(*_labels_of(datasets), repr(datasets[0]))
     else:
-        _refuse_unread({"distractors": distractors, "whitening": whitening, "query_expansion": options.query_expansion})
+        _refuse_unread(files | {"query_expansion": options.query_expansion})
     query, answers = splits.embed(task.place, task.query, ks)
     sides = [query, *(splits.embed(task.place, split)[0] for split in task.splits[1:] if is_ranked)]
-    report = answers
+    ranking = None
     if is_ranked:
         pairs = [(side.vectors, side.dataset.labels.numpy()) for side in sides]
-        here = replace(
-            options,
-            metrics=ranked,
-            device=embedder.processes.device,
-            share=shared_by(embedder.processes),
-        )
-        ranking = evaluate_sides(
-            pairs,
-            levels=query.dataset.levels,
-            distractors=distractors,
-            whitening=whitening,
-            options=here,
-            where=repr(query.dataset),
-        )
-        report = _join_reports(answers, ranking)
-    assert report is not None  # the report of the classifier, the ranking, or both
+        options = replace(options, metrics=ranked)
+        facts: dict[str, Any] = {"levels": query.dataset.levels, "where": repr(query.dataset), "options": options}
+        ranking = evaluate_sides(pairs, **facts, **files)
     stated = {"dataset": query.dataset.manifest.name, "split": task.query}
     stated |= {"gallery_split": task.gallery} if len(sides) > 1 else {}
-    return _add_settings(report, stated | _embedding_settings(embedder, sides))
+    return _join_reports(answers, ranking), sides, stated
+
+
+def _evaluate_by_protocol(
+    splits: SplitEmbedder, task: RetrievalTask, options: EvaluationOptions, files: dict[str, Any]
+) -> tuple[RetrievalReport, list[Embedded], dict[str, Any]]:
+    """Return the report by a dataset's own or another protocol, the embedded splits, and further settings."""
+    name, dataset = open_benchmark(task.place, task.protocol)
+    protocol = protocol_of(name)
+    metrics = None if options.metrics is DEFAULT_METRICS else tuple(options.metrics)
+    ks, ranked = split_top_k(asked_metrics(name, protocol, metrics, dataset.levels))
+    is_ranked = bool(ranked) or not ks
+    if not is_ranked:
+        _refuse_unread(files)
+    sides: dict[str, Embedded] = {}
+    ranking, answers, stated = None, None, dict[str, Any]()
+    for split in protocol.wanted(filled_splits(dataset)):
+        sides[split], found = splits.embed(task.place, split, ks if split == protocol.splits[0] else ())
+        answers = answers or found
+    if is_ranked:
+        embedded = {}
+        for split, side in sides.items():
+            part, labels = side.dataset, side.dataset.labels.numpy()
+            embedded[split] = EmbeddedSplit(
+                side.vectors, part.keys, labels, contents=partial(part.frame.get_column, "sha256")
+            )
+        benchmark, stated = Benchmark.of(dataset, embedded).processed(**files)
+        ranking = evaluate_protocol(name, benchmark, metrics=ranked or None, options=options)
+    report = _join_reports(answers, ranking)
+    refuse_undefined(report, f"dataset {dataset.manifest.name}, protocol {name}")
+    printed = [value for value in at_finest(protocol.printed, dataset.levels) if value in report.values]
+    stated |= {"protocol": name, "dataset": dataset.manifest.name, "printed": printed}
+    return report, list(sides.values()), stated
+
+
+def _embedding_settings(embedder: Embedder, embedded: Sequence[Embedded]) -> dict[str, Any]:
+    """Return a report's settings about the embedding model, its view of images, and unreadable images."""
+    stated = embedder.view_facts([side.dataset for side in embedded])
+    if (network := embedder.network) is not None:
+        stated |= {"model": network.name, "model_weights": network.weights, "pooling": network.pooling or None}
+    else:
+        stated |= {name: getattr(embedder, name) or None for name in ("checkpoint", "selection", "recipe")}
+    stated["gem_p"] = embedder.gem_p
+    if faults := [f"{fault.where}: {fault.reason}" for side in embedded for fault in side.faults]:
+        stated["unreadable"] = {"items": len(faults), "first": faults[:_MOST_NAMED]}
+    return {name: value for name, value in stated.items() if value is not None}
+
+
+def _refuse_unread(processing: Mapping[str, Any]) -> None:
+    """Refuse options that only a ranking reads."""
+    if unread := [name for name, value in processing.items() if value is not None]:
+        raise ConfigError(
+            f"{', '.join(unread)}: a ranking reads them, and top-k alone ranks nothing; leave them out, or name a "
+            "metric of a ranking too. Whitening does not change a classifier's answers."
+        )
+
+
+def _join_reports(answers: RetrievalReport | None, ranked: RetrievalReport | None) -> RetrievalReport:
+    """Join the reports of classifier and ranking on the same queries; one of them may be None."""
+    if answers is None or ranked is None:
+        report = ranked if answers is None else answers
+        assert report is not None
+        return report
+    both = {"classifier": answers.settings["classifier"]}
+    both["metrics"] = answers.settings["metrics"] + ranked.settings["metrics"]
+    return RetrievalReport(
+        values=answers.values | ranked.values,
+        per_query=answers.per_query.join(ranked.per_query, on="query", maintain_order="left"),
+        undefined=answers.undefined | ranked.undefined,
+        settings=ranked.settings | both,
+    )
+
+
+def _add_settings(report: RetrievalReport, facts: dict[str, Any]) -> RetrievalReport:
+    """Return a report with further settings."""
+    return replace(report, settings=report.settings | facts)
+
+
+def ranked_together(
+    rank: Callable[[range], RetrievalReport], num_queries: int, processes: Processes
+) -> RetrievalReport:
+    """Evaluate with the queries shared among the processes; a query's values do not depend on its share.
+
+    Args:
+        rank: function that makes the report of some consecutive queries.
+        num_queries: number of all queries.
+        processes: every one of them must call this.
+
+    Returns:
+        the report of all queries, on every process.
+    """
+    share = -(-num_queries // processes.count)
+    own = range(num_queries)[processes.index * share : (processes.index + 1) * share]
+    values, facts = b"", None
+    if own:
+        report = rank(own)
+        values = report.per_query.select(report.query_metrics).to_numpy().tobytes()
+        of_set = {name: value for name, value in report.values.items() if name not in report.query_metrics}
+        facts = [report.query_metrics, of_set, report.settings]
+    parts = from_all(values, processes)
+    # A process without a query of its own learns from the main one what was measured.
+    names, of_set, settings = from_main(facts, processes)
+    table = np.frombuffer(b"".join(parts)).reshape(num_queries, len(names))
+    columns = {name: table[:, column] for column, name in enumerate(names)}
+    return RetrievalReport.from_columns(columns, settings, num_queries=num_queries, of_set=of_set)
 
 
 # -- evaluations after the epochs of a run --
@@ -309,7 +419,7 @@ def evaluate_splits(
         place: the run's dataset directory, or its address.
         processes: processes of the run; every one of them must call this.
         classifier: classifier that metrics ``top-k`` measure on the queries.
-        run: folder of the run, where the embeddings replace earlier ones ; None: not kept.
+        run: folder of the run, where the embeddings replace earlier ones; None: they are not kept.
 
     Returns:
         a report for every entry of ``evaluate_on``, in its order; empty on other processes than the main one.
@@ -322,37 +432,44 @@ def evaluate_splits(
     tasks = {entry: parse_task(entry, place) for entry in config.run.evaluate_on}
     embedder = replace(Embedder.as_trained(model, config, processes), classifier=classifier)
     splits = SplitEmbedder(embedder, raw=bool(split_top_k(config.run.metrics)[0]))
-    reports = {
-        entry: evaluate_by_protocol(splits, task.place, task.protocol, options=EvaluationOptions())
-        if task.by_protocol
-        else evaluate_task(splits, task, options=EvaluationOptions(metrics=config.run.metrics))
-        for entry, task in tasks.items()
-    }
-    if not processes.is_main or run is None:
-        return reports if processes.is_main else {}
-    seen, kept = Seen.load(run), {}
+    reports = {}
     for entry, task in tasks.items():
-        queries, kept[entry] = (task.query,), task.splits
+        metrics = DEFAULT_METRICS if task.by_protocol else config.run.metrics
+        reports[entry] = evaluate_task(splits, task, options=EvaluationOptions(metrics=metrics))
+    if not processes.is_main:
+        return {}
+    return reports if run is None else _keep_splits(run, place, splits, tasks, reports)
+
+
+def _keep_splits(
+    run: Path,
+    place: str,
+    splits: SplitEmbedder,
+    tasks: Mapping[str, RetrievalTask],
+    reports: Mapping[str, RetrievalReport],
+) -> dict[str, RetrievalReport]:
+    """Keep the embeddings of all splits; return the reports with their files and what the run was trained on."""
+    seen, facts, sides, titles = Seen.load(run), dict[str, Any](), {}, {}
+    for entry, task in tasks.items():
+        queries, ranked = (task.query,), task.splits
         if task.by_protocol:
             protocol = protocol_of(reports[entry].settings["protocol"])
-            queries, kept[entry] = protocol.queries, protocol.ranked_by_labels(reports[entry].settings)
+            queries, ranked = protocol.queries, protocol.ranked_by_labels(reports[entry].settings)
+        sides[entry] = [(task.place, split) for split in ranked]
+        for side in sides[entry]:
+            name = splits.found[side][0].dataset.manifest.name
+            titles[side] = side[1] if task.place == place else f"{name}-{side[1]}"
+        facts[entry] = {}
         if seen is not None and task.place != place:  # another dataset may hold the images of this one
-            facts = seen.facts([splits.found[task.place, side][0].dataset for side in queries])
-            reports[entry] = _add_settings(reports[entry], {TRAINED_ON: facts} if facts else {})
-    titles = {}
-    for entry, named in kept.items():
-        for split in named:
-            where = tasks[entry].place
-            other = splits.found[where, split][0].dataset.manifest.name
-            titles[where, split] = split if where == place else f"{other}-{split}"
-    names = file_names(titles)
-    written = {side: _keep_embeddings(run, name, splits.embed(*side)[0]) for side, name in names.items()}
-    for entry, named in kept.items():
+            trained_on = seen.facts([splits.found[task.place, split][0].dataset for split in queries])
+            facts[entry] = {TRAINED_ON: trained_on} if trained_on else {}
+    written = {side: _keep_embeddings(run, name, splits.embed(*side)[0]) for side, name in file_names(titles).items()}
+    for entry in tasks:
         files = {}
-        for role, split in zip(("", "gallery_"), named, strict=False):
-            files |= {f"{role}{of}": name for of, name in written[tasks[entry].place, split].items()}
-        reports[entry] = _add_settings(reports[entry], {"files": files} if files else {})
-    return reports
+        for role, side in zip(("", "gallery_"), sides[entry], strict=False):
+            files |= {f"{role}{kind}": name for kind, name in written[side].items()}
+        facts[entry] |= {"files": files} if files else {}
+    return {entry: _add_settings(report, facts[entry]) for entry, report in reports.items()}
 
 
 def _keep_embeddings(run: Path, name: str, split: Embedded) -> dict[str, str]:
@@ -360,11 +477,6 @@ def _keep_embeddings(run: Path, name: str, split: Embedded) -> dict[str, str]:
     path = run / EMBEDDINGS / f"{name}.npy"
     write_embeddings(path, split.vectors, split.dataset, split.faults)
     return {"embeddings": path.name, "labels": labels_file(path).name}
-
-
-def _add_settings(report: RetrievalReport, facts: dict[str, Any]) -> RetrievalReport:
-    """Return a report with further settings."""
-    return replace(report, settings=report.settings | facts)
 
 
 def file_names(titles: Mapping[_T, str]) -> dict[_T, str]:
@@ -378,15 +490,12 @@ def file_names(titles: Mapping[_T, str]) -> dict[_T, str]:
         repeats, its end and a digest of the identifier.
     """
     plain = {of: "".join(c if c.isalnum() or c in "-_." else "-" for c in title) for of, title in titles.items()}
-    shared = Counter(plain.values())
-    return {
-        of: name if shared[name] == 1 and len(name) <= _LONGEST_NAME else f"{name[-_LONGEST_NAME:]}-{_digest(str(of))}"
-        for of, name in plain.items()
-    }
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    shared, names = Counter(plain.values()), dict(plain)
+    for of, name in plain.items():
+        if shared[name] > 1 or len(name) > _LONGEST_NAME:
+            digest = hashlib.sha256(str(of).encode("utf-8", "surrogateescape")).hexdigest()
+            names[of] = f"{name[-_LONGEST_NAME:]}-{digest[:8]}"
+    return names
 
 
 def keep_reports(run: Path, epoch: int, reports: Mapping[str, RetrievalReport]) -> None:
@@ -434,139 +543,3 @@ def keep_evaluation(
     epoch = checkpoint_step(Path(splits.embedder.checkpoint)) // max(1, config.batch.steps_per_epoch)
     keep_reports(run, epoch, {name: _add_settings(report, {"files": files})})
     return True
-
-
-def _join_reports(answers: RetrievalReport | None, ranked: RetrievalReport | None) -> RetrievalReport | None:
-    """Join the reports of classifier and ranking on the same queries; None if there is neither."""
-    if answers is None or ranked is None:
-        return ranked if answers is None else answers
-    both = {"classifier": answers.settings["classifier"]}
-    both["metrics"] = answers.settings["metrics"] + ranked.settings["metrics"]
-    return RetrievalReport(
-        values=answers.values | ranked.values,
-        per_query=answers.per_query.join(ranked.per_query, on="query", maintain_order="left"),
-        undefined=answers.undefined | ranked.undefined,
-        settings=ranked.settings | both,
-    )
-
-
-def shared_by(processes: Processes) -> Share | None:
-    """Return the function that lets each process rank a share of the queries; None for a single process."""
-    return None if processes.count == 1 else partial(ranked_together, processes=processes)
-
-
-def ranked_together(
-    rank: Callable[[range], RetrievalReport], num_queries: int, processes: Processes
-) -> RetrievalReport:
-    """Evaluate with the queries shared among the processes; a query's values do not depend on its share.
-
-    Args:
-        rank: function that makes the report of some consecutive queries.
-        num_queries: number of all queries.
-        processes: every one of them must call this.
-
-    Returns:
-        the report of all queries, on every process.
-    """
-    share = -(-num_queries // processes.count)
-    own = range(num_queries)[processes.index * share : (processes.index + 1) * share]
-    report = rank(own) if own else None
-    if processes.count == 1 and report is not None:
-        return report
-    values = b"" if report is None else report.per_query.select(report.query_metrics).to_numpy().tobytes()
-    parts = from_all(values, processes)
-    # A process without a query of its own learns from the main one what was measured.
-    told = None
-    if report is not None:
-        of_set = {name: value for name, value in report.values.items() if name not in report.query_metrics}
-        told = [report.query_metrics, of_set, report.settings]
-    names, of_set, settings = from_main(told, processes)
-    table = np.frombuffer(b"".join(parts)).reshape(num_queries, len(names))
-    columns = {name: table[:, column] for column, name in enumerate(names)}
-    return RetrievalReport.from_columns(columns, settings, num_queries=num_queries, of_set=of_set)
-
-
-def _benchmark_split(side: Embedded) -> EmbeddedSplit:
-    return EmbeddedSplit(
-        side.vectors,
-        side.dataset.keys,
-        side.dataset.labels.numpy(),
-        contents=lambda: side.dataset.frame["sha256"],
-    )
-
-
-def evaluate_by_protocol(
-    splits: SplitEmbedder,
-    place: str,
-    protocol: str = "",
-    *,
-    metrics: Sequence[str] | None = None,
-    options: EvaluationOptions,
-    distractors: str | Path | None = None,
-    whitening: str | Path | None = None,
-) -> RetrievalReport:
-    """Embed a dataset and evaluate it by its own protocol.
-
-    Args:
-        splits: embeds; its processes rank together too.
-        place: dataset directory or its address.
-        protocol: name of another protocol than its own.
-        metrics: metrics in place of the protocol's; None: its own.
-        options: options of ranking; metrics, device and share are replaced.
-        distractors: file of embeddings that take the place of the dataset's distractors.
-        whitening: file of a whitening to apply first.
-
-    Returns:
-        the report, on every process.
-
-    Raises:
-        InputError: the dataset cannot be read or lacks what the protocol needs, or no value is defined.
-        ConfigError: no such protocol, or metrics that it does not take.
-    """
-    name, dataset = open_benchmark(place, protocol)
-    entry = protocol_of(name)
-    ks, ranked = split_top_k(asked_metrics(name, entry, metrics, dataset.levels))
-    if ks and not ranked:
-        _refuse_unread({"distractors": distractors, "whitening": whitening})
-    embedded, report = {}, None
-    for split in entry.wanted(filled_splits(dataset)):
-        embedded[split], answers = splits.embed(place, split, ks if split == entry.splits[0] else ())
-        report = report or answers
-    benchmark = Benchmark.of(dataset, {split: _benchmark_split(side) for split, side in embedded.items()})
-    stated: dict[str, Any] = {}
-    processes = splits.embedder.processes
-    if ranked or not ks:
-        benchmark, stated = benchmark.processed(distractors=distractors, whitening=whitening)
-        here = replace(options, device=processes.device, share=shared_by(processes))
-        found = evaluate_protocol(name, benchmark, metrics=ranked or None, options=here)
-        report = _join_reports(report, found)
-    assert report is not None  # the report of the classifier, the ranking, or both
-    refuse_undefined(report, f"dataset {dataset.manifest.name}, protocol {name}")
-    printed = [value for value in at_finest(entry.printed, dataset.levels) if value in report.values]
-    stated |= {"protocol": name, "dataset": dataset.manifest.name, "printed": printed}
-    stated |= _embedding_settings(splits.embedder, list(embedded.values()))
-    return _add_settings(report, stated)
-
-
-def _embedding_settings(embedder: Embedder, embedded: Sequence[Embedded]) -> dict[str, Any]:
-    """Return a report's settings about the embedding model, its view of images, and unreadable images."""
-    stated = embedder.view_facts([side.dataset for side in embedded])
-    stated |= {} if embedder.gem_p is None else {"gem_p": embedder.gem_p}
-    if embedder.network is not None:
-        stated |= {"model": embedder.network.name, "model_weights": embedder.network.weights}
-        stated |= {"pooling": embedder.network.pooling} if embedder.network.pooling else {}
-    else:
-        named = ("checkpoint", "selection", "recipe")
-        stated |= {name: getattr(embedder, name) for name in named if getattr(embedder, name)}
-    if faults := [f"{fault.where}: {fault.reason}" for side in embedded for fault in side.faults]:
-        stated["unreadable"] = {"items": len(faults), "first": faults[:_MOST_NAMED]}
-    return stated
-
-
-def _refuse_unread(processing: Mapping[str, Any]) -> None:
-    """Refuse options that only a ranking reads."""
-    if unread := [name for name, value in processing.items() if value is not None]:
-        raise ConfigError(
-            f"{', '.join(unread)}: a ranking reads them, and top-k alone ranks nothing; leave them out, or name a "
-            "metric of a ranking too. Whitening does not change a classifier's answers."
-        )

@@ -86,10 +86,13 @@ class WandbLogger:
         ):
             import wandb  # pyright: ignore[reportMissingImports]
 
+        path = run.folder / _WANDB_ID
+        if not path.is_file():
+            write_atomic(path, uuid.uuid4().hex[:12] + "\n")
         self._run: Any = wandb.init(
             project=run.project,
             dir=str(run.folder),
-            id=_kept_id(run.folder / _WANDB_ID),
+            id=path.read_text(encoding="utf-8").strip()[:64],
             name=run.folder.resolve().name,
             resume="allow",
             config=dict(run.config),
@@ -100,12 +103,6 @@ class WandbLogger:
 
     def close(self) -> None:
         self._run.finish()
-
-
-def _kept_id(path: Path) -> str:
-    if not path.is_file():
-        write_atomic(path, uuid.uuid4().hex[:12] + "\n")
-    return path.read_text(encoding="utf-8").strip()[:64]
 
 
 LOGGERS: Mapping[str, Callable[[LoggedRun], Logger]] = {TENSORBOARD: TensorBoardLogger, "wandb": WandbLogger}
@@ -228,21 +225,14 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 def _append(path: Path, row: Mapping[str, Any]) -> None:
     """Append a row; columns that no earlier row has are added, empty in those."""
     shown = {key: f"{value:.8g}" if isinstance(value, float) else value for key, value in row.items()}
-    with storage_errors(f"write {path}", RESUME_HINT):
-        columns = _columns(path)
-        if not shown.keys() <= set(columns):  # another dataset has other levels
-            rows, columns = read_rows(path), list(dict.fromkeys([*columns, *shown]))
-            _replace(path, [*rows, shown], columns)
-            return
-        with open(path, "a", newline="", encoding="utf-8") as file:
+    with storage_errors(f"write {path}", RESUME_HINT), open(path, "a+", newline="", encoding="utf-8") as file:
+        file.seek(0)
+        columns = next(csv.reader(file), [])
+        if shown.keys() <= set(columns):
+            file.seek(0, io.SEEK_END)
             csv.DictWriter(file, columns).writerow(shown)
-
-
-def _columns(path: Path) -> list[str]:
-    if not path.exists():
-        return []
-    with open(path, newline="", encoding="utf-8") as file:
-        return next(csv.reader(file), [])
+        else:  # another dataset has other levels
+            _replace(path, [*read_rows(path), shown], list(dict.fromkeys([*columns, *shown])))
 
 
 def _replace(path: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
@@ -255,12 +245,10 @@ def _replace(path: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence[st
 
 def _keep_rows(path: Path, column: str, until: int) -> None:
     rows = [row for row in read_rows(path) if row[column].isdigit() and int(row[column]) <= until]
-    if not path.is_file():
-        return
-    if not rows:
-        path.unlink()
-        return
-    _replace(path, rows, list(rows[0]))
+    if rows:
+        _replace(path, rows, list(rows[0]))
+    else:
+        path.unlink(missing_ok=True)
 
 
 # -- The summary of a run, and its speed --
@@ -311,18 +299,15 @@ class RunSummary:
         for split, metrics in self.values.items():
             lines.append(f"{split}: {metrics_text(metrics, self.best.get('metric', ''))}")
         if self.best:
-            lines.append(self._best_text())
+            metric, value, on, epoch = (self.best[name] for name in ("metric", "value", "on", "epoch"))
+            began = self.start.get(on, {}).get(metric)
+            when = f" after epoch {epoch}"
+            if began is not None and epoch:
+                when += f"; the start has {metric_text(metric, began)}"
+            elif began is not None:
+                when = ": that of the start" + (", which no epoch could beat" if self.finished else ", so far")
+            lines.append(f"best: {metric} {metric_text(metric, value)} on {on}{when}")
         return "\n".join(lines)
-
-    def _best_text(self) -> str:
-        metric, value, on = (self.best[name] for name in ("metric", "value", "on"))
-        began = self.start.get(on, {}).get(metric)
-        told = f"best: {metric} {metric_text(metric, value)} on {on}"
-        if began is None:
-            return f"{told} after epoch {self.best['epoch']}"
-        if not self.best["epoch"]:
-            return f"{told}: that of the start" + (", which no epoch could beat" if self.finished else ", so far")
-        return f"{told} after epoch {self.best['epoch']}; the start has {metric_text(metric, began)}"
 
 
 @dataclass

@@ -8,6 +8,7 @@ import copy
 import json
 import math
 import os
+import resource
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -257,7 +258,16 @@ def _epoch(state: TrainState, monitor: TrainingMonitor) -> bool:
     set_frozen(state)
     state.wrapped.train()
     state.criterion.train()
-    backward = _backward(state)
+    device = state.processes.device
+    backward = Backward(
+        state.wrapped,
+        state.criterion,
+        state.processes,
+        prepare=partial(prepare_images, model=state.model, device=device),
+        micro_batch_size=state.config.batch.micro_batch_size,
+        autocast=partial(autocast, device, state.config.optimizer.amp),
+        scale=state.scaler.scale,  # a scaler that is not enabled returns the loss itself
+    )
     with closing(state.data.batches(epoch, state.step % state.data.steps_per_epoch)) as batches:
         while state.epoch == epoch:
             began = time.monotonic()
@@ -309,16 +319,6 @@ def _next_batch(state: TrainState, monitor: TrainingMonitor, batches: Iterator[B
     return batch, bool(raised)
 
 
-def _backward(state: TrainState) -> Backward:
-    device, amp = state.processes.device, state.config.optimizer.amp
-    prepare = partial(prepare_images, model=state.model, device=device)
-    size = state.config.batch.micro_batch_size
-    scale = state.scaler.scale if state.scaler.is_enabled() else lambda loss: loss
-    return Backward(
-        state.wrapped, state.criterion, state.processes, prepare, size, partial(autocast, device, amp), scale
-    )
-
-
 def _step(state: TrainState, backward: Backward, batch: Batch) -> StepValues:
     """Do one step of the optimizers.
 
@@ -338,7 +338,7 @@ def _step(state: TrainState, backward: Backward, batch: Batch) -> StepValues:
     moving = [p for group in groups_of(state.optimizers) for p in group["params"] if p.grad is not None]
     for optimizer in state.optimizers:
         scaler.unscale_(optimizer)
-    norm = torch.nn.utils.get_total_norm([p.grad for p in moving if p.grad is not None])
+    norm = torch.nn.utils.get_total_norm([p.grad for p in moving])
     loss, length = torch.stack([values.loss.double(), norm.double()]).tolist()  # one copy from the device
     may_fall = scaler.is_enabled() and math.isfinite(loss) and scaler.get_scale() > _LEAST_SCALE
     if math.isfinite(loss) and math.isfinite(length):
@@ -349,22 +349,18 @@ def _step(state: TrainState, backward: Backward, batch: Batch) -> StepValues:
         if state.average is not None:
             state.average.update_parameters(state.model)
     elif not may_fall:
-        _raise_divergence(state, batch, values, length)
+        terms = "".join(f", {name} {float(value):.4g}" for name, value in values.parts.items())
+        keys = ", ".join(state.data.dataset.keys[int(i)] for i in batch.indices[:4])
+        # The checkpoint is named, because --init-from with the run's folder would take the best one.
+        kept = newest_checkpoint(state.folder)
+        hint = f" with --init-from {kept}" if kept else ""
+        raise DivergenceError(
+            f"epoch {state.epoch + 1}, step {state.step + 1}: the loss is {loss:.4g}{terms} and the norm of its "
+            f"gradient {length:.4g}, in the batch that begins with {keys}. The step was not done. Lower the learning "
+            f"rates, set --clip-norm, or with --amp fp16 take bf16; then start a new run{hint}."
+        )
     scaler.update()
     return StepValues(values.loss, {**values.parts, "gradient_norm": norm})
-
-
-def _raise_divergence(state: TrainState, batch: Batch, values: StepValues, norm: float) -> None:
-    terms = "".join(f", {name} {float(value):.4g}" for name, value in values.parts.items())
-    keys = ", ".join(state.data.keys(batch.indices[:4]))
-    # The checkpoint is named, because --init-from with the run's folder would take the best one.
-    kept = newest_checkpoint(state.folder)
-    hint = f"then start a new run with --init-from {kept}" if kept else "then start a new run"
-    raise DivergenceError(
-        f"epoch {state.epoch + 1}, step {state.step + 1}: the loss is {float(values.loss):.4g}{terms} and the norm of "
-        f"its gradient {norm:.4g}, in the batch that begins with {keys}. The step was not done. Lower the learning "
-        f"rates, set --clip-norm, or with --amp fp16 take bf16; {hint}."
-    )
 
 
 def _log_row(state: TrainState, values: StepValues, timing: Timing) -> dict[str, float]:
@@ -373,20 +369,12 @@ def _log_row(state: TrainState, values: StepValues, timing: Timing) -> dict[str,
     numbers = torch.stack([value.to(torch.float64) for value in told.values()]).tolist()  # one copy from the device
     row = {"epoch": state.step / state.data.steps_per_epoch, **dict(zip(told, numbers, strict=True))}
     row |= {f"lr_{part}": rate for part, rate in rates.items()}
-    return row | {
-        "images_per_second": timing.images_per_second,
-        "wait_share": timing.wait_share,
-        "memory_mb": _peak_memory(state),
-    }
-
-
-def _peak_memory(state: TrainState) -> float:
-    """Return the peak memory in MB: of the GPU that this process computes on, else of the process itself."""
     if state.processes.device.type == "cuda":
-        return torch.cuda.max_memory_allocated(state.processes.device) / 1e6
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+        peak = torch.cuda.max_memory_allocated(state.processes.device) / 1e6
+    else:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    speed = {"images_per_second": timing.images_per_second, "wait_share": timing.wait_share}
+    return row | speed | {"memory_mb": peak}
 
 
 def _evaluate(state: TrainState, monitor: TrainingMonitor) -> None:
@@ -401,7 +389,9 @@ def _evaluate(state: TrainState, monitor: TrainingMonitor) -> None:
         reports = _better_with_start(state, monitor, reports)
     values: dict[str, dict[str, float]] = {}
     if state.processes.is_main:
-        keep_reports(state.folder, state.epoch, {entry: _add_choice(state, one) for entry, one in reports.items()})
+        choice = {"best_checkpoint": described_selection(*reversed(state.best_of)) if state.best_of else LAST}
+        kept = {entry: replace(one, settings=one.settings | choice) for entry, one in reports.items()}
+        keep_reports(state.folder, state.epoch, kept)
         for split, report in reports.items():
             values[split] = {name: float(value) for name, value in report.values.items() if math.isfinite(value)}
             if "unreadable" in report.settings:
@@ -463,13 +453,6 @@ def _better_with_start(
         return reports
     state.blended = blended.state_dict()
     return _reports(state, blended, state.folder)
-
-
-def _add_choice(state: TrainState, report: RetrievalReport) -> RetrievalReport:
-    """Return a report whose settings say how the run's best checkpoint is chosen."""
-    entry, metric = state.best_of or ("", "")
-    told = described_selection(metric, entry) if entry else LAST
-    return replace(report, settings=report.settings | {"best_checkpoint": told})
 
 
 def _choose_best(state: TrainState, monitor: TrainingMonitor) -> None:

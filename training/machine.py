@@ -1,6 +1,7 @@
 """Trials of a machine: the memory of a training step, and how long one takes in each precision."""
 
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any, Literal
@@ -20,33 +21,22 @@ def free_memory(processes: int) -> int:
 
     A container's limit (cgroup 2 and 1) counts where it is lower than what the machine has free.
     """
+    # Linux can give MemAvailable without swapping: it counts the pages of cached files, which AVPHYS does not.
+    available = re.search(r"MemAvailable: +(\d+) kB", _read_text("/proc/meminfo"))
     pages = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    free = [_available(pages)]
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        numbers = [_number(Path("/sys/fs/cgroup") / name) for name in (limit, used)]
-        if numbers[0] is not None and numbers[1] is not None:
-            free.append(max(numbers[0] - numbers[1], 0))
+    free = [int(available[1]) << 10 if available else pages]
+    for names in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
+        limit, used = (_read_text(f"/sys/fs/cgroup/{name}").strip() for name in names)
+        if limit.isdigit() and used.isdigit():
+            free.append(max(int(limit) - int(used), 0))
     return min(free) // processes
 
 
-def _available(otherwise: int) -> int:
-    """Return the bytes that Linux can give without swapping, files' pages included."""
+def _read_text(path: str) -> str:
     try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return Path(path).read_text(encoding="ascii")
     except OSError:
-        return otherwise
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), otherwise)
-
-
-def _number(path: Path) -> int | None:
-    try:
-        text = path.read_text(encoding="ascii").strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
+        return ""
 
 
 def bytes_of_image(model: nn.Module, size: int) -> int:

@@ -49,7 +49,11 @@ def build_optimizers(config: OptimizerConfig, parameters: Mapping[str, Named]) -
     for part in PARTS:
         chosen: dict[tuple[str, float], list[tuple[str, nn.Parameter]]] = {}
         for name, parameter in parameters.get(part, ()):
-            chosen.setdefault(_rate_and_decay(config, part, parameter), []).append((name, parameter))
+            is_boundary = part == "proxies" and parameter.ndim == 0 and config.lr_beta >= 0
+            has_decay = parameter.ndim > 1 or (parameter.ndim == 1 and config.decay_all)
+            decay = config.weight_decay_proxies if part == "proxies" else config.weight_decay
+            key = "beta" if is_boundary else part, decay if has_decay else 0.0
+            chosen.setdefault(key, []).append((name, parameter))
         for (rate, decay), named in sorted(chosen.items(), key=lambda group: -group[0][1]):
             groups[part == "proxies"].append(
                 {
@@ -66,14 +70,6 @@ def build_optimizers(config: OptimizerConfig, parameters: Mapping[str, Named]) -
     options: dict[str, Any] = {"momentum": 0.9, "nesterov": config.nesterov} if config.optimizer == "sgd" else {}
     on_gpu = any(parameter.device.type != "cpu" for named in parameters.values() for _, parameter in named)
     return [kinds[config.optimizer](chosen, fused=on_gpu or None, **options) for chosen in groups.values() if chosen]
-
-
-def _rate_and_decay(config: OptimizerConfig, part: str, parameter: nn.Parameter) -> tuple[str, float]:
-    """Return the name of a parameter's learning rate, and its weight decay."""
-    rate = "beta" if part == "proxies" and parameter.ndim == 0 and config.lr_beta >= 0 else part
-    if parameter.ndim == 0 or (parameter.ndim == 1 and not config.decay_all):
-        return rate, 0.0
-    return rate, config.weight_decay_proxies if part == "proxies" else config.weight_decay
 
 
 def groups_of(optimizers: Iterable[Optimizer]) -> list[dict[str, Any]]:
@@ -149,12 +145,9 @@ def restore_optimizers(optimizers: Sequence[Optimizer], state: Mapping[str, Tens
                 f"the optimizer's state {key!r} of shape {tuple(value.shape)} fits no parameter of this run; it is of "
                 "another model. Start a new run, with --init-from for the weights."
             )
-        # Adam keeps its count of steps on the CPU unless it is fused; moments lie with their parameter.
-        if entry == "step":
-            device = parameter.device if optimizer.defaults.get("fused") else "cpu"
-            optimizer.state[parameter][entry] = value.to(device, copy=True)
-        else:
-            optimizer.state[parameter][entry] = value.to(parameter.device, copy=True)
+        # Adam keeps its count of steps on the CPU unless it is fused; moments are on their parameter's device.
+        on_cpu = entry == "step" and not optimizer.defaults.get("fused")
+        optimizer.state[parameter][entry] = value.to("cpu" if on_cpu else parameter.device, copy=True)
 
 
 def _members(optimizers: Iterable[Optimizer]) -> Iterator[tuple[str, nn.Parameter, Optimizer]]:

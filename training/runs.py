@@ -1,6 +1,7 @@
 """Training from Python: :func:`train`, with the options of ``hgld train``."""
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,11 +117,11 @@ def train(
     base = config if isinstance(config, TrainConfig) else load_config(recipe if config is None else config)
     asked, folder = with_fields(base, fields), Path(out)
     begun = None if init_from is None else Path(init_from)
+    shown: AbstractContextManager[ProgressReporter | None] = nullcontext()
     if isinstance(progress, ProgressReporter):
-        summary = train_config(asked, str(data), folder, init_from=begun, progress=progress)
+        shown = nullcontext(progress)
     elif progress:
-        with progress_reporter(sys.stderr, say, say) as reporter:
-            summary = train_config(asked, str(data), folder, init_from=begun, progress=reporter)
-    else:
-        summary = train_config(asked, str(data), folder, init_from=begun)
+        shown = progress_reporter(sys.stderr, say, say)
+    with shown as reporter:
+        summary = train_config(asked, str(data), folder, init_from=begun, progress=reporter)
     return TrainingRun(folder, read_config(folder / CONFIG), summary)

@@ -13,8 +13,9 @@ from hgld.data.dataset import ShardDataset
 from hgld.errors import ConfigError, InputError
 from hgld.evaluation.trained_on import TRAINED_ON, was_trained_on
 from hgld.files import write_atomic
+from hgld.user_cache import digest_of
 
-from .config import read_json_object
+from .config import read_record
 
 SEEN = "seen.json"
 SCHEMA_VERSION = 1
@@ -36,14 +37,14 @@ def write_seen(run: Path, dataset: ShardDataset) -> None:
     if (run / SEEN).is_file():
         return
     numbers = _numbers(dataset)
-    every = -(-len(numbers) // _MOST_DIGESTS)
-    kept = np.unique(numbers[numbers % np.uint64(every or 1) == 0])
+    every = -(-len(numbers) // _MOST_DIGESTS) or 1
+    kept = np.unique(numbers[numbers % np.uint64(every) == 0])
     record = {
         "schema_version": SCHEMA_VERSION,
         "dataset": dataset.manifest.name,
         "split": dataset.split,
         "shards": _shards_digest(dataset),
-        "every": every or 1,
+        "every": every,
         "images": [f"{number:016x}" for number in kept.tolist()],
         "classes": sorted(_classes(dataset)),
     }
@@ -80,15 +81,15 @@ class Seen:
         file = run / SEEN
         if not file.is_file():
             return None
-        record = read_json_object(file, most=_MOST_BYTES)
+        record = read_record(file, SCHEMA_VERSION, max_bytes=_MOST_BYTES, hint="Remove the file.")
         try:
-            if record["schema_version"] != SCHEMA_VERSION or not int(record["every"]) > 0:
-                raise ValueError(record["schema_version"])
+            if not int(record["every"]) > 0:
+                raise ValueError(record["every"])
             images = np.array([int(digits, 16) for digits in record["images"]], np.uint64)
             dataset, split, shards = (str(record[name]) for name in ("dataset", "split", "shards"))
             return cls(dataset, split, shards, int(record["every"]), images, frozenset(map(str, record["classes"])))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise InputError(f"{file}: not a record of schema version {SCHEMA_VERSION}. Remove the file.") from error
+            raise InputError(f"{file}: does not list images that a run was trained on. Remove the file.") from error
 
     def facts(self, queries: Sequence[ShardDataset]) -> dict[str, Any]:
         """Return the numbers of the queries' images and classes that the run was trained on; empty for none.
@@ -158,5 +159,4 @@ def _classes(dataset: ShardDataset) -> set[str]:
 
 
 def _shards_digest(dataset: ShardDataset) -> str:
-    shards = [(shard.split, shard.sha256) for shard in dataset.manifest.shards]
-    return hashlib.sha256(json.dumps(shards).encode()).hexdigest()[:16]
+    return digest_of(json.dumps([(shard.split, shard.sha256) for shard in dataset.manifest.shards]))[:16]

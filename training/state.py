@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,23 +26,30 @@ from .checkpoint import (
     newest_checkpoint,
     prune_checkpoints,
     read_checkpoint,
-    rewrite_state,
     write_checkpoint,
 )
 from .config import CONFIG, TrainConfig, flag_of, flat, read_config, save_config
 from .config_checks import config_problems, has_classifier, raise_together
 from .criterion import Criterion, build_criterion, level_number
 from .evaluation import check_evaluation
-from .inference.classification import Classifier, classifier_of, trained_classes, write_classes
+from .inference.classification import (
+    Classifier,
+    check_synsets,
+    classifier_of,
+    library_head,
+    trained_classes,
+    write_classes,
+)
+from .models.backbone import load_all
 from .models.backbones import build_model
 from .models.embedding_model import EmbeddingModel, prepare_images
-from .models.heads import check_synsets, library_head
-from .models.weights import load_all
 from .optimizers import build_optimizers, optimizer_state, restore_optimizers, weight_average
 from .plan import as_begun, check_network, choose_test_size, plan_run, try_machine
 from .seen import write_seen
 
 _T = TypeVar("_T")
+
+_RESTORED = ("judged", "best", "values", "start")  # fields of the state that a checkpoint holds as they are
 
 # Options that change the weights by no more than rounding: a run may resume with other values.
 _MAY_CHANGE = {
@@ -68,7 +76,7 @@ class TrainState:
         average: the average of the weights, if one is kept.
         step: steps done.
         best_of: entry of ``evaluate_on`` and metric by which the best checkpoint is chosen; empty if none is.
-        judged: epochs whose evaluation is done (or was not asked for).
+        judged: epochs whose evaluation is done (or was not asked for); -1: the start is to be evaluated too.
         best: metric, value, epoch and step of the best evaluation; empty before the first.
         values: the last evaluation's metrics by split.
         start: the metrics by split of the evaluation before the first step; empty if there was none.
@@ -159,20 +167,32 @@ def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes,
     config = try_machine(config, processes)
     before = read_checkpoint(Path(newest)) if newest else None
     if before is not None:
-        _check_facts(source, before, out)
-        _check_selection(config, best_of, before, out)
+        _check_resumed(config, source, best_of, before, out)
     config = replace(config, init_from=_init_from(config, out, init_from, fresh=before is None))
     model, criterion = _build_modules(config, source, processes, fresh=before is None)
     config = choose_test_size(config, model, data, processes, best_of)
-    if before is not None:
-        _load(model, before.tensors.get("model", {}), Path(newest) / "model.safetensors")
-        _load(criterion, before.tensors.get("criterion", {}), Path(newest) / "criterion.safetensors")
-    state = _assemble(config, out, source, model, criterion, processes, step=before.step if before else 0)
+    step = before.step if before else 0
+    model.freeze_backbone(step // source.steps_per_epoch < config.optimizer.frozen_epochs)
+    optimizer, run = config.optimizer, config.run
+    state = TrainState(
+        config=config,
+        folder=out,
+        processes=processes,
+        data=source,
+        model=model,
+        wrapped=distributed.wrap_model(model, processes, sync_batch_norm=run.sync_batch_norm),
+        criterion=criterion,
+        optimizers=build_optimizers(
+            optimizer, {**model.parameter_groups(), "proxies": list(criterion.named_parameters())}
+        ),
+        scaler=GradScaler(processes.device.type, enabled=optimizer.amp == "fp16"),
+        average=weight_average(model, optimizer.ema) if optimizer.ema else None,
+        step=step,
+        best_of=best_of,
+        judged=-1 if run.evaluate_start or not run.epochs else 0,
+    )
     if before is not None:
         _restore(state, before, Path(newest))
-    state.best_of = best_of
-    if before is not None and list(best_of) != before.state.get("best_of", list(best_of)):
-        _reset_best(state)
     if processes.is_main:
         _write_folder(state)
     return state
@@ -206,7 +226,14 @@ def _check_all(
 
     source = attempt(lambda: TrainingData(config, place, processes))
     if source is not None:
-        attempt(lambda: _check_warmup(config, source))
+        steps, total = config.optimizer.warmup_steps, source.steps_per_epoch * config.run.epochs
+        if steps > total > 0:
+            problem = (
+                f"warmup_steps is {steps} and the run has {total} (epochs {config.run.epochs}, "
+                f"{source.steps_per_epoch} steps each on {place}): the learning rates would not come up to what they "
+                "are set to. Take --warmup-steps 0 for a short trial, or more epochs."
+            )
+            refusals.append(ConfigError(problem))
     if config.loss.level:
         attempt(lambda: level_number(open_dataset(place, config.run.train_split).hierarchy, config.loss.level))
     judged = attempt(lambda: check_evaluation(config, place))
@@ -217,24 +244,26 @@ def _check_all(
     return source, *judged
 
 
-def _check_selection(config: TrainConfig, best_of: Sequence[str], before: Checkpoint, out: Path) -> None:
-    """Refuse to resume without choosing if the run has chosen on a test split: its best checkpoint would be lost."""
+def _check_resumed(
+    config: TrainConfig, source: TrainingData, best_of: Sequence[str], before: Checkpoint, out: Path
+) -> None:
+    """Refuse to resume with another training set, or without the choice on a test split that the run has made.
+
+    Its best checkpoint would be lost in the second case.
+    """
+    was, now = before.state["data"], source.facts
+    if other := [name for name in now if was.get(name) != now[name]]:
+        told = "; ".join(f"{name} was {was.get(name)}, is {now[name]}" for name in other)
+        raise ConfigError(
+            f"{out} holds a run on other data than {source.place} ({told}; the checksum is that of the images in their "
+            f"order and of their labels). Take another --out (with --init-from {out} to start from its weights), or "
+            "the run's own data."
+        )
     chosen = before.state.get("best_of")
     if config.run.evaluate_on and not best_of and chosen and before.state.get("best"):
         raise ConfigError(
             f"{out}: its best checkpoint was chosen on {chosen[0]}, a test split, and nothing says that it may be. "
             "--select-on-test goes on so; another --out begins a run that keeps its last checkpoint."
-        )
-
-
-def _check_warmup(config: TrainConfig, source: TrainingData) -> None:
-    """Refuse a warm-up longer than the run, which would never reach the rates that are set."""
-    steps, total = config.optimizer.warmup_steps, source.steps_per_epoch * config.run.epochs
-    if steps > total > 0:
-        raise ConfigError(
-            f"warmup_steps is {steps} and the run has {total} (epochs {config.run.epochs}, {source.steps_per_epoch} "
-            f"steps each on {source.place}): the learning rates would not come up to what they are set to. Take "
-            "--warmup-steps 0 for a short trial, or more epochs."
         )
 
 
@@ -259,16 +288,8 @@ def _build_modules(
     """Build the model and the criterion that a run begins with, on the device."""
     torch.manual_seed(config.run.seed)  # initial weights: the same on every process
     pretrained = fresh and not config.init_from
-
-    def features(model: EmbeddingModel) -> Tensor:
-        return _compute_features(model, source, processes)
-
-    model = build_model(
-        config.model,
-        image_size=config.images.size,
-        features=features if pretrained else None,
-        load_weights=pretrained,
-    )
+    features = partial(_compute_features, source=source, processes=processes) if pretrained else None
+    model = build_model(config.model, image_size=config.images.size, features=features, load_weights=pretrained)
     if fresh and config.init_from:
         path = find_checkpoint(Path(config.init_from))
         tensors = read_checkpoint(path).tensors
@@ -281,26 +302,18 @@ def _build_modules(
         dim=model.dim,
         steps_per_epoch=source.steps_per_epoch,
     )
-    if fresh and config.model.classifier == "pretrained":
-        _start_classifier(config, source, model, criterion)
+    if fresh and config.model.classifier == "pretrained":  # MultiGrain's classifier starts as the network's own
+        head = library_head(config.model.backbone, config.model.pretrained, model, image_size=config.images.size)
+        level, names = trained_classes(config.loss, source.hierarchy, source.labels)
+        check_synsets(names, len(head[1]), level)
+        classifier = criterion.get_submodule("loss.classifier")
+        classifier.load_state_dict(dict(zip(("weight", "bias"), head, strict=True)))
     model.to(processes.device, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # torch's overloads
     criterion.to(processes.device)
     if config.model.compile:
         model.backbone.compile()
         criterion.compile()
     return model, criterion
-
-
-@torch.no_grad()
-def _start_classifier(config: TrainConfig, source: TrainingData, model: EmbeddingModel, criterion: Criterion) -> None:
-    """Start MultiGrain's classifier with the pretrained network's classifier."""
-    sizes = {"image_size": config.images.size}
-    head = library_head(config.model.backbone, config.model.pretrained, model, **sizes)
-    level, names = trained_classes(config.loss, source.hierarchy, source.labels)
-    check_synsets(names, len(head[1]), level)
-    classifier = criterion.get_submodule("loss.classifier")
-    for parameter, tensor in zip(classifier.parameters(), head, strict=True):
-        parameter.copy_(tensor)
 
 
 @torch.no_grad()
@@ -314,30 +327,6 @@ def _compute_features(model: EmbeddingModel, source: TrainingData, processes: Pr
     return features
 
 
-def _assemble(
-    config: TrainConfig,
-    out: Path,
-    source: TrainingData,
-    model: EmbeddingModel,
-    criterion: Criterion,
-    processes: Processes,
-    step: int,
-) -> TrainState:
-    model.freeze_backbone(step // source.steps_per_epoch < config.optimizer.frozen_epochs)
-    wrapped = distributed.wrap_model(model, processes, sync_batch_norm=config.run.sync_batch_norm)
-    groups = {**model.parameter_groups(), "proxies": list(criterion.named_parameters())}
-    optimizers = build_optimizers(config.optimizer, groups)
-    average = weight_average(model, config.optimizer.ema) if config.optimizer.ema else None
-    scaler = GradScaler(processes.device.type, enabled=config.optimizer.amp == "fp16")
-    # Epochs whose evaluation is done: not even that of the start, where it is to be evaluated.
-    judged = -1 if config.run.evaluate_start or not config.run.epochs else 0
-    return TrainState(
-        *(config, out, processes, source, model, wrapped, criterion, optimizers, scaler, average),
-        step=step,
-        judged=judged,
-    )
-
-
 def set_frozen(state: TrainState) -> None:
     """Freeze or release the backbone for the epoch of the next step."""
     if state.model.backbone_frozen == state.frozen:
@@ -349,29 +338,19 @@ def set_frozen(state: TrainState) -> None:
     state.wrapped = distributed.wrap_model(state.model, state.processes, sync_batch_norm=sync)
 
 
-def _check_facts(source: TrainingData, before: Checkpoint, out: Path) -> None:
-    """Refuse to resume with another training set."""
-    was, now = before.state["data"], source.facts
-    if other := [name for name in now if was.get(name) != now[name]]:
-        told = "; ".join(f"{name} was {was.get(name)}, is {now[name]}" for name in other)
-        raise ConfigError(
-            f"{out} holds a run on other data than {source.place} ({told}; the checksum is that of the images in their "
-            f"order and of their labels). Take another --out (with --init-from {out} to start from its weights), or "
-            "the run's own data."
-        )
-
-
 def _load(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
     load_all(module, tensors, f"{path} does not fit this run's model or loss")
 
 
 def _restore(state: TrainState, before: Checkpoint, path: Path) -> None:
-    """Restore everything of a checkpoint but the weights of model and criterion."""
+    """Restore a run from a checkpoint; a best checkpoint that another metric chose is forgotten."""
+    _load(state.model, before.tensors.get("model", {}), path / "model.safetensors")
+    _load(state.criterion, before.tensors.get("criterion", {}), path / "criterion.safetensors")
     restore_optimizers(state.optimizers, before.tensors.get("optimizer", {}))
     try:
         state.scaler.load_state_dict(before.state["scaler"])
-        names = ("judged", "best", "values", "start")
-        state.judged, state.best, state.values, state.start = (before.state[name] for name in names)
+        for name in _RESTORED:
+            setattr(state, name, before.state[name])
         if state.average is not None:
             state.average.n_averaged.fill_(before.state["average_updates"])
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -380,13 +359,10 @@ def _restore(state: TrainState, before: Checkpoint, path: Path) -> None:
         ) from error
     if state.average is not None:
         _load(state.average.module, before.tensors.get("ema", {}), path / "ema.safetensors")
-
-
-def _reset_best(state: TrainState) -> None:
-    """Forget a best checkpoint that another metric chose, and schedule an evaluation of the newest one by the new."""
-    state.best = {}
-    if state.step and state.step % state.data.steps_per_epoch == 0 and state.evaluation_due:
-        state.judged = min(state.judged, state.epoch - 1)
+    if list(state.best_of) != before.state.get("best_of", list(state.best_of)):
+        state.best = {}
+        if state.step and state.step % state.data.steps_per_epoch == 0 and state.evaluation_due:
+            state.judged = min(state.judged, state.epoch - 1)  # the newest checkpoint is evaluated by the new metric
 
 
 def _write_folder(state: TrainState) -> None:
@@ -414,31 +390,22 @@ def save_run(state: TrainState) -> None:
     for module in (state.model, state.average):  # the next evaluation is of what the checkpoint holds
         if module is not None:
             distributed.share_statistics(module, state.processes)
-    newest = newest_checkpoint(state.folder) if state.processes.is_main else None
-    kept = distributed.from_main(newest is not None and checkpoint_step(newest) == state.step, state.processes)
     if state.processes.is_main:
-        if kept and newest is not None and state.blended is None:
-            rewrite_state(newest, _state_record(state))  # the weights of a step do not change
-        else:
-            tensors = {
-                "model": state.model.state_dict(),
-                "criterion": state.criterion.state_dict(),
-                "optimizer": optimizer_state(state.optimizers),
-            }
-            if state.average is not None:
-                tensors["ema"] = state.average.module.state_dict()
-            if state.blended is not None:
-                tensors["ema"] = state.blended
-            newest = write_checkpoint(state.folder, Checkpoint(state.step, tensors, _state_record(state)))
+        tensors = {
+            "model": state.model.state_dict(),
+            "criterion": state.criterion.state_dict(),
+            "optimizer": optimizer_state(state.optimizers),
+        }
+        record = {name: getattr(state, name) for name in _RESTORED}
+        record |= {"data": state.data.facts, "best_of": list(state.best_of), "scaler": state.scaler.state_dict()}
+        if state.average is not None:
+            tensors["ema"] = state.average.module.state_dict()
+            record["average_updates"] = int(state.average.n_averaged)
+        if state.blended is not None:
+            tensors["ema"] = state.blended
+        newest = write_checkpoint(state.folder, Checkpoint(state.step, tensors, record))
         if state.best.get("step") == state.step:
             mark_best(state.folder, newest, state.best["metric"], state.best["value"], state.best_of[0])
         needs_start = state.config.run.blend and state.judged < state.config.run.epochs
         prune_checkpoints(state.folder, state.config.run.keep, spared=[0] if needs_start else [])
     distributed.wait_for_all(state.processes)
-
-
-def _state_record(state: TrainState) -> dict[str, Any]:
-    record = {"data": state.data.facts, "judged": state.judged, "best": state.best, "values": state.values}
-    record |= {"start": state.start}
-    record |= {"best_of": list(state.best_of), "scaler": state.scaler.state_dict()}
-    return record if state.average is None else record | {"average_updates": int(state.average.n_averaged)}

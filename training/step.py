@@ -83,18 +83,18 @@ class Backward:
         """
         labels, instances = (gather(rows, self.processes) for rows in (batch.labels, batch.instances))
         labels, instances = (on_device(rows, self.processes.device) for rows in (labels, instances))
-        _seed(batch.seed, 1 + self.processes.index)
+        stream = 1 + self.processes.index
         in_parts = 0 < self.micro_batch_size < len(batch.images)
-        states: list[tuple[Tensor, Tensor | None]] = []
         parts = batch.images.split(self.micro_batch_size) if in_parts else ()
         if in_parts:
+            embedded = []
             with torch.no_grad():
-                embedded = []
-                for part in parts:
-                    states.append(self._random_state())
+                for number, part in enumerate(parts):
+                    _seed(batch.seed, stream, number)
                     embedded.append(self._embed(part))
             own = torch.cat(embedded).requires_grad_()
         else:
+            _seed(batch.seed, stream)
             own = self._embed(batch.images)
         _seed(batch.seed, 0)
         loss, terms = self._loss(own, labels, instances)
@@ -102,8 +102,8 @@ class Backward:
         if in_parts:
             assert own.grad is not None  # even a zero loss has a gradient path
             grads = own.grad.split(self.micro_batch_size)
-            for number, (part, state, grad) in enumerate(zip(parts, states, grads, strict=True)):
-                self._set_random_state(state)  # the same draws as in the pass that the loss has seen
+            for number, (part, grad) in enumerate(zip(parts, grads, strict=True)):
+                _seed(batch.seed, stream, number)  # dropout draws as in the pass that the loss has seen
                 last = number == len(parts) - 1
                 with nullcontext() if last else without_gradient_exchange(self.model):
                     self._embed(part).backward(grad)
@@ -128,15 +128,6 @@ class Backward:
             return loss, parts if join is None else join(parts, sums)
         return self.criterion(gather_with_gradients(own, self.processes), labels, instances)
 
-    def _random_state(self) -> tuple[Tensor, Tensor | None]:
-        device = self.processes.device
-        return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
-    def _set_random_state(self, state: tuple[Tensor, Tensor | None]) -> None:
-        torch.set_rng_state(state[0])
-        if state[1] is not None:
-            torch.cuda.set_rng_state(state[1], self.processes.device)
-
-
-def _seed(seed: int, stream: int) -> None:
-    torch.manual_seed(int(np.random.SeedSequence((seed, stream)).generate_state(1, np.uint64)[0]))
+def _seed(*numbers: int) -> None:
+    torch.manual_seed(int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]))

@@ -70,7 +70,7 @@ def embed(
             joined = embed_in_parts(out, asked.parts, embedder, dataset, progress, partial(echo, err=as_json))
             if joined is None:
                 return
-            (count, dim), unreadable = joined.shape, joined.unreadable
+            count, dim, unreadable = joined
         else:
             embedded = embedder.embed_readable(dataset, progress)
             if not embedder.processes.is_main:

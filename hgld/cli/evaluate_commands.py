@@ -181,10 +181,7 @@ def _refuse(options: Mapping[str, Any], why: str) -> None:
 
 def _further_options(asked: EvaluateOptions, options: EvaluationOptions) -> dict[str, Any]:
     """Return the options that evaluations of files and models share."""
-    more: dict[str, Any] = {"options": options, "distractors": asked.distractors, "whitening": asked.whitening}
-    if asked.by_protocol:  # without --metrics the protocol chooses the metrics
-        more["metrics"] = None if options.metrics is DEFAULT_METRICS else tuple(options.metrics)
-    return more
+    return {"options": options, "distractors": asked.distractors, "whitening": asked.whitening}
 
 
 def _measure_files(asked: EvaluateOptions, options: EvaluationOptions) -> "RetrievalReport":
@@ -193,6 +190,8 @@ def _measure_files(asked: EvaluateOptions, options: EvaluationOptions) -> "Retri
 
     more = _further_options(asked, options)
     if asked.data is not None:
+        # Without --metrics the protocol chooses the metrics.
+        more["metrics"] = None if options.metrics is DEFAULT_METRICS else tuple(options.metrics)
         sides = [file for file in (asked.embeddings, asked.gallery_embeddings) if file is not None]
         return evaluate_dataset_files(sides, asked.data, asked.protocol or "", labels=asked.labels, **more)
     assert asked.embeddings is not None
@@ -210,24 +209,16 @@ def _measure_model(
     spent: "Spent | None" = None,
 ) -> "tuple[RetrievalReport, SplitEmbedder, RetrievalTask] | None":
     """Return the report of a model, its embedded splits and the task; None on all processes but the main one."""
-    from hgld.training.evaluation import (
-        RetrievalTask,
-        SplitEmbedder,
-        evaluate_by_protocol,
-        evaluate_task,
-    )
+    from hgld.training.evaluation import RetrievalTask, SplitEmbedder, evaluate_task
 
     assert asked.data is not None
     trained_on = seen.check(source, _query_splits(asked.data, asked)) if isinstance(source, Path) else {}
-    more = _further_options(asked, options)
+    query = asked.split or asked.query_split or f"protocol={asked.protocol or ''}"
+    task = RetrievalTask(asked.data, query, asked.gallery_split or "")
     with open_embedder(source, view, asked.data) as opened:
         embedder = replace(opened, spent=spent)
         splits = SplitEmbedder(embedder, options.progress, asked.levels or None)
-        task = RetrievalTask(asked.data, asked.split or asked.query_split or "", asked.gallery_split or "")
-        if asked.by_protocol:
-            report = evaluate_by_protocol(splits, asked.data, asked.protocol or "", **more)
-        else:
-            report = evaluate_task(splits, task, **more)
+        report = evaluate_task(splits, task, **_further_options(asked, options))
         if spent is not None:
             spent.dimensions = embedder.model.dim
         is_main = embedder.processes.is_main

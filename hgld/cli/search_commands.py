@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hgld.pipelines.stage import Progress
     from hgld.prediction.predict import Answer
     from hgld.training.inference.embedder import Embedder
-    from hgld.training.inference.search import Asking, QueryMatches
+    from hgld.training.inference.search import QueryMatches
     from hgld.training.models.networks import Network
 
 
@@ -116,9 +116,10 @@ def search(
             k=asked.k,
             gallery=None if embeddings is None else kept_embeddings(embeddings, dataset, embedder),
             index=None if asked.index == "exact" else kept_index(asked.index, dataset, embedder, embeddings),
-            asking=_prediction_options(asked, source, dataset, embedder),
             texts=asked.text,
             progress=progress,
+            within=dict(asked.within),
+            **_prediction_options(asked, source, dataset, embedder),
         )
         if not embedder.processes.is_main:
             return
@@ -137,11 +138,11 @@ def search(
 
 def _prediction_options(
     asked: SearchOptions, source: "Path | Network", dataset: "ShardDataset", embedder: "Embedder"
-) -> "Asking":
+) -> dict[str, Any]:
     """Return the options of the model's predictions, with its calibration if there is one."""
     from hgld.prediction.predict import MIN_CONFIDENCE
     from hgld.training.checkpoint import find_checkpoint
-    from hgld.training.inference.search import Asking, calibration_of
+    from hgld.training.inference.search import calibration_of
 
     run = find_checkpoint(source).parent.parent if isinstance(source, Path) else None
     calibration, why_not = calibration_of(embedder, run, asked.calibration, dataset)
@@ -153,7 +154,7 @@ def _prediction_options(
     if why_not and embedder.processes.is_main:
         echo(why_not, err=True)
     confidence = MIN_CONFIDENCE if asked.min_confidence is None else asked.min_confidence
-    return Asking(calibration, confidence, asked.level, dict(asked.within))
+    return {"calibration": calibration, "min_confidence": confidence, "level": asked.level}
 
 
 def _answer_text(answer: "Answer | None") -> str:

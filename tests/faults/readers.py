@@ -47,9 +47,9 @@ from hgld.taxonomy.formats import read_taxonomy
 from hgld.training.config import read_config
 from hgld.training.inference.embedder import load_run
 from hgld.training.log import read_rows
+from hgld.training.models.backbone import read_weights
 from hgld.training.models.backbones import BackboneOptions
 from hgld.training.models.onnx_network import onnx_network
-from hgld.training.models.weights import read_weights
 from tests.fake_releases.__main__ import maker
 from tests.fake_releases.pictures import jpeg, png
 from tests.hgld.streamed_dataset import VIEW, grouped_items, write_streamed

@@ -16,7 +16,6 @@ from hgld.training.checkpoint import (
     mark_best,
     prune_checkpoints,
     read_checkpoint,
-    rewrite_state,
     write_checkpoint,
 )
 from hgld.training.inference.embedder import load_run
@@ -78,12 +77,9 @@ def test_errors_name_damaged_and_foreign_checkpoint_files(tmp_path):
         find_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize("rewritten", [False, True])
-def test_missing_or_changed_optimizer_file_is_an_error(rewritten, tmp_path):
-    """Without this a run would go on with moments of nothing."""
+def test_missing_or_changed_optimizer_file_is_an_error(tmp_path):
+    """Otherwise the run would resume with the moments of another optimizer."""
     path = write_checkpoint(tmp_path, a_checkpoint(7))
-    if rewritten:
-        rewrite_state(path, {"epoch": 3})
     save_file({"b|step": torch.zeros(()), "a|step": torch.zeros(())}, path / "optimizer.safetensors")
     with pytest.raises(InputError, match=r"optimizer\.safetensors: its SHA-256 .* remove the checkpoint's folder"):
         read_checkpoint(path)
@@ -111,18 +107,6 @@ def test_pruning_removes_only_unfinished_checkpoints_of_killed_runs(tmp_path):
         (folder / name / "model.safetensors").write_bytes(b"half")
     prune_checkpoints(tmp_path, keep=2)
     assert {p.name for p in folder.iterdir()} == {"step-00000002", "step-00000003", "notes", ".step-notes.part"}
-
-
-def test_error_names_checkpoint_that_cannot_be_removed(tmp_path, monkeypatch):
-    for step in (1, 2):
-        write_checkpoint(tmp_path, a_checkpoint(step))
-
-    def busy(path):
-        raise OSError(errno.EBUSY, "Device or resource busy", path)
-
-    monkeypatch.setattr(module.shutil, "rmtree", busy)
-    with pytest.raises(StorageError, match=r"step-00000001 \(Device or resource busy\)"):
-        prune_checkpoints(tmp_path, keep=1)
 
 
 def test_checkpoint_path_may_be_current_folder_or_symlink(tmp_path, monkeypatch):

@@ -28,14 +28,6 @@ def test_micro_batches_with_unfrozen_batch_norm_are_rejected(data, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    "fields", [{"micro_batch_size": 4, "freeze_batch_norm": True}, {"micro_batch_size": 8}, {"micro_batch_size": 0}]
-)
-def test_frozen_batch_norm_or_single_pass_is_accepted(fields, data, tmp_path):
-    alone = Processes(0, 1, torch.device("cpu"))
-    assert prepare_run(options(**QUICK, **fields), data, tmp_path / "run", alone, None).step == 0
-
-
 def test_live_batch_norm_flag_ignores_group_norm():
     layers = {"batch": nn.BatchNorm2d(4), "synchronised": nn.SyncBatchNorm(4), "group": nn.GroupNorm(2, 4)}
     live = {

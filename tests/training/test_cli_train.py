@@ -1,10 +1,7 @@
 """``hgld train``: recipes listed and shown, every field a flag, runs, reruns, sweeps, what is refused."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -208,16 +205,3 @@ def test_only_the_main_process_prints(started, hgld, data, tmp_path, monkeypatch
     _, out, told = hgld("train", RECIPE, "--data", data, "--out", tmp_path / "run", *FLAGS)
     assert out == told == ""
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-def test_train_sweep_runs_under_torchrun(data, tmp_path):
-    words = ["train", RECIPE, "--data", str(data), "--out", str(tmp_path / "run"), *FLAGS, "--sweep", "tau=0.01,0.1"]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "hgld"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(
-        [*launcher, *words], capture_output=True, text=True, env=environment, timeout=300, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.count("| tau |") == 1
-    assert result.stdout.count("1 of 1") == 2

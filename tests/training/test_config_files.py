@@ -77,7 +77,7 @@ def test_contradictory_options_are_rejected(fields, message):
         ({"loss": {"tua": 1}}, ConfigError, "section 'loss' has no field 'tua'. Did you mean 'tau'"),
         ({"model": {"tau": 1}}, ConfigError, "section 'model' has no field 'tau'"),
         ({"init_from": ["run"]}, ConfigError, r"init_from is \['run'\]; expected text"),
-        ({"loss": {"tau": []}}, ConfigError, r"config.json: tau is \(\)"),
+        ({"loss": {"tau": []}}, ConfigError, r"config.json: tau is \[\]"),
     ],
 )
 def test_config_files_with_foreign_content_are_rejected(tmp_path, change, error, message):

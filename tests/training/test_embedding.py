@@ -79,17 +79,6 @@ def test_embedding_over_scales_is_the_mean_direction(model, dataset):
     assert not torch.allclose(found, parts[0], atol=1e-3)
 
 
-def test_embedding_restores_training_mode_and_state(model, dataset):
-    model.train()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    found = embed(model, dataset, view=VIEW)
-    assert model.training
-    assert not found.requires_grad
-    assert not found.is_inference()
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-    model.eval()
-
-
 @pytest.mark.parametrize("wrong", [{"scales": ()}, {"scales": (1, 0)}, {"scales": (math.nan,)}, {"batch_size": 0}])
 def test_embed_options_out_of_range_are_rejected(model, dataset, wrong):
     with pytest.raises(ConfigError):

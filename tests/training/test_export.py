@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -40,8 +41,7 @@ def expected_embeddings(run, images):
 def export_somewhere(run, out, monkeypatch):
     """Write the record alone: the ONNX exporter takes seconds."""
     monkeypatch.setattr(export, "_write", lambda embedder, size, path: path.write_bytes(b"onnx"))
-    monkeypatch.setattr(export, "_compare", lambda run, embedder, size: None)
-    monkeypatch.setattr(export, "_run", lambda path: None)
+    monkeypatch.setattr(export, "_compare", lambda path, embedder, size: None)
     return export_model(run, out)
 
 
@@ -77,8 +77,10 @@ def test_export_record_describes_image_preparation(tmp_path, monkeypatch):
 
 def test_export_with_wrong_embeddings_is_discarded(tmp_path, monkeypatch):
     run = a_run(tmp_path / "run")
+    onnxruntime = pytest.importorskip("onnxruntime")
     monkeypatch.setattr(export, "_write", lambda embedder, size, path: path.write_bytes(b"onnx"))
-    monkeypatch.setattr(export, "_run", lambda _: lambda images: torch.zeros(len(images), 16))
+    session = SimpleNamespace(run=lambda _, fed: [np.zeros((len(fed["images"]), 16), np.float32)])
+    monkeypatch.setattr(onnxruntime, "InferenceSession", lambda *_, **__: session)
     with pytest.raises(ConfigError, match="other embeddings than the model"):
         export_model(run, tmp_path / "model.onnx")
     assert [p.name for p in tmp_path.iterdir()] == ["run"]

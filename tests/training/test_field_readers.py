@@ -11,7 +11,6 @@ MEMORY = {"loss": "SupAP", "memory": 64}
 STEP = {"schedule": "step", "milestones": (3, 9)}
 VIEWS = {"loss": "MultiGrain", "sampler": "repeated-augmentation"}
 UNIFORM = {"loss": "MultiGrain", "sampler": "shuffled"}
-SMALL = {"batch_size": 16, "images_per_class": 4}
 WEIGHTED = {"loss": "SoftBinAP", "class_weights": True}
 BLACKBOX = {"loss": "BlackboxAP"}
 # Of every field of the table: a value, what reads it, and what does not.

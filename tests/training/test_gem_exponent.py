@@ -13,7 +13,6 @@ from hgld.data.views import TestView
 from hgld.errors import ConfigError, InputError
 from hgld.training.checkpoint import Checkpoint, write_checkpoint
 from hgld.training.config import CONFIG, save_config
-from hgld.training.inference import gem_exponent
 from hgld.training.inference.embedder import load_run, trained_embedder
 from hgld.training.inference.embedding import embed
 from hgld.training.inference.gem_exponent import best_gem_p, choose_gem_p, set_gem_p
@@ -108,25 +107,6 @@ def places(tmp_path_factory):
 def chosen_of(places, size, **options):
     model, config = load_run(places / "run")
     return choose_gem_p(model, config.images, open_dataset(places / "data", "train"), size, **options)
-
-
-def test_gem_p_is_chosen_from_five_views_per_image(places, monkeypatch):
-    seen = []
-
-    def watched(model, batches, amp):
-        seen.extend(batches)
-        return best_gem_p(model, seen, amp=amp)
-
-    monkeypatch.setattr(gem_exponent, "best_gem_p", watched)
-    p = chosen_of(places, 40, batch_size=24, workers=2)
-    assert p in range(1, 11)
-    images, instances = (torch.cat(parts) for parts in zip(*seen, strict=True))
-    count = len(open_dataset(places / "data", "train"))
-    assert images.shape[1:] == (3, 40, 40)
-    assert len(images) >= 5 * count
-    assert (instances.bincount(minlength=count) % 5 == 0).all()
-    assert all(not torch.equal(images[0], images[i]) for i in range(1, 5))
-    assert chosen_of(places, 40, batch_size=24, workers=1) == p
 
 
 @pytest.mark.parametrize("gem_p", [5.0, "auto"])

@@ -17,11 +17,10 @@ from hgld.samplers import EpochSampler
 from hgld.training.checkpoint import find_checkpoint
 from hgld.training.config import ModelConfig
 from hgld.training.evaluation import RetrievalTask, SplitEmbedder, evaluate_task
-from hgld.training.inference.classification import read_classifier
+from hgld.training.inference.classification import library_head, read_classifier
 from hgld.training.inference.embedder import trained_embedder
 from hgld.training.loop import train
 from hgld.training.models.backbones import build_model
-from hgld.training.models.heads import library_head
 from hgld.training.models.networks import Network
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import Item, write_dataset
@@ -109,7 +108,7 @@ def test_run_starts_with_the_pretrained_classifier(tmp_path, monkeypatch):
     config = options(**fields, classifier="pretrained", epochs=0, evaluate_on=(), size=32, resize=32)
     with pytest.raises(ConfigError, match="'fine' 3, the first '0'; expected the 3 WordNet ids"):
         train(config, str(tmp_path / "data"), tmp_path / "run")
-    monkeypatch.setattr("hgld.training.models.heads._SYNSET", re.compile("[0-9]"))
+    monkeypatch.setattr("hgld.training.inference.classification._SYNSET", re.compile("[0-9]"))
     train(config, str(tmp_path / "data"), tmp_path / "run")
     classifier = read_classifier(find_checkpoint(tmp_path / "run"), config)
     assert classifier is not None
@@ -128,7 +127,7 @@ def test_pretrained_network_is_classified_without_a_run(tmp_path, monkeypatch):
     make = torchvision.models.get_model
     monkeypatch.setattr(torchvision.models, "get_model", lambda name, **given: make(name, **given | {"num_classes": 3}))
     torch.save(whole.state_dict(), tmp_path / "w.pt")
-    monkeypatch.setattr("hgld.training.models.heads._SYNSET", re.compile("[0-9]"))
+    monkeypatch.setattr("hgld.training.inference.classification._SYNSET", re.compile("[0-9]"))
     rng = np.random.default_rng(0)
     items = [Item((c, 0), split, jpeg(rng)) for split in ("train", "val") for c in (2, 0, 1) for _ in "ab"]
     write_dataset(tmp_path / "data", items)

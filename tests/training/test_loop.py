@@ -13,7 +13,6 @@ from hgld.data.index import read_index
 from hgld.errors import ConfigError, DivergenceError, StorageError
 from hgld.training import loop, state
 from hgld.training.checkpoint import find_checkpoint, read_checkpoint, selection_of
-from hgld.training.inference.embedder import load_run
 from hgld.training.log import read_rows
 from hgld.training.loop import train
 from hgld.training.progress import ProgressReporter
@@ -140,17 +139,6 @@ def test_finished_run_is_not_trained_again(data, tmp_path):
     assert before == ((tmp_path / "log.csv").read_bytes(), (tmp_path / "evaluations.csv").read_bytes())
 
 
-def test_a_second_signal_stops_at_once(data, tmp_path):
-    class Impatient(Signals):
-        def advance(self, step):
-            super().advance(step)
-            super().advance(step)
-
-    with pytest.raises(KeyboardInterrupt):
-        train(options(), data, tmp_path, progress=Impatient(3, number=signal.SIGINT))
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
 def test_run_resumes_only_with_its_own_options_and_data(data, tmp_path):
     train(options(epochs=1), data, tmp_path / "run")
     with pytest.raises(ConfigError, match=r"lr is 0\.5, was 0\.001.*--init-from"):
@@ -208,15 +196,6 @@ def test_best_checkpoint_is_the_last_within_monitor_tolerance(tolerance, worths,
     assert selection_of(find_checkpoint(tmp_path)) == "chosen by H-AP on test, a test split"
     names = {f"step-{2 * chosen:08d}", "step-00000006"}
     assert {path.name for path in (tmp_path / "checkpoints").glob("step-*")} == names
-
-
-def test_evaluation_uses_the_weight_average(data, tmp_path):
-    summary = train(options(ema=0.99, epochs=1), data, tmp_path)
-    model, config = load_run(tmp_path)
-    report = loop.evaluate_splits(model, config, data, state.distributed.launch("cpu"))["test"]
-    assert report.values == pytest.approx(summary.values["test"], abs=1e-6)
-    tensors = read_checkpoint(find_checkpoint(tmp_path)).tensors
-    assert not torch.equal(tensors["ema"]["projection.weight"], tensors["model"]["projection.weight"])
 
 
 def test_frozen_backbone_weights_do_not_change(data, tmp_path):

@@ -99,14 +99,6 @@ def test_open_clip_network_uses_its_preprocessing_and_activation(data, tmp_path)
         build_network(Network("open_clip:RN50/opanai"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("mode", "share"), [("border", 1.0), ("squash", 0.9)])
-def test_unsupported_timm_preprocessing_has_no_view(mode, share):
-    from hgld.training.models.timm_backbones import _view
-
-    assert _view({"input_size": (3, 64, 64), "crop_mode": mode, "crop_pct": share, "interpolation": "bilinear"}) is None
-
-
 def test_unsupported_preprocessing_requires_resize_mode_and_size(data, monkeypatch):
     network = Network("torchvision:mobilenet_v3_small", "none")
     model, _ = build_network(network)
@@ -285,18 +277,3 @@ def test_onnx_network_stores_the_digest_of_its_file(tmp_path):
 def test_networks_without_weights_cannot_be_trained(name):
     with pytest.raises(ConfigError, match=f"backbone {name} cannot be trained; .* take it as --model"):
         build_model(ModelConfig(backbone=name), image_size=32)
-
-
-@pytest.mark.slow
-def test_exported_network_reproduces_the_embeddings_of_the_run(tmp_path):
-    from hgld.training.inference.export import export_model
-    from tests.hgld.small_dataset import items_of_classes
-    from tests.training.untrained_run import write_run
-
-    write_dataset(tmp_path / "data", items_of_classes([4, 4], ["test"]))
-    write_run(tmp_path / "run")
-    export_model(tmp_path / "run", tmp_path / "model.onnx")
-    found = embedded(Network(f"onnx:{tmp_path / 'model.onnx'}"), tmp_path / "data")
-    with trained_embedder(tmp_path / "run", device="cpu") as embedder:
-        expected = embedder.embed_dataset(open_dataset(tmp_path / "data", "test"))
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)

@@ -28,26 +28,6 @@ def parameters():
     return nn.ModuleDict(named), {part: list(module.named_parameters()) for part, module in named.items()}
 
 
-def test_beta_has_its_own_rate_and_classifier_its_own_decay():
-    modules, named = parameters()
-    named["proxies"] = [*nn.Linear(2, 3).named_parameters(), ("beta", nn.Parameter(torch.tensor(1.2)))]
-    rates = {"optimizer": "sgd", "lr": 1.0, "lr_head": 2.0, "lr_proxies": 3.0, "lr_beta": 0.1}
-    decays = {"weight_decay": 0.5, "weight_decay_proxies": 0.25, "decay_all": True}
-    config = OptimizerConfig(**rates, **decays, schedule="step", milestones=(1,))
-    optimizers = build_optimizers(config, named)
-    found = {name: (g["lr"], g["weight_decay"]) for g in groups_of(optimizers) for name in g["names"]}
-    assert {found[f"backbone/{name}"] for name, _ in modules["backbone"].named_parameters()} == {(1.0, 0.5)}
-    assert found["proxies/weight"] == found["proxies/bias"] == (3.0, 0.25)
-    assert found["proxies/beta"] == (0.1, 0.0)
-    set_rates(optimizers, config, 2, steps_per_epoch=2, epochs=2)
-    lowered = {name: g["lr"] for g in groups_of(optimizers) for name in g["names"]}
-    assert lowered["proxies/beta"] == pytest.approx(0.01)
-    assert lowered["proxies/weight"] == pytest.approx(0.3)
-    plain = build_optimizers(OptimizerConfig(lr_proxies=3.0, weight_decay_proxies=0.25), named)
-    found = {name: (g["lr"], g["weight_decay"]) for g in groups_of(plain) for name in g["names"]}
-    assert [found[f"proxies/{name}"] for name in ("weight", "bias", "beta")] == [(3.0, 0.25), (3.0, 0.0), (3.0, 0.0)]
-
-
 def test_every_parameter_is_in_one_group_with_its_rate_and_decay():
     modules, named = parameters()
     config = OptimizerConfig(optimizer="adamw", lr=1.0, lr_head=2.0, lr_proxies=3.0, weight_decay=0.1)

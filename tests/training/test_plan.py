@@ -14,7 +14,6 @@ from hgld.errors import ConfigError, HgldError
 from hgld.settings import options_of
 from hgld.training import machine, plan
 from hgld.training.config import CONFIG, SECTIONS, TrainConfig, flag_of, flat, read_config, with_fields
-from hgld.training.config_checks import READERS, config_problems
 from hgld.training.finetune import DERIVED, STARTS, finetune_config
 from hgld.training.log import RunSummary
 from hgld.training.plan import NetworkFacts, PlanLine, SetFacts, derive, derive_network, plan_lines, plan_table
@@ -176,31 +175,6 @@ def test_activation_bytes_grow_with_image_area():
 
 
 # -- conflicts --------------------------------------------------------------------------------------------------------
-
-FLAGS = {f"--{option.flag}" for section in SECTIONS.values() for option in options_of(section).values()}
-
-
-def flags_in(text):
-    return set(re.findall(r"--[a-z][a-z-]*", text))
-
-
-def test_conflict_messages_name_only_existing_flags():
-    wrong = {
-        "batch_size": 255,
-        "frozen_epochs": 300,
-        "nesterov": True,
-        "pnp": "O",
-        "stream": True,
-        "sampler": "shuffled",
-        "metrics": ("top-1",),
-        "matryoshka": (64, 32),
-        "sum_levels": True,
-    }
-    told = " ".join(config_problems(with_fields(TrainConfig(), wrong)))
-    told += " ".join(config_problems(with_fields(TrainConfig(), {"batch_size": 255})))
-    told += " ".join(reader.name for reader in READERS.values())
-    assert flags_in(told) <= FLAGS
-    assert {flag_of(name) for name in ("batch_size", "frozen_epochs", "nesterov", "pnp")} <= flags_in(told)
 
 
 @pytest.fixture(scope="module")

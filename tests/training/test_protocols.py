@@ -1,10 +1,8 @@
 """Protocols of a model: in training, of a checkpoint, in searches; own tables with errors become benchmarks."""
 
 import json
-import shlex
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -108,22 +106,6 @@ def test_recipe_monitors_are_metrics_of_their_protocols():
     assert chosen
 
 
-@pytest.mark.parametrize(("protocol", "splits"), [("cub", "test train"), ("", "val test train"), ("", "train")])
-def test_next_command_after_training_without_evaluation_works(hgld, tmp_path, monkeypatch, protocol, splits):
-    rng = np.random.default_rng(0)
-    items = [Item((c, c // 2), split, jpeg(rng)) for split in splits.split() for c in range(3) for _ in "ab"]
-    write_dataset(tmp_path / "data", items)
-    named(tmp_path / "data", protocol)
-    write_run(tmp_path / "run")
-    monkeypatch.chdir(tmp_path)
-    done = SimpleNamespace(finished=True, to_text=lambda: "")
-    monkeypatch.setattr("hgld.training.loop.train", lambda *given, **named: done)
-    code, said, _ = hgld("train", "small-grocery", "--data", "data", "--out", "run", "--evaluate-on", "")
-    expected = "next: hgld evaluate --checkpoint run --data data --out run/report.json"
-    assert (code, said.splitlines()[-1]) == (0, expected)
-    assert hgld(*shlex.split(expected)[2:], "--device", "cpu")[0] == 0
-
-
 def test_checkpoint_is_evaluated_by_the_protocol_of_the_dataset(place, judged, tmp_path, hgld):
     write_run(tmp_path / "run")
     of_run = ["evaluate", "--checkpoint", tmp_path / "run", "--device", "cpu", "--data"]
@@ -149,38 +131,3 @@ def test_search_uses_the_gallery_of_the_protocol(place, judged):
     assert set(open_searched(str(judged)).keys) == {"gallery/0002", "gallery/0003", "gallery/0004"}
     assert open_searched(str(place)).split == "test"
     assert open_searched(str(judged)).split == "gallery"
-
-
-def test_manifest_table_builds_a_benchmark_and_counts_rejected_images(tmp_path, hgld):
-    """One judged image is no image, one is not there, one is not in the table."""
-    rng = np.random.default_rng(1)
-    for name in ("q1", "q2", "a", "b", "c"):
-        (tmp_path / f"{name}.jpg").write_bytes(jpeg(rng))
-    (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8 no image")
-    rows = [
-        ("q1.jpg", "query", "a.jpg; broken.jpg", "", "c.jpg"),
-        ("q2.jpg", "query", "", "b.jpg;lost.jpg", "elsewhere.jpg"),
-        *((f"{name}.jpg", "gallery", "", "", "") for name in ("a", "b", "c", "broken", "lost")),
-    ]
-    columns = ("path", "split", "easy", "hard", "junk")
-    table = pl.DataFrame(rows, schema=columns, orient="row").with_columns(place=pl.lit(""))
-    table.write_csv(tmp_path / "labels.csv")
-    build = ["build-shards", "manifest", "--source", tmp_path / "labels.csv", "--levels", "place", "--workers", "1"]
-    code, _, err = hgld(*build, "--protocol", "revisited", "--out", tmp_path / "set")
-    assert code == 0, err
-    dataset = open_dataset(tmp_path / "set")
-    assert dataset.manifest.protocol == "revisited"
-    assert dataset.judgements is not None
-    assert sorted(dataset.judgements.rows()) == [("q1", "a", "easy"), ("q1", "c", "junk"), ("q2", "b", "hard")]
-    rejected = pl.read_parquet(tmp_path / "set/rejected.parquet")
-    assert sorted(rejected["file"]) == ["broken.jpg", "elsewhere.jpg", "lost.jpg"]
-    card = (tmp_path / "set/README.md").read_text()
-    assert "takes the protocol `revisited`" in card
-    assert "judgements" in card
-    write_run(tmp_path / "run")
-    words = ["--checkpoint", tmp_path / "run", "--data", tmp_path / "set", "--device", "cpu", "--json"]
-    code, out, _ = hgld("evaluate", *words)
-    found = json.loads(out)
-    assert code == 0
-    assert found["undefined"]["mAP/easy"] == 1
-    assert found["undefined"]["mAP/medium"] == 0

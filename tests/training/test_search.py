@@ -79,20 +79,6 @@ def png_of(seed):
     return file.getvalue()
 
 
-def test_saved_embeddings_are_accepted_only_for_the_same_items(embedder, dataset, items, tmp_path):
-    rows = embed(embedder.model, dataset, view=embedder.view)
-    write_embeddings(tmp_path / "e.npy", rows, dataset)
-    file = tmp_path / "query.jpg"
-    file.write_bytes(items[2].data)
-    gallery = kept_embeddings(tmp_path / "e.npy", dataset, embedder)
-    assert search(embedder, [file], dataset, gallery=gallery) == search(embedder, [file], dataset)
-    write_dataset(tmp_path / "fewer", items_of_classes([5], ["test"]))
-    fewer = open_dataset(tmp_path / "fewer", "test")
-    write_embeddings(tmp_path / "w.npy", embed(embedder.model, fewer, view=embedder.view), fewer)
-    with pytest.raises(InputError, match="Embed that split anew"):
-        kept_embeddings(tmp_path / "w.npy", dataset, embedder)
-
-
 def test_saved_embeddings_of_another_model_are_rejected(embedder, dataset, tmp_path):
     path = tmp_path / "e.npy"
     own = embed(embedder.model, dataset, view=embedder.view)

@@ -142,7 +142,7 @@ def test_resumed_run_keeps_seen_json_and_damaged_file_is_an_error(world, tmp_pat
     assert (tmp_path / SEEN).read_bytes() == before
     for text in ("{}", '{"schema_version": 2}', before.decode().replace('"every": 1', '"every": 0')):
         (tmp_path / SEEN).write_text(text)
-        with pytest.raises(InputError, match=r"seen\.json: not a record of schema version 1\. Remove"):
+        with pytest.raises(InputError, match=r"seen\.json: .*Remove"):
             Seen.load(tmp_path)
     (tmp_path / SEEN).unlink()
     assert check_seen(tmp_path, [open_dataset(world / "data", "train")], allowed=False) == {}

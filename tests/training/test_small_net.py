@@ -1,6 +1,6 @@
 import pytest
 import torch
-from torch.nn.functional import avg_pool2d, batch_norm, conv2d, normalize
+from torch.nn.functional import avg_pool2d, batch_norm, conv2d
 
 from hgld.training.models.small_net import SmallNet, SmallResNet, StandardizedConv2d
 
@@ -26,15 +26,6 @@ def test_small_net_features_do_not_depend_on_the_batch():
     whole = net(images)
     assert whole.shape == (5, net.num_features, 5, 3)
     torch.testing.assert_close(net(images[3:4]), whole[3:4], rtol=1e-4, atol=1e-5)
-
-
-def test_untrained_small_net_separates_images():
-    torch.manual_seed(0)
-    images = torch.rand(16, 3, 48, 48)
-    pooled = SmallNet()(images * torch.rand(16, 3, 1, 1)).mean((2, 3))
-    rows = normalize(torch.nn.functional.layer_norm(pooled, pooled.shape[1:]))
-    cosines = (rows @ rows.T)[~torch.eye(16, dtype=torch.bool)]
-    assert cosines.mean() < 0.9  # 0.97 and more with plain kernels
 
 
 def test_small_resnet_equals_functional_reference():

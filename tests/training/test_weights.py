@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from hgld.errors import InputError, MissingResourceError
-from hgld.training.models.weights import load_into, read_weights, weights_file
+from hgld.training.models.backbone import load_into, read_weights, weights_file
 
 
 class Net(nn.Module):

@@ -6,11 +6,9 @@ import torch
 from PIL import Image
 
 from hgld import open_dataset
-from hgld.data.dataset import dataset_of_images
 from hgld.data.views import TestView
 from hgld.distributed import Processes
 from hgld.errors import ConfigError
-from hgld.training.inference.embedder import Embedder
 from hgld.training.inference.embedding import _Plan, embed
 from hgld.training.models.embedding_model import AveragePool, EmbeddingModel
 from tests.fake_releases.pictures import jpeg, png
@@ -68,18 +66,6 @@ def test_embedding_does_not_depend_on_batch_size(model, dataset, view):
         torch.testing.assert_close(found, alone, atol=1e-5, rtol=0)
 
 
-def test_image_files_are_embedded_like_a_dataset(model, dataset, tmp_path):
-    whole = dataset.select(np.arange(10))
-    files = [tmp_path / f"{i}.png" for i in range(len(whole))]
-    for i, file in enumerate(files):
-        file.write_bytes(whole.read(i))
-    alone = Processes(0, 1, torch.device("cpu"))
-    embedder = Embedder(model, VIEWS[2], alone, batch_size=4, scales=(1.0, 0.5), scale_p=3.0)
-    torch.testing.assert_close(
-        embedder.embed_dataset(dataset_of_images(files)), embedder.embed_dataset(whole), atol=1e-5, rtol=0
-    )
-
-
 def test_embedding_batches_are_bounded_by_pixels(model, dataset):
     passed = []
     handle = model.register_forward_hook(lambda _, images, __: passed.append(tuple(images[0].shape)))
@@ -112,12 +98,6 @@ def test_processes_make_equal_passes_and_embed_every_item():
         for table, one in zip(tables, rows, strict=True):
             table[: len(one)] = one
         assert plans[-1].in_order(torch.cat(tables))[:, 0].tolist() == list(range(57))
-
-
-def test_images_above_max_pixels_are_counted(model, dataset):
-    alone = Processes(0, 1, torch.device("cpu"))
-    embedder = Embedder(model, TestView(28, resize_mode="original", max_pixels=1280), alone, 4)
-    assert embedder.view_facts([dataset])["reduced"] == 2  # 44 x 30 and 50 x 50; 64 x 20 are 1,280
 
 
 def test_embed_names_the_image_size_that_a_network_rejects(dataset):

@@ -1,6 +1,5 @@
 """What a training step needs, as small as it can be: a net with batch norm, a loss, optimizers, 16 labels."""
 
-import types
 from typing import Any
 
 import numpy as np
@@ -8,11 +7,9 @@ import torch
 from torch import nn
 
 from hgld import Hierarchy
-from hgld.distributed import Processes
 from hgld.training.config import TrainConfig
 from hgld.training.criterion import build_criterion
 from hgld.training.models.embedding_model import EmbeddingModel, GeM
-from hgld.training.optimizers import build_optimizers, weight_average
 
 TREE = Hierarchy(
     ("fine", "mid", "top"),
@@ -34,25 +31,3 @@ def modules_of(config: TrainConfig) -> tuple[EmbeddingModel, nn.Module]:
     model = EmbeddingModel(Backbone(), 6, GeM(), dim=8, freeze_batch_norm=config.model.freeze_batch_norm)
     arguments: dict[str, Any] = {"hierarchy": TREE, "train_labels": LABELS, "dim": 8, "steps_per_epoch": 4}
     return model, build_criterion(config.loss, **arguments)
-
-
-def state_of(config: TrainConfig, model: EmbeddingModel, criterion: nn.Module, device: torch.device) -> Any:
-    """What a step reads of a run, with modules that are on the device."""
-    processes = Processes(0, 1, device)
-    model.train()
-    criterion.train()
-    optimizers = build_optimizers(
-        config.optimizer, {**model.parameter_groups(), "proxies": list(criterion.named_parameters())}
-    )
-    return types.SimpleNamespace(
-        config=config,
-        processes=processes,
-        model=model,
-        wrapped=model,
-        criterion=criterion,
-        optimizers=optimizers,
-        scaler=torch.amp.GradScaler(device.type, enabled=config.optimizer.amp == "fp16"),
-        average=weight_average(model, config.optimizer.ema) if config.optimizer.ema else None,
-        data=types.SimpleNamespace(steps_per_epoch=4),
-        step=0,
-    )

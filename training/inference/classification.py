@@ -1,10 +1,11 @@
-"""The classifier that a run learned beside its embeddings: top-k and the names of its classes.
+"""Classifiers of embeddings, for top-k: the one that a run learned, or the one that a network was pretrained with.
 
 MultiGrain (Berman et al., "MultiGrain: a unified image embedding for classes and instances", 2019) tests one embedding
-on classes and on instances; a loss with a proxy a class is a classifier of cosines.
+on classes and on instances. A loss with one proxy per class is a classifier of cosines.
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +17,17 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, normalize
 
 from hgld.data.dataset import ShardDataset
-from hgld.errors import ConfigError, InputError, SchemaError, quoted
+from hgld.errors import ConfigError, InputError, quoted
 from hgld.evaluation.postprocess import Whitening
 from hgld.files import write_atomic
 from hgld.hierarchy import Hierarchy
 
 from ..checkpoint import read_state, read_tensors
-from ..config import LossConfig, TrainConfig, read_json_object
+from ..config import LossConfig, TrainConfig, read_record
 from ..config_checks import has_classifier
 from ..criterion import level_number
+from ..models.backbone import FETCH_FAULTS, load_into, no_weights, read_weights, weights_file
+from ..models.embedding_model import EmbeddingModel
 
 SCHEMA_VERSION = 1
 CLASSES = "classes.json"
@@ -57,33 +60,24 @@ class Classifier:
             return linear(embeddings, weight, bias)
         return self.scale * linear(normalize(embeddings, dim=1), normalize(weight, dim=1)) + bias
 
-    def targets(self, dataset: ShardDataset) -> Tensor:
-        """Return the classifier's numbers of the items' classes; see :func:`targets_of`."""
-        return targets_of(dataset, self.level, self.names)
-
     def top_k(self, embeddings: Tensor, targets: Tensor, ks: Sequence[int]) -> dict[str, np.ndarray]:
         """Tell whether each item's class is among the k most likely ones; among equal scores its own comes last.
 
         Args:
             embeddings: (N, D) embeddings of the images.
-            targets: (N,) class numbers that :meth:`targets` returned.
+            targets: (N,) class numbers that :func:`targets_of` returned.
             ks: the numbers k.
 
         Returns:
             by name (``top-1``) (N,) float64: 1 or 0, and NaN if the target is -1.
         """
-        ranks = torch.empty(len(embeddings), dtype=torch.int64)
-        for start in range(0, len(embeddings), _ROWS):
-            rows = slice(start, start + _ROWS)
-            logits = self.logits(embeddings[rows])
-            own = logits.gather(1, targets[rows, None].clamp(min=0).to(logits.device))
-            ranks[rows] = (logits >= own).sum(1).cpu() - 1
-        unknown = (targets < 0).numpy()
-        return {f"top-{k}": np.where(unknown, np.nan, (ranks < k).numpy().astype(np.float64)) for k in ks}
-
-    def describe(self) -> dict[str, object]:
-        """Return facts for a report's settings."""
-        return {"level": self.level, "classes": len(self.names)}
+        parts = []
+        for rows, classes in zip(embeddings.split(_ROWS), targets.split(_ROWS), strict=True):
+            logits = self.logits(rows)
+            own = logits.gather(1, classes[:, None].clamp(min=0).to(logits.device))
+            parts.append((logits >= own).sum(1).cpu() - 1)
+        ranks = torch.cat(parts).numpy()
+        return {f"top-{k}": np.where(targets.numpy() < 0, np.nan, ranks < k) for k in ks}
 
 
 def targets_of(dataset: ShardDataset, level: str, names: Sequence[str]) -> Tensor:
@@ -115,7 +109,7 @@ def targets_of(dataset: ShardDataset, level: str, names: Sequence[str]) -> Tenso
     return targets
 
 
-# -- from a criterion's tensors, and the classes' names beside a run --------------------------------------------------
+# -- the classifier of a run, and the names of its classes --
 
 
 def classifier_of(config: LossConfig, tensors: Mapping[str, Tensor], level: str, names: Sequence[str]) -> Classifier:
@@ -130,15 +124,17 @@ def classifier_of(config: LossConfig, tensors: Mapping[str, Tensor], level: str,
     Raises:
         InputError: the tensors are not those of a loss with a classifier of so many classes.
     """
-    found = sorted(name for name in tensors if name.endswith((".classifier.weight", ".proxies")))
-    if not found or tensors[found[0]].ndim != 2 or len(tensors[found[0]]) != len(names):
-        shape = tuple(tensors[found[0]].shape) if found else "nothing"
-        raise InputError(f"a classifier of {len(names)} classes is expected in the criterion's state; found {shape}.")
-    weight = tensors[found[0]].detach()
-    if found[0].endswith(".classifier.weight"):
-        return Classifier(weight, tensors[found[0].replace("weight", "bias")].detach(), None, level, tuple(names))
-    scale = {"CSL": 32.0, "ProxyNCApp": 2 / config.proxy_temperature}.get(config.loss)
-    return Classifier(weight, weight.new_zeros(len(weight)), scale or 1 / config.proxy_temperature, level, tuple(names))
+    found = min((name for name in tensors if name.endswith((".classifier.weight", ".proxies"))), default="")
+    weight = tensors[found].detach() if found else torch.empty(0)
+    if weight.ndim != 2 or len(weight) != len(names):
+        raise InputError(
+            f"a classifier of {len(names)} classes is expected in the criterion's state; found one of shape "
+            f"{tuple(weight.shape)}."
+        )
+    if found.endswith(".classifier.weight"):
+        return Classifier(weight, tensors[found.replace("weight", "bias")].detach(), None, level, tuple(names))
+    scale = {"CSL": 32.0, "ProxyNCApp": 2 / config.proxy_temperature}.get(config.loss, 1 / config.proxy_temperature)
+    return Classifier(weight, weight.new_zeros(len(weight)), scale, level, tuple(names))
 
 
 def trained_classes(config: LossConfig, hierarchy: Hierarchy, labels: Tensor) -> tuple[str, tuple[str, ...]]:
@@ -177,14 +173,10 @@ def read_classifier(checkpoint: Path, config: TrainConfig) -> Classifier | None:
     file, state = checkpoint.parent.parent / CLASSES, read_state(checkpoint)
     if not has_classifier(config) or not (file.is_file() and "criterion" in state["files"]):
         return None
-    record = read_json_object(file, most=_MOST_BYTES)
-    level, names = record.get("level"), record.get("names", ())
-    if record.get("schema_version") != SCHEMA_VERSION:
-        raise SchemaError(
-            f"{file}: schema version is {quoted(record.get('schema_version'))}; this hgld reads version "
-            f"{SCHEMA_VERSION}."
-        )
-    if not isinstance(level, str) or not _is_names(names):
+    record = read_record(file, SCHEMA_VERSION, max_bytes=_MOST_BYTES)
+    level, names = record.get("level"), record.get("names")
+    is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not isinstance(level, str) or not is_list or len(set(names)) < len(names):
         raise InputError(f"{file}: expected a level and a list of different names of classes. Restore the file.")
     try:
         return classifier_of(config.loss, read_tensors(checkpoint, state, "criterion"), level, names)
@@ -192,11 +184,7 @@ def read_classifier(checkpoint: Path, config: TrainConfig) -> Classifier | None:
         raise InputError(f"{checkpoint}: {error} Do {CLASSES} and the checkpoint belong to one run?") from error
 
 
-def _is_names(names: Any) -> bool:
-    return isinstance(names, list) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
-
-
-# -- whitening, folded into the classifier ----------------------------------------------------------------------------
+# -- whitening, folded into the classifier --
 
 
 class WhitenedHead(nn.Module):
@@ -252,3 +240,98 @@ class WhitenedHead(nn.Module):
         whitened = linear(embeddings / lengths - self.mean, self.projection)
         scores = linear(whitened, self.weight, self.shift)
         return normalize(whitened, dim=1), scores * (lengths if self.scale is None else self.scale) + self.bias
+
+
+# -- the classifier that a library's network was pretrained with --
+# Its last linear layer reads GeM's features as well if the network pools by the mean (MultiGrain, appendix E).
+
+_TOLERANCE = 1e-3  # largest difference of scores, as a share of the largest score
+_SYNSET = re.compile(r"n[0-9]{8}\Z")
+
+
+def library_head(spec: str, pretrained: str, model: EmbeddingModel, *, image_size: int = 64) -> tuple[Tensor, Tensor]:
+    """Return weight (C, F) and bias (C,) of the classifier that a network of torchvision or timm comes with.
+
+    The whole network is run on noise, and its scores are held against those of the classifier after the model's mean
+    features.
+
+    Args:
+        spec: ``torchvision:NAME`` or ``timm:NAME``, as of the model's backbone.
+        pretrained: weights of the model: ``default``, a tag of its library, or a file of weights with the classifier.
+        model: model with these weights, without norm and projection after its pooling.
+        image_size: side of the noise, pixels.
+
+    Raises:
+        ConfigError: another library, a network without weights or whose classifier is not one linear layer behind the
+            mean, or a model that changes the features.
+        MissingResourceError: weights that are not available.
+        InputError: a file of weights that is damaged or of another model.
+    """
+    library, _, name = spec.partition(":")
+    if library not in ("torchvision", "timm") or pretrained == "none":
+        raise ConfigError(
+            f"backbone {spec} with pretrained {pretrained} has no classifier of its own; expected weights of "
+            "torchvision or timm."
+        )
+    if not (isinstance(model.norm, nn.Identity) and isinstance(model.projection, nn.Identity)):
+        raise ConfigError("a network's own classifier reads its features; take --dim 0 and --no-layer-norm.")
+    whole = _build_whole_network(library, name, pretrained).eval()
+    head = next((module for module in reversed(list(whole.modules())) if isinstance(module, nn.Linear)), None)
+    if head is None or head.bias is None or not _reads_mean(whole, head, model, image_size):
+        raise ConfigError(
+            f"the classifier of {spec} is not one linear layer behind the mean of its feature map, so that it cannot "
+            "be tested with another pooling. Take a ResNet, RegNet, DenseNet, EfficientNet or MobileNet."
+        )
+    return head.weight.detach(), head.bias.detach()
+
+
+def check_synsets(names: Sequence[str], classes: int, level: str) -> None:
+    """Refuse classes that are not those of a network trained on ImageNet-1k: WordNet ids, in their order.
+
+    Args:
+        names: names of the dataset's classes.
+        classes: number of the network's classes.
+        level: level of the dataset's classes.
+
+    Raises:
+        ConfigError: they are no WordNet ids, not in order, or not as many as the network has classes.
+    """
+    if len(names) != classes or list(names) != sorted(names) or not all(_SYNSET.match(name) for name in names):
+        raise ConfigError(
+            f"the network's classifier has {classes} classes, and level {level!r} {len(names)}, the first "
+            f"{names[0]!r}; expected the {classes} WordNet ids of its training set (build-shards imagenet)."
+        )
+
+
+@torch.no_grad()
+def _reads_mean(whole: nn.Module, head: nn.Linear, model: EmbeddingModel, size: int) -> bool:
+    noise = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
+    was_training, device = model.training, next(model.parameters()).device
+    model.eval()
+    features: Any = model.backbone(noise.to(device)).cpu()
+    model.train(was_training)
+    pooled = features.mean(dim=(2, 3)) if features.ndim == 4 else features
+    if pooled.shape[1] != head.in_features:
+        return False
+    expected = whole(noise)
+    return bool((head(pooled) - expected).abs().max() <= _TOLERANCE * expected.abs().max().clamp(min=1))
+
+
+def _build_whole_network(library: str, name: str, pretrained: str) -> nn.Module:
+    """Build a network with its classifier; its weights are a file's or the library's."""
+    import timm
+    import torchvision
+
+    if (path := weights_file(pretrained)) is not None:
+        network = torchvision.models.get_model(name) if library == "torchvision" else timm.create_model(name)
+        load_into(network, read_weights(path), str(path))
+        return network
+    try:
+        if library == "timm":
+            tagged = name if pretrained == "default" or "." in name else f"{name}.{pretrained}"
+            return timm.create_model(tagged, pretrained=True)
+        entries = torchvision.models.get_model_weights(name)
+        return torchvision.models.get_model(name, weights=entries["DEFAULT" if pretrained == "default" else pretrained])
+    except FETCH_FAULTS as error:
+        cache = "torch's cache (TORCH_HOME)" if library == "torchvision" else "Hugging Face's cache (HF_HOME)"
+        raise no_weights(f"{library}:{name}", library, cache, error) from error

@@ -26,13 +26,12 @@ from hgld.evaluation.options import Progress
 from ..batches import evaluation_view
 from ..checkpoint import find_checkpoint, read_state, read_tensors, selection_of
 from ..config import CONFIG, TrainConfig, read_config
+from ..models.backbone import load_all
 from ..models.backbones import build_model
 from ..models.embedding_model import EmbeddingModel
-from ..models.heads import check_synsets, library_head
 from ..models.networks import Network, RawPixels, build_network, embed_texts
-from ..models.weights import load_all
-from .classification import Classifier, read_classifier
-from .embedding import Amp, autocast, embed, evaluating
+from .classification import Classifier, check_synsets, library_head, read_classifier
+from .embedding import Amp, embed, evaluating
 from .gem_exponent import choose_gem_p, set_gem_p
 
 _MOST_AT_ONCE = 256
@@ -249,30 +248,31 @@ class Embedder:
     ) -> Tensor:
         """Embed images that a transform prepares; those that cannot be read are named in ``faults``, their rows NaN."""
 
-        def prepared(item: int) -> Tensor | InputError:
+        def prepare(item: int) -> Tensor | None:
             try:
                 return transform(dataset.image(item))
             except InputError as error:
-                return error
+                if faults is None:
+                    raise
+                faults.append(Fault(item, str(dataset.keys[item]), str(error)))
+                return None
 
         rows = torch.full((len(dataset), self.model.dim), torch.nan)
         with ThreadPoolExecutor(self.workers) as pool, evaluating(self.model):
             for begin in range(0, len(dataset), self.batch_size):
                 items = range(begin, min(begin + self.batch_size, len(dataset)))
-                made = list(zip(items, pool.map(prepared, items), strict=True))
-                for item, error in made:
-                    if isinstance(error, InputError):
-                        if faults is None:
-                            raise error
-                        faults.append(Fault(item, str(dataset.keys[item]), str(error)))
-                good = [(item, image) for item, image in made if isinstance(image, Tensor)]
-                if good:
-                    batch = torch.stack([image for _, image in good]).to(self.processes.device)
-                    with autocast(self.processes.device, self.amp):
-                        embeddings = self.model(batch).float().cpu()
-                    rows[[item for item, _ in good]] = normalize(embeddings, dim=1) if unit else embeddings
+                images = {
+                    item: image
+                    for item, image in zip(items, pool.map(prepare, items), strict=True)
+                    if image is not None
+                }
+                if images:
+                    embeddings = self.model(torch.stack([*images.values()]).to(self.processes.device)).float().cpu()
+                    rows[[*images]] = normalize(embeddings, dim=1) if unit else embeddings
                 if progress is not None:
                     progress("embed", items.stop, len(dataset))
+        if faults is not None:
+            faults.sort(key=lambda fault: fault.index)  # threads append them in any order
         return rows
 
     def embed_texts(self, texts: Sequence[str]) -> Tensor:
@@ -350,10 +350,27 @@ def make_embedder(
             that cannot be had so.
         MissingResourceError: a network's weights or library are not available.
     """
+    config = TrainConfig()
     if isinstance(source, Network):
-        usual, config = _open_network(source, processes, size, resize_mode), TrainConfig()
+        whole = resize_mode in ("longest", "original")  # a size is then no side of a square
+        model, own_view = build_network(source, None if whole else size)
+        if own_view is None:
+            if size is None or resize_mode is None:
+                raise ConfigError(
+                    f"{source.name}: its library pads or cuts images as hgld does not. Say how to see them: "
+                    "--resize-mode and --size."
+                )
+            own_view = TestView(size, size, resize_mode)
+        usual = Embedder(model.to(processes.device), own_view, processes, _NETWORK_AT_ONCE, network=source)
     else:
-        usual, config = _open_run(find_checkpoint(source, which), processes)
+        checkpoint = find_checkpoint(source, which)
+        model, config = load_run(checkpoint)
+        usual = replace(
+            Embedder.as_trained(model.to(processes.device), config, processes),
+            checkpoint=checkpoint.name,
+            selection=selection_of(checkpoint),
+            classifier=read_classifier(checkpoint, config),
+        )
     embedder = replace(
         usual,
         view=usual.view.changed(size, resize, resize_mode, max_pixels),
@@ -362,46 +379,20 @@ def make_embedder(
         scale_p=scale_p or usual.scale_p,
         workers=workers or usual.workers,
         amp=amp or usual.amp,
+        gem_p=None if gem_p == "auto" else gem_p,
     )
-    if isinstance(embedder.model.backbone, RawPixels) and data:
-        _centre(embedder, embedder.model.backbone, data)
-    return embedder if gem_p is None else _with_gem_p(embedder, config, gem_p, data)
-
-
-def _open_run(found: Path, processes: Processes) -> tuple[Embedder, TrainConfig]:
-    model, config = load_run(found)
-    usual = Embedder.as_trained(model.to(processes.device), config, processes)
-    told = {"checkpoint": found.name, "selection": selection_of(found)}
-    return replace(usual, **told, classifier=read_classifier(found, config)), config
-
-
-def _open_network(network: Network, processes: Processes, size: int | None, resize_mode: ResizeMode | None) -> Embedder:
-    whole = resize_mode in ("longest", "original")  # a size is then no side of a square
-    model, view = build_network(network, None if whole else size)
-    if view is None:
-        if size is None or resize_mode is None:
-            raise ConfigError(
-                f"{network.name}: its library pads or cuts images as hgld does not. Say how to see them: --resize-mode "
-                "and --size."
-            )
-        view = TestView(size, size, resize_mode)
-    return Embedder(model.to(processes.device), view, processes, _NETWORK_AT_ONCE, network=network)
-
-
-def _centre(embedder: Embedder, pixels: RawPixels, data: str) -> None:
-    """Set the mean of the model ``pixels`` from images drawn from all splits of a dataset."""
-    dataset = open_dataset(data)
-    drawn = np.sort(np.random.default_rng(0).permutation(len(dataset))[:_CENTRED_ON])
-    rows = replace(embedder, scales=(1.0,)).embed_readable(dataset.select(drawn), unit=False).vectors
-    pixels.centre.copy_(rows.double().mean(dim=0))
-
-
-def _with_gem_p(embedder: Embedder, config: TrainConfig, gem_p: float | Literal["auto"], data: str) -> Embedder:
+    if isinstance(model.backbone, RawPixels) and data:
+        dataset = open_dataset(data)
+        drawn = np.sort(np.random.default_rng(0).permutation(len(dataset))[:_CENTRED_ON])
+        rows = replace(embedder, scales=(1.0,)).embed_readable(dataset.select(drawn), unit=False).vectors
+        model.backbone.centre.copy_(rows.double().mean(dim=0))
     if gem_p == "auto":
         dataset = open_dataset(data, config.run.train_split)
         options: dict[str, Any] = {"workers": embedder.workers, "seed": config.run.seed, "amp": embedder.amp}
         options["batch_size"] = embedder.batch_size
-        best = choose_gem_p(embedder.model, config.images, dataset, embedder.view.size, **options)
-        gem_p = float(distributed.from_main(best, embedder.processes))  # processes may round differently
-    set_gem_p(embedder.model, gem_p)
-    return replace(embedder, gem_p=gem_p)
+        best = choose_gem_p(model, config.images, dataset, embedder.view.size, **options)
+        # Processes may round differently, so that all take the exponent of the main one.
+        embedder = replace(embedder, gem_p=float(distributed.from_main(best, processes)))
+    if embedder.gem_p is not None:
+        set_gem_p(model, embedder.gem_p)
+    return embedder

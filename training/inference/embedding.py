@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -87,7 +88,10 @@ def embed(
     if not unit and len(scales) > 1:
         raise ConfigError(f"scales are {', '.join(map(str, scales))}; embeddings as they come are of one scale.")
     group = processes or Processes(0, 1, next(model.parameters()).device)
-    check_scales(scales, scale_p)
+    if not scales or not all(0 < scale < math.inf for scale in scales):
+        raise ConfigError(f"scales are {', '.join(map(str, scales)) or 'none'}; expected numbers above 0.")
+    if not 1 <= scale_p < math.inf:
+        raise ConfigError(f"scale_p is {scale_p}; expected a number of at least 1.")
     keep_freed_memory(group.device)
     if len(dataset) == 0:
         raise InputError(f"{dataset!r} holds nothing to embed.")
@@ -107,7 +111,9 @@ def embed(
     assert own is not None
     rows = plan.in_order(gather(own, group).cpu())
     if faults is not None:
-        added = _merge_faults(found, group)
+        told = json.dumps([(fault.index, fault.where, fault.reason) for fault in found.values()]).encode()
+        everyone = {index: Fault(index, *text) for said in from_all(told, group) for index, *text in json.loads(said)}
+        added = [everyone[index] for index in sorted(everyone)]  # each once, in the order of the dataset
         faults += added
         rows[[fault.index for fault in added]] = torch.nan
     return rows
@@ -196,22 +202,9 @@ def _own_rows(
         assert table is not None  # every process has a batch
         scales.append(table)
     if len(scales) > 1:
-        scales[0][:filled] = _pooled([table[:filled] for table in scales], scale_p)
+        pooled = pool_scales([table[:filled] for table in scales], p=scale_p)
+        scales[0][:filled] = torch.from_numpy(pooled).to(scales[0].device)
     return scales[0], faults
-
-
-def _pooled(scales: Sequence[Tensor], p: float) -> Tensor:
-    """Pool unit rows of several scales, on their device; rows of one scale stay unchanged."""
-    if len(scales) == 1:
-        return scales[0]
-    return torch.from_numpy(pool_scales(scales, p=p)).to(scales[0].device)
-
-
-def _merge_faults(own: dict[int, Fault], processes: Processes) -> list[Fault]:
-    """Merge the items that the processes could not read, each once, in the order of the dataset."""
-    told = json.dumps([(fault.index, fault.where, fault.reason) for fault in own.values()]).encode()
-    found = {index: Fault(index, *text) for said in from_all(told, processes) for index, *text in json.loads(said)}
-    return [found[index] for index in sorted(found)]
 
 
 def _embeddings(model: EmbeddingModel, images: Tensor, device: torch.device, amp: Amp, *, unit: bool = True) -> Tensor:
@@ -230,18 +223,6 @@ def _embeddings(model: EmbeddingModel, images: Tensor, device: torch.device, amp
             "--resize-mode crop or squash."
         ) from error
     return unit_rows(embeddings, dim=1) if unit else embeddings
-
-
-def check_scales(scales: Sequence[float], scale_p: float = 1.0) -> None:
-    """Refuse scales that are not positive, and an exponent below 1 of the mean over them.
-
-    Raises:
-        ConfigError: no scale, one that is not a number above 0, or an exponent below 1.
-    """
-    if not scales or not all(0 < scale < float("inf") for scale in scales):
-        raise ConfigError(f"scales are {', '.join(map(str, scales)) or 'none'}; expected numbers above 0.")
-    if not 1 <= scale_p < float("inf"):
-        raise ConfigError(f"scale_p is {scale_p}; expected a number of at least 1.")
 
 
 def keep_freed_memory(device: torch.device) -> None:
@@ -312,11 +293,12 @@ def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset, faul
     check_suffix(path)
     if len(embeddings) != len(dataset):
         raise InputError(f"{len(embeddings)} embeddings of {dataset!r}; expected one per item.")
+    named = [(fault.index, fault.where, fault.reason) for fault in faults]
     write_together(
         path,
         rows=partial(_write_npy, embeddings),
         items=item_table(dataset).write_parquet,
-        faults=_fault_table(faults),
+        faults=pl.DataFrame(named, FAULTS, orient="row"),
     )
 
 
@@ -358,10 +340,6 @@ def item_table(dataset: ShardDataset) -> pl.DataFrame:
     labels = dataset.labels.to(torch.int32).numpy()
     columns = {level: labels[:, c] for c, level in enumerate(dataset.levels)}
     return pl.DataFrame({KEY: dataset.keys, "split": split, **columns})
-
-
-def _fault_table(faults: Sequence[Fault]) -> pl.DataFrame:
-    return pl.DataFrame([(fault.index, fault.where, fault.reason) for fault in faults], FAULTS, orient="row")
 
 
 def _write_npy(embeddings: Tensor, path: Path) -> None:

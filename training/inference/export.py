@@ -1,29 +1,25 @@
 """A trained model in files for others: an ONNX file that runs without hgld; the files of a run for the Hub."""
 
 import json
-import shutil
 import warnings
-from collections.abc import Callable
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-import polars as pl
 import torch
 from torch import Tensor, nn
 
-from hgld.errors import ConfigError, optional_dependency, storage_errors
+from hgld.errors import ConfigError, excerpt, optional_dependency, storage_errors
 from hgld.files import write_atomic
 from hgld.hub import Contents, model_card, repository
 from hgld.prediction.calibration import CALIBRATION
-from hgld.tables import read_csv
 
 from ..batches import square_view
 from ..checkpoint import STATE, find_checkpoint, read_state, selection_of, state_text
 from ..config import CONFIG, read_config
-from ..log import EVALUATIONS
+from ..log import EVALUATIONS, read_rows
 from ..models.embedding_model import EmbeddingModel
 from ..models.networks import write_new_folder
 from .classification import CLASSES
@@ -102,7 +98,7 @@ def export_model(path: Path, out: Path, which: Literal["best", "last"] = "best")
         with TemporaryDirectory(prefix="hgld-") as folder:
             file = Path(folder, "model.onnx")
             _write(embedder, size, file)
-            _compare(_run(file), embedder, size)
+            _compare(file, embedder, size)
             data = file.read_bytes()
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(out, data)
@@ -126,15 +122,7 @@ def _write(embedder: nn.Module, size: int, path: Path) -> None:
                 dynamic_shapes=({0: torch.export.Dim("batch")},),
             )
     except (RuntimeError, TypeError, AttributeError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ConfigError(f"this model cannot be written as ONNX ({reason}).") from error
-
-
-def _run(path: Path) -> Callable[[Tensor], Tensor]:
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
+        raise ConfigError(f"this model cannot be written as ONNX ({excerpt(error)}).") from error
 
 
 def _images(count: int, size: int) -> Tensor:
@@ -142,11 +130,16 @@ def _images(count: int, size: int) -> Tensor:
     return torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, generator=generator)
 
 
-def _compare(run: Callable[[Tensor], Tensor], embedder: nn.Module, size: int) -> None:
+def _compare(path: Path, embedder: nn.Module, size: int) -> None:
+    """Refuse a file whose embeddings of noise are not those of the model."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     for count in (1, 3):
         images = _images(count, size)
+        found = torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
         with torch.no_grad():
-            expected, found = embedder(images), run(images)
+            expected = embedder(images)
         apart = float((expected - found).abs().max()) if found.shape == expected.shape else float("inf")
         if not apart <= _TOLERANCE:
             raise ConfigError(
@@ -171,7 +164,9 @@ def run_contents(run: Path, address: str) -> Contents:
     checkpoint = find_checkpoint(run)
     folder = checkpoint.parent.parent
     state, config = read_state(checkpoint), read_config(folder / CONFIG)
-    measured, values = _measured(folder / EVALUATIONS, state["step"])
+    rows = [row for row in read_rows(folder / EVALUATIONS) if row["step"] == str(state["step"])]
+    last = {name: text for name, text in rows[-1].items() if text} if rows else {}  # other splits have other levels
+    values = {name: float(text) for name, text in last.items() if name not in ("step", "epoch", "split")}
     facts = {
         "recipe": config.recipe or "none",
         "backbone": config.model.backbone,
@@ -179,7 +174,7 @@ def run_contents(run: Path, address: str) -> Contents:
         "image size": config.images.size,
         "checkpoint": f"step {state['step']}, {selection_of(checkpoint)}",
     }
-    card = model_card(repository(address), facts, values, measured)
+    card = model_card(repository(address), facts, values, last.get("split", ""))
     return Contents("model", {"README.md": card.encode(), **_files(checkpoint)})
 
 
@@ -191,17 +186,13 @@ def write_run(run: Path, folder: Path) -> None:
         StorageError: the folder is not empty, or cannot be written.
     """
     checkpoint = find_checkpoint(run)
-    files: dict[str, Path | bytes] = dict(_files(checkpoint))
     further = [checkpoint.parent.parent / name for name in (CLASSES, CALIBRATION)]
-    files |= {path.name: path for path in further if path.is_file()}
+    files = _files(checkpoint) | {path.name: path for path in further if path.is_file()}
 
     def fill(made: Path) -> None:
         for name, content in files.items():
             (made / name).parent.mkdir(parents=True, exist_ok=True)
-            if isinstance(content, bytes):
-                (made / name).write_bytes(content)
-            else:
-                shutil.copyfile(content, made / name)
+            (made / name).write_bytes(content if isinstance(content, bytes) else content.read_bytes())
 
     write_new_folder(folder, fill)
 
@@ -216,15 +207,3 @@ def _files(checkpoint: Path) -> dict[str, Path | bytes]:
         f"{place}/{STATE}": state_text(kept).encode(),
         f"{place}/{weights}.safetensors": checkpoint / f"{weights}.safetensors",
     }
-
-
-def _measured(file: Path, step: int) -> tuple[str, dict[str, float]]:
-    """Return the last set that the checkpoint was evaluated on, and the metrics there; empty if it was not."""
-    if not file.is_file():
-        return "", {}
-    rows: list[dict[str, Any]] = read_csv(file, infer=True).filter(pl.col("step") == step).to_dicts()
-    if not rows:
-        return "", {}
-    row = rows[-1]
-    numbers = {name: value for name, value in row.items() if name not in ("step", "epoch", "split")}
-    return str(row["split"]), {name: value for name, value in numbers.items() if isinstance(value, float)}

@@ -12,12 +12,12 @@ from typing import cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from hgld.data.batch import Batch
 from hgld.data.dataset import ShardDataset
 from hgld.data.loader import Loader
 from hgld.errors import ConfigError, InputError
+from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.samplers import RepeatedAugmentation
 
 from ..batches import train_view
@@ -25,9 +25,8 @@ from ..config import ImagesConfig
 from ..models.embedding_model import EmbeddingModel, GeM, prepare_images
 from .embedding import Amp, autocast, evaluating
 
-_ROWS = 1024  # queries at a time
 _IMAGES, _VIEWS = 2000, 5  # as the paper
-EXPONENTS = tuple(range(1, 11))  # likewise
+EXPONENTS = tuple(range(1, 11))  # as the paper
 
 
 def best_gem_p(
@@ -67,8 +66,7 @@ def best_gem_p(
             with autocast(images.device, amp):
                 maps = model.backbone(images)
                 for p, pool in pools.items():
-                    rows = model.projection(model.norm(pool.to(maps.device)(maps))).float()
-                    embedded[p].append(normalize(rows, dim=1).cpu())
+                    embedded[p].append(model.projection(model.norm(pool.to(maps.device)(maps))).float().cpu())
             instances.append(views_of.cpu())
     if not instances:
         raise InputError("there are no images to choose p by.")
@@ -79,20 +77,15 @@ def best_gem_p(
 
 def _share_of_views_found(embeddings: Tensor, instances: Tensor) -> float:
     """Return the mean over queries of the share of the n other views that are among the n nearest items."""
-    number, counts = instances.unique(return_inverse=True, return_counts=True)[1:]
+    number, counts = np.unique(instances.numpy(), return_inverse=True, return_counts=True)[1:]
     num_others = counts[number] - 1
     most = int(num_others.max())
     if most == 0:
         raise InputError("no image has two views; give several views of each, for instance 5.")
-    found = torch.zeros(len(instances), dtype=torch.float64)
-    for start in range(0, len(instances), _ROWS):
-        rows = torch.arange(start, min(start + _ROWS, len(instances)))
-        scores = embeddings[rows] @ embeddings.T
-        scores[torch.arange(len(rows)), rows] = -torch.inf
-        nearest = number[scores.topk(most).indices] == number[rows, None]
-        counted = torch.arange(most) < num_others[rows, None]
-        found[rows] = (nearest & counted).sum(1).double() / num_others[rows].clamp(min=1)
-    return float(found[num_others > 0].mean())
+    items, _ = nearest_neighbors(embeddings, embeddings, most, self_index=np.arange(len(number)))
+    hits = (number[items] == number[:, None]) & (np.arange(most) < num_others[:, None])
+    queries = num_others > 0
+    return float((hits.sum(axis=1)[queries] / num_others[queries]).mean())
 
 
 def set_gem_p(model: EmbeddingModel, p: float) -> None:

@@ -5,7 +5,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,19 @@ from hgld.user_cache import MOST_BYTES, KeptFolder, digest_of
 from .embedder import Embedded, Embedder
 from .embedding import FAULTS, faults_file, labels_file, write_embeddings, write_together
 
-_VECTORS, _POSITIONS, _FAULTS = "vectors.npy", "positions.npy", "faults.json"
-# Fields of an embedder that do not change embeddings, or (the model) are known in another way.
-_NOT_SEEN = ("model", "processes", "batch_size", "workers", "checkpoint", "selection", "network", "spent", "classifier")
+_VECTORS, _FAULTS = "vectors.npy", "faults.json"
+# Fields of an embedder that do not change embeddings; the model is known by its weights.
+_WITHOUT_EFFECT = (
+    "model",
+    "processes",
+    "batch_size",
+    "workers",
+    "checkpoint",
+    "selection",
+    "network",
+    "spent",
+    "classifier",
+)
 _log = logging.getLogger(__name__)
 
 
@@ -49,14 +59,18 @@ def embed_once(embedder: Embedder, dataset: ShardDataset, progress: Progress | N
     if embedder.processes.count > 1 or not (facts["shards"] or facts["listing"]):
         return embedder.embed_readable(dataset, progress)
     kept = KeptFolder("galleries", facts | embedding_facts(embedder))
-    if (found := kept.read(_load)) is not None:
-        vectors, positions, faults = found
-        return Embedded(dataset if len(positions) == len(dataset) else dataset.select(positions), vectors, faults)
+
+    def load(folder: Path) -> Embedded:
+        faults = json.loads((folder / _FAULTS).read_text(encoding="utf-8"))
+        embedded = Embedded(dataset, torch.from_numpy(np.load(folder / _VECTORS)), tuple(Fault(*one) for one in faults))
+        return replace(embedded, dataset=dataset.select(embedded.positions(len(dataset)))) if faults else embedded
+
+    if (found := kept.read(load)) is not None:
+        return found
     embedded = embedder.embed_readable(dataset, progress)
 
     def fill(folder: Path) -> None:
         np.save(folder / _VECTORS, embedded.vectors.numpy())
-        np.save(folder / _POSITIONS, embedded.positions(len(dataset)))
         faults = [(fault.index, fault.where, fault.reason) for fault in embedded.faults]
         (folder / _FAULTS).write_text(json.dumps(faults), encoding="utf-8")
 
@@ -66,12 +80,6 @@ def embed_once(embedder: Embedder, dataset: ShardDataset, progress: Progress | N
         except OSError as error:
             _log.warning("embeddings are not kept for the next search: %s", error)
     return embedded
-
-
-def _load(folder: Path) -> tuple[torch.Tensor, np.ndarray, tuple[Fault, ...]]:
-    faults = json.loads((folder / _FAULTS).read_text(encoding="utf-8"))
-    vectors = torch.from_numpy(np.load(folder / _VECTORS))
-    return vectors, np.load(folder / _POSITIONS), tuple(Fault(*fault) for fault in faults)
 
 
 def dataset_facts(dataset: ShardDataset) -> dict[str, Any]:
@@ -95,31 +103,18 @@ def dataset_facts(dataset: ShardDataset) -> dict[str, Any]:
 
 def embedding_facts(embedder: Embedder) -> dict[str, Any]:
     """Return JSON-ready facts by which a model's embeddings are known: its weights, and how it sees images."""
-    options = {field.name: repr(getattr(embedder, field.name)) for field in fields(embedder)}
+    names = {field.name for field in fields(embedder)} - {*_WITHOUT_EFFECT}
+    options = {name: repr(getattr(embedder, name)) for name in sorted(names)}
     digest = hashlib.sha256(repr(embedder.model).encode())
     for name, tensor in embedder.model.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    seen = {name: value for name, value in options.items() if name not in _NOT_SEEN}
-    return {"weights": digest.hexdigest(), "options": seen}
+    return {"weights": digest.hexdigest(), "options": options}
 
 
 # -- embeddings of a large dataset in parts --
 
 _ROWS_AT_ONCE = 1 << 16
-
-
-@dataclass(frozen=True)
-class JoinedEmbeddings:
-    """A file of embeddings that was joined from parts.
-
-    Attributes:
-        shape: N and D.
-        unreadable: items that were left out.
-    """
-
-    shape: tuple[int, int]
-    unreadable: int
 
 
 def embed_in_parts(
@@ -129,7 +124,7 @@ def embed_in_parts(
     dataset: ShardDataset,
     progress: Progress | None = None,
     say: Callable[[str], object] = lambda text: None,
-) -> JoinedEmbeddings | None:
+) -> tuple[int, int, int] | None:
     """Embed a dataset in parts, which are kept in ``X.parts/`` until they are joined to ``X.npy``.
 
     The same call resumes after a stop: parts that are done are not made again.
@@ -143,7 +138,8 @@ def embed_in_parts(
         say: called with a line about each part, on the main process.
 
     Returns:
-        the joined file; None on other processes than the main one.
+        number and dimension of the embeddings, and number of items that could not be read; None on other processes
+        than the main one.
 
     Raises:
         ConfigError: more parts than items, or a file that is no ``.npy``.
@@ -153,8 +149,8 @@ def embed_in_parts(
     if not 1 <= count <= len(dataset) or out.suffix != ".npy":
         raise ConfigError(f"{count} parts of {out}; expected a .npy file, and 1 to {len(dataset)} parts.")
     folder, processes = out.with_suffix(".parts"), embedder.processes
-    keys = hashlib.sha256("\n".join(dataset.keys).encode()).hexdigest()
-    facts = json.dumps({"parts": count, "items": keys, **embedding_facts(embedder)}, sort_keys=True)
+    items = digest_of("\n".join(dataset.keys))
+    facts = json.dumps({"parts": count, "items": items, **embedding_facts(embedder)}, sort_keys=True)
     record, made_of = folder / "made-of.json", None
     if processes.is_main:
         folder.mkdir(parents=True, exist_ok=True)
@@ -179,17 +175,20 @@ def embed_in_parts(
             say(f"{file}: part {number + 1} of {count}{', as it was' if kept else ''}")
     if not processes.is_main:
         return None
-    faults = pl.concat([_faults(file, first) for file, first in zip(files, bounds, strict=False)])
+    faults = [pl.DataFrame(schema=FAULTS)]
+    for file, first in zip(map(faults_file, files), bounds, strict=False):
+        if file.exists():  # its items are numbered within the part
+            faults.append(read_csv(file, schema=FAULTS).with_columns(pl.col("item") + first))
     tables = [np.load(file, mmap_mode="r") for file in files]
     shape = (sum(map(len, tables)), tables[0].shape[1])
     write_together(
         out,
         rows=partial(_join_rows, tables, shape=shape),
         items=lambda aside: pl.concat([read_parquet(labels_file(file)) for file in files]).write_parquet(aside),
-        faults=faults,
+        faults=pl.concat(faults),
     )
     shutil.rmtree(folder)
-    return JoinedEmbeddings(shape, len(faults))
+    return *shape, sum(map(len, faults))
 
 
 def _join_rows(tables: Sequence[np.ndarray], out: Path, *, shape: tuple[int, int]) -> None:
@@ -200,10 +199,3 @@ def _join_rows(tables: Sequence[np.ndarray], out: Path, *, shape: tuple[int, int
         for rows in tables:
             starts = range(0, len(rows), _ROWS_AT_ONCE)
             joined.writelines(np.ascontiguousarray(rows[i : i + _ROWS_AT_ONCE], np.float32).data for i in starts)
-
-
-def _faults(file: Path, first: int) -> pl.DataFrame:
-    """Read the items of a part that could not be read, numbered as in the whole dataset."""
-    if not faults_file(file).exists():
-        return pl.DataFrame(schema=FAULTS)
-    return read_csv(faults_file(file), schema=FAULTS).with_columns(pl.col("item") + first)

@@ -1,8 +1,8 @@
 """One object for every model that embeds images: a run, a network of a library, an ONNX file, a module of one's own."""
 
 import io
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError
 from hgld.evaluation.evaluate import evaluate
 from hgld.evaluation.neighbors import nearest_neighbors
-from hgld.evaluation.options import DEFAULT_METRICS, EvaluationOptions, Progress
+from hgld.evaluation.options import EvaluationOptions, Progress
 from hgld.evaluation.protocols.benchmark import filled_splits, open_searched
 from hgld.evaluation.report import RetrievalReport
 from hgld.hub import fetched, is_address
@@ -29,7 +29,7 @@ from hgld.prediction.search import Matches
 from hgld.terminal import progress_bars
 
 from ..checkpoint import find_checkpoint
-from ..evaluation import RetrievalTask, SplitEmbedder, evaluate_by_protocol, evaluate_task
+from ..evaluation import PROTOCOL, RetrievalTask, SplitEmbedder, evaluate_task
 from ..models.embedding_model import EmbeddingModel
 from ..models.networks import Network, save_network, source_of
 from .embedder import Embedded, Embedder, make_embedder
@@ -168,13 +168,8 @@ class Model:
             if isinstance(data, ShardDataset):
                 embedded = embed_once(self.embedder, data, show)
                 return evaluate(embedded.vectors, embedded.dataset, levels=levels, options=asked)
-            place = str(data)
-            split = split or default_split(place)
-            splits = SplitEmbedder(self.embedder, show or asked.progress, levels)
-            if split is not None:
-                return evaluate_task(splits, RetrievalTask(place, split), options=asked)
-            metrics = None if asked.metrics is DEFAULT_METRICS else tuple(asked.metrics)
-            return evaluate_by_protocol(splits, place, "", metrics=metrics, options=asked)
+            task = RetrievalTask(str(data), split or default_split(str(data)) or PROTOCOL)
+            return evaluate_task(SplitEmbedder(self.embedder, show or asked.progress, levels), task, options=asked)
 
     def save(self, path: str | Path) -> Path:
         """Write the model to a folder that :func:`load_model` and ``--model`` read; returns the folder.
@@ -286,13 +281,8 @@ def _own_embedder(
     return Embedder(model, view, processes, batch_size, workers=workers, transform=transform)
 
 
-@contextmanager
-def _bars(progress: bool) -> Iterator[Progress | None]:
-    if not progress:
-        yield None
-        return
-    with progress_bars() as show:
-        yield show
+def _bars(progress: bool) -> AbstractContextManager[Progress | None]:
+    return progress_bars() if progress else nullcontext()
 
 
 # -- images as people have them ---------------------------------------------------------------------------------------
@@ -313,34 +303,29 @@ def images_of(images: Any) -> ShardDataset:
     items = list(images)
     if items and all(isinstance(item, str | Path) for item in items):
         return dataset_of_images([Path(item) for item in items])
-    return dataset_of_images([_png(item) for item in items])
+    return dataset_of_images([_encode_png(item) for item in items])
 
 
 def _is_image_file(path: str | Path) -> bool:
     return Path(path).suffix.lower()[1:] in IMAGE_SUFFIXES and not Path(path).is_dir()
 
 
-def _png(image: Any) -> bytes:
+def _encode_png(image: Any) -> bytes:
     """Return an image in memory as the bytes of a PNG, which decode to the same pixels."""
     if not isinstance(image, Image.Image):
-        image = Image.fromarray(_pixels(image))
+        array = image.cpu().numpy() if isinstance(image, Tensor) else image
+        if not isinstance(array, np.ndarray):
+            raise InputError(f"an image is {type(image).__name__}; expected a path, a PIL image or a uint8 array.")
+        if array.dtype != np.uint8:
+            raise InputError(
+                f"an image is an array of {array.dtype}; expected uint8 RGB values of 0..255. Values of 0..1 become "
+                "these by (255 * image).round().astype('uint8'); normalised images go through model.module."
+            )
+        if array.ndim == 3 and array.shape[0] == 3 and array.shape[2] != 3:
+            array = np.ascontiguousarray(array.transpose(1, 2, 0))
+        if array.ndim != 2 and array.shape[2:] != (3,):
+            raise InputError(f"an image is an array of shape {array.shape}; expected (H, W, 3), (3, H, W) or (H, W).")
+        image = Image.fromarray(array)
     file = io.BytesIO()
     ImageOps.exif_transpose(image).convert("RGB").save(file, "PNG", compress_level=1)
     return file.getvalue()
-
-
-def _pixels(image: Any) -> np.ndarray:
-    """Return an array or tensor as (H, W, 3) uint8."""
-    array = image.cpu().numpy() if isinstance(image, Tensor) else image
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"an image is {type(image).__name__}; expected a path, a PIL image or a uint8 array.")
-    if array.dtype != np.uint8:
-        raise InputError(
-            f"an image is an array of {array.dtype}; expected uint8 RGB values of 0..255. Values of 0..1 become these "
-            "by (255 * image).round().astype('uint8'); images that are normalised already go through model.module."
-        )
-    if array.ndim == 2:
-        return np.repeat(array[:, :, None], 3, axis=2)
-    if array.ndim == 3 and 3 in (array.shape[2], array.shape[0]):
-        return array if array.shape[2] == 3 else np.ascontiguousarray(array.transpose(1, 2, 0))
-    raise InputError(f"an image is an array of shape {array.shape}; expected (H, W, 3), (3, H, W) or (H, W).")

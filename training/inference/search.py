@@ -1,7 +1,7 @@
 """Search of a dataset by image files or texts: nearest images, predictions, and the calibration of predictions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -131,46 +131,24 @@ def calibration_of(
         if given is not None:
             raise
         return None, f"{error} No answers until then."
-    reason = _misfit(found, embedder, dataset)
-    if reason and given is not None:
-        raise InputError(f"{file}: {reason}. Calibrate again: hgld calibrate.")
-    return (None, f"{file}: {reason}; no answers. Calibrate again: hgld calibrate") if reason else (found, "")
-
-
-def _misfit(found: Calibration, embedder: Embedder, dataset: ShardDataset) -> str:
+    model, reason = found.facts.get("model"), ""
     if found.levels != dataset.levels:
-        return f"it is of the levels {', '.join(found.levels)}, the dataset's are {', '.join(dataset.levels)}"
-    made, here = found.facts.get("model"), embedding_facts(embedder)
-    if not isinstance(made, dict):
-        return "it does not say which model it is of"
-    other = [name for name, value in here.items() if made.get(name) != value]
-    return f"it was made with other {' and '.join(other)}" if other else ""
-
-
-@dataclass(frozen=True)
-class Asking:
-    """Options of the predictions of a search.
-
-    Attributes:
-        calibration: gives the confidences; None: no predictions.
-        min_confidence: least confidence of a prediction.
-        level: finest level to predict; None: the finest.
-        within: class names by level, which the queries are known to be of.
-    """
-
-    calibration: Calibration | None = None
-    min_confidence: float = MIN_CONFIDENCE
-    level: str | None = None
-    within: Mapping[str, str] | None = None
-
-
-NO_ANSWERS = Asking()
+        reason = f"it is of the levels {', '.join(found.levels)}, the dataset's are {', '.join(dataset.levels)}"
+    elif not isinstance(model, dict):
+        reason = "it does not say which model it is of"
+    elif other := [name for name, value in embedding_facts(embedder).items() if model.get(name) != value]:
+        reason = f"it was made with other {' and '.join(other)}"
+    if not reason:
+        return found, ""
+    if given is not None:
+        raise InputError(f"{file}: {reason}. Calibrate again: hgld calibrate.")
+    return None, f"{file}: {reason}; no answers. Calibrate again: hgld calibrate"
 
 
 # -- the search itself --
 
-_COMPARED = 8  # items of kept embeddings that are embedded again
-_ALIKE = 0.98  # mean cosine to these: half precision and other decoders stay above, another scale falls below
+_COMPARED = 8  # items whose embeddings are computed again
+_SAME_MODEL = 0.98  # least mean cosine: half precision and other decoders stay above, another scale falls below
 
 
 @dataclass(frozen=True)
@@ -215,26 +193,8 @@ class SearchResult:
     left_out: int
 
 
-@dataclass(frozen=True, eq=False)
-class Gallery:
-    """Embeddings of the items of a dataset that could be read.
-
-    Attributes:
-        vectors: (G, D) embeddings of the gallery.
-        positions: (G,) int64 of the items in the dataset, ascending.
-        left_out: number of items that could not be read.
-    """
-
-    vectors: Tensor | np.ndarray
-    positions: np.ndarray
-    left_out: int = 0
-
-    def within(self, kept: np.ndarray) -> "Gallery":
-        """Return the items that are kept: (N,) bool of the dataset's."""
-        if kept.all():
-            return self
-        rows = np.flatnonzero(kept[self.positions])
-        return replace(self, vectors=self.vectors[rows], positions=self.positions[rows])
+Gallery = tuple[Tensor | np.ndarray, np.ndarray]
+"""(G, D) embeddings of the items of a dataset that could be read, and their (G,) positions in it, ascending."""
 
 
 def search(
@@ -245,7 +205,10 @@ def search(
     k: int = 10,
     gallery: Gallery | None = None,
     index: KeptIndex | None = None,
-    asking: Asking = NO_ANSWERS,
+    calibration: Calibration | None = None,
+    min_confidence: float = MIN_CONFIDENCE,
+    level: str | None = None,
+    within: Mapping[str, str] | None = None,
     texts: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> SearchResult:
@@ -258,8 +221,11 @@ def search(
         k: matches a file; all readable items if there are fewer.
         gallery: embeddings of the dataset by the same model; None: they are computed.
         index: index of these embeddings; it is built if it is missing or stale. None: the search is exhaustive.
-        asking: options of answering queries, and the classes within which they search. A text is not answered, because
-            its scores are not those of images.
+        calibration: gives the confidences of predictions; None: no predictions. A text has none, because its scores are
+            not those of images.
+        min_confidence: least confidence of a prediction.
+        level: finest level to predict; None: the finest.
+        within: class names by level, which the queries are known to be of; only their images are searched.
         texts: queries by their meaning, of a model with a text tower.
         progress: called with a task, the number of units done and their total.
 
@@ -273,41 +239,45 @@ def search(
         ConfigError: k below 1, texts for a model without a text tower, or an index beside ``within``.
         StorageError: the index cannot be kept.
     """
-    if index is not None and asking.within:
+    if index is not None and within:
         raise ConfigError("an index searches in all items; leave it out (--index exact) to search within some classes.")
     labels, names = dataset.labels.numpy().astype(np.int64), dataset.hierarchy.names
-    kept, sure = known_within(labels, dataset.levels, asking.within or {}, names)
+    kept, sure = known_within(labels, dataset.levels, within or {}, names)
     sides = [embedder.embed_texts(texts)] if texts else []  # first, so that bad queries cost no embedding of a dataset
     query = torch.cat([embedder.embed_dataset(dataset_of_images(images)), *sides] if images else sides)
-    voting = 0 if asking.calibration is None else asking.calibration.neighbors
-    most = max(k, voting) if k > 0 else k
-    if index is None:
-        items = (gallery or _embed_gallery(embedder, dataset, progress)).within(kept)
-        found = nearest_neighbors(
-            query, items.vectors, min(most, len(items.positions)), device=embedder.processes.device, progress=progress
-        )
-        places, scores, left_out = items.positions[found[0]], found[1], items.left_out
-    else:
-        opened = index.load()
-        if any_process(opened is None, embedder.processes):  # they embed together or not at all
-            gallery, opened = gallery or _embed_gallery(embedder, dataset, progress), None
+    most = k if calibration is None or k < 1 else max(k, calibration.neighbors)
+    opened = None if index is None else index.load()
+    is_embedded = any_process(opened is None, embedder.processes)  # processes embed together or not at all
+    if is_embedded and gallery is None:
+        embedded = embed_once(embedder, dataset, progress)
+        gallery = embedded.vectors, embedded.positions(len(dataset))
+    if index is not None:
         if not embedder.processes.is_main:
             return SearchResult((), 0)
-        if opened is None:
+        if is_embedded or opened is None:
             assert gallery is not None
-            opened = index.make(gallery.vectors, gallery.positions)
-        places, scores = opened.nearest(query, min(most, len(opened.positions)))
-        left_out = len(dataset) - len(opened.positions)
+            opened = index.make(*gallery)
+        searched = len(opened.positions)
+        places, scores = opened.nearest(query, min(most, searched))
+    else:
+        assert gallery is not None
+        vectors, positions = gallery
+        searched, device = len(positions), embedder.processes.device
+        if not kept.all():
+            rows = np.flatnonzero(kept[positions])
+            vectors, positions = vectors[rows], positions[rows]
+        nearest, scores = nearest_neighbors(query, vectors, min(most, len(positions)), device=device, progress=progress)
+        places = positions[nearest]
     answers: list[Answer | None] = [None] * len(places)
-    if asking.calibration is not None and images:
+    if calibration is not None and images:
         answers[: len(images)] = answers_of(
             places[: len(images)],
             scores[: len(images)],
             labels,
             dataset.levels,
-            calibration=asking.calibration,
-            min_confidence=asking.min_confidence,
-            level=asking.level,
+            calibration=calibration,
+            min_confidence=min_confidence,
+            level=level,
             sure=sure,
             classes=names,
         )
@@ -316,12 +286,7 @@ def search(
     for number, (asked, matches, answer) in enumerate(zip((*images, *texts), ranked, answers, strict=True)):
         support = () if answer is None else tuple(dataset.keys[item] for item in answer.neighbors)
         result.append(QueryMatches(str(asked), tuple(matches), answer, support, number >= len(images)))
-    return SearchResult(tuple(result), left_out)
-
-
-def _embed_gallery(embedder: Embedder, dataset: ShardDataset, progress: Progress | None) -> Gallery:
-    embedded = embed_once(embedder, dataset, progress)
-    return Gallery(embedded.vectors, embedded.positions(len(dataset)), len(embedded.faults))
+    return SearchResult(tuple(result), len(dataset) - searched)
 
 
 def kept_embeddings(path: Path, dataset: ShardDataset, embedder: Embedder) -> Gallery:
@@ -344,26 +309,20 @@ def kept_embeddings(path: Path, dataset: ShardDataset, embedder: Embedder) -> Ga
     positions = (
         np.flatnonzero(keys.is_in(items[KEY].implode()).to_numpy()) if KEY in items.columns else np.empty(0, int)
     )
-    left_out = len(dataset) - len(positions)
-    named = left_out == 0 or faults_file(path).is_file()  # as hgld embed names the items that it left out
-    if not (len(positions) and named and keys.gather(positions).equals(items.get_column(KEY))):
+    is_whole = len(positions) == len(dataset) or faults_file(path).is_file()  # hgld embed names unreadable items there
+    if not (len(positions) and is_whole and keys.gather(positions).equals(items.get_column(KEY))):
         raise InputError(f"{labels_file(path)}: not the items of {dataset!r}. Embed that split anew with hgld embed.")
-    _check_model(path, embeddings, dataset.select(positions), embedder)
-    return Gallery(embeddings, positions, left_out)
-
-
-def _check_model(path: Path, vectors: Tensor | np.ndarray, dataset: ShardDataset, embedder: Embedder) -> None:
-    """Refuse embeddings of a dataset's items that are not this model's."""
-    rows = np.unique(np.linspace(0, len(dataset) - 1, _COMPARED).astype(int))
-    expected = embedder.embed_dataset(dataset.select(rows))
-    if vectors.shape[1] != expected.shape[1]:
-        found = f"{vectors.shape[1]} dimensions; expected {expected.shape[1]}"
+    rows = np.unique(np.linspace(0, len(positions) - 1, _COMPARED).astype(int))
+    expected = embedder.embed_dataset(dataset.select(positions[rows]))
+    if embeddings.shape[1] != expected.shape[1]:
+        found = f"{embeddings.shape[1]} dimensions; expected {expected.shape[1]}"
     else:
-        kept = vectors[rows] if isinstance(vectors, Tensor) else torch.from_numpy(vectors[rows].astype(np.float32))
-        alike = float(cosine_similarity(kept.float(), expected).mean())
-        if alike >= _ALIKE:
-            return
-        found = f"{len(rows)} of them have a mean cosine of {alike:.3f} to this model's; expected 1"
+        similarity = float(
+            cosine_similarity(torch.as_tensor(np.asarray(embeddings[rows], np.float32)), expected).mean()
+        )
+        if similarity >= _SAME_MODEL:
+            return embeddings, positions
+        found = f"{len(rows)} of them have a mean cosine of {similarity:.3f} to this model's; expected 1"
     raise InputError(
         f"{path}: embeddings of another model: {found}. Search with the checkpoint and options that they were made "
         "with, or embed that split anew with hgld embed."

@@ -1,18 +1,23 @@
-"""Backbones as embedding models take them: options, and errors that all libraries share."""
+"""What the adapters of all libraries share: the options of a backbone, its weights from a file, and errors."""
 
 import difflib
 import logging
 import pickle
-from collections.abc import Iterator, Sequence
+import struct
+import warnings
+import zipfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from textwrap import shorten
+from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from hgld.data.views import TestView
-from hgld.errors import ConfigError, MissingResourceError
+from hgld.errors import ConfigError, InputError, MissingResourceError, excerpt, quoted, some
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -75,9 +80,9 @@ def quiet_libraries() -> Iterator[None]:
 
 def no_weights(backbone: str, library: str, cache: str, error: BaseException) -> MissingResourceError:
     """Return the error for weights of a library that cannot be had."""
-    reason = shorten((str(error).strip() or type(error).__name__).splitlines()[0], 160, placeholder=" ...")
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     return MissingResourceError(
-        f"{backbone}: its weights cannot be had here ({reason}). Give their file (--weights FILE, in training "
+        f"{backbone}: its weights cannot be had here ({excerpt(reason)}). Give their file (--weights FILE, in training "
         f"--pretrained FILE; none: random weights), or put them into {cache}, where {library} looks: there it keeps "
         "what it downloads once it has a network."
     )
@@ -101,3 +106,193 @@ def require_size(images: Tensor, side: int) -> None:
             f"images of {width} x {height} pixels; this backbone was built for {side} x {side} and takes "
             "no other size. Take timm's ViTs for several scales, or another size from the start."
         )
+
+
+# -- weights from a local file, checked against the model that they are for --
+
+_MOST_BYTES = 64 << 30
+_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
+_WRAPPED = ("state_dict_ema", "model_ema", "state_dict", "model", "model_state_dict")  # trainers' keys for weights
+_PREFIXES = ("module.", "_orig_mod.", "backbone.", "net.")  # of DDP, torch.compile, and models around a backbone
+_NOT_OF_A_BACKBONE = ("fc", "head", "heads", "head_dist", "classifier", "last_linear", "projection", "pooling")
+_UNREADABLE = (  # raised by torch and safetensors on damaged files, as mutated files showed
+    *(RuntimeError, ValueError, LookupError, TypeError, AttributeError, AssertionError, EOFError, OverflowError),
+    *(MemoryError, struct.error, pickle.UnpicklingError, zipfile.BadZipFile, SafetensorError),
+)
+_log = logging.getLogger(__name__)
+
+
+def names_file(pretrained: str) -> bool:
+    """Tell whether ``pretrained`` is a path, there or not, and no word: ``default``, ``none`` or a tag."""
+    path = Path(pretrained).expanduser()
+    is_word = pretrained in ("default", "none")
+    return not is_word and (path.suffix in _SUFFIXES or len(path.parts) > 1 or path.is_file())
+
+
+def weights_file(pretrained: str) -> Path | None:
+    """Return ``pretrained`` as a path, or None if it is a word: ``default``, ``none`` or a tag.
+
+    Raises:
+        MissingResourceError: it is a path, and no file is there.
+    """
+    if not names_file(pretrained):
+        return None
+    path = Path(pretrained).expanduser()
+    if not path.is_file():
+        raise MissingResourceError(
+            f"weights {quoted(pretrained)}: there is no such file. Expected a file of weights "
+            f"({', '.join(_SUFFIXES)}), default, or none."
+        )
+    return path
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Read the tensors of a file of weights by name; no code in it is ever run.
+
+    From a training checkpoint (``{"model": {...}, "epoch": 3}``) the averaged weights are taken if it has them, else
+    the model's.
+
+    Raises:
+        InputError: a file of another kind, damaged, too large, or with other objects than tensors.
+    """
+    try:
+        size = path.stat().st_size
+        if size > _MOST_BYTES:
+            raise InputError(f"{path} has {size} bytes; expected weights of at most {_MOST_BYTES}.")
+        found: object = load_file(path) if path.suffix == ".safetensors" else _read_pickled(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
+    except _UNREADABLE as error:
+        if isinstance(error, InputError):
+            raise
+        reason = excerpt(str(error).strip() or type(error).__name__)
+        raise InputError(
+            f"{path}: cannot be read as weights ({reason}). Expected a .safetensors file, or a .pt file that holds "
+            "tensors alone; pickled code is never run."
+        ) from error
+    return _tensors(found, path)
+
+
+def load_all(module: nn.Module, tensors: Mapping[str, Tensor], problem: str) -> None:
+    """Copy tensors into a module that has the same names and shapes.
+
+    Raises:
+        InputError: names or shapes differ; the message begins with ``problem``.
+    """
+    try:
+        module.load_state_dict(dict(tensors))
+    except RuntimeError as error:
+        raise InputError(f"{problem}: {excerpt(error)}") from error
+
+
+def load_into(module: nn.Module, weights: Mapping[str, Tensor], source: str, unused: Collection[str] = ()) -> None:
+    """Copy weights into a module, all of them or none.
+
+    Prefixes that wrappers leave (``module.``, ``backbone.``) are removed if the module has no such name; classifiers
+    and projections that the module does not have are left out, which is logged. Weights of which no name is the
+    module's are loaded by their order if every shape agrees, which is logged too: another library's port of a network.
+
+    Args:
+        module: module without a classifier.
+        weights: tensors by name.
+        source: name of the weights in messages, such as the file.
+        unused: names of weights that the whole model has and the module does not use.
+
+    Raises:
+        InputError: a weight is missing, unexpected or of another shape.
+    """
+    expected = module.state_dict()
+    given: dict[str, Tensor] = {}
+    weights = _named_by_position(weights, expected, source)
+    for name, tensor in weights.items():
+        short = _own_name(name, expected)
+        if short in given:
+            raise InputError(f"{source}: holds two weights that could be {quoted(short)}. Keep one model in the file.")
+        given[short] = tensor
+    other = [name for name in given if name not in expected]
+    foreign = [n for n in other if n not in unused and n.partition(".")[0] not in _NOT_OF_A_BACKBONE]
+    # Batch norm counts its batches only since torch 0.4.1, and nothing reads the count.
+    missing = [name for name in expected if name not in given and not name.endswith("num_batches_tracked")]
+    shapes = [n for n in given if n in expected and given[n].shape != expected[n].shape]
+    for what, names in (("are missing", missing), ("are not of this model", foreign)):
+        if names:
+            listed = some(sorted(names))
+            raise InputError(
+                f"{source}: not the weights of this backbone: {len(names)} of {len(expected)} {what} ({listed}). Take "
+                "the backbone that the file was made with."
+            )
+    if shapes:
+        name = shapes[0]
+        raise InputError(
+            f"{source}: {name} has shape {tuple(given[name].shape)}; expected {tuple(expected[name].shape)} "
+            f"({len(shapes)} weights differ). Take the backbone that the file was made with."
+        )
+    if other:
+        _log.warning("%s: left out, because an embedding does not use them: %s", source, some(sorted(other)))
+    module.load_state_dict({name: given[name] for name in expected if name in given}, strict=False)
+
+
+def _named_by_position(
+    weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], source: str
+) -> Mapping[str, Tensor]:
+    """Return weights under the module's names if no name is the module's and all shapes agree, in their order.
+
+    At the end a linear classifier may follow, which is left out.
+    """
+    more = [tensor.ndim for tensor in weights.values()][len(expected) :]
+    shapes = [(t.shape, n.shape) for t, n in zip(weights.values(), expected.values(), strict=False)]
+    if (
+        any(_own_name(name, expected) in expected for name in weights)
+        or len(shapes) < len(expected)
+        or any(stored != wanted for stored, wanted in shapes)
+        or more not in ([], [2], [2, 1])
+    ):
+        return weights
+    _log.warning(
+        "%s: has other names; its %d tensors were loaded by their order, every shape agrees", source, len(shapes)
+    )
+    return dict(zip(expected, weights.values(), strict=False))
+
+
+def _read_pickled(path: Path) -> object:
+    if path.suffix not in _SUFFIXES:
+        raise InputError(f"{path}: suffix {quoted(path.suffix)}; expected weights as {', '.join(_SUFFIXES)}.")
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            packed = [info.filename for info in archive.infolist() if info.compress_type != zipfile.ZIP_STORED]
+        if packed:  # torch.save stores; a compressed member could be any number of times its size
+            raise InputError(
+                f"{path}: its member {quoted(packed[0])} is compressed, as torch.save writes none. Save it again."
+            )
+    # torch warns of a pickle protocol that torch.save does not write, and then reads or refuses the file.
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Detected pickle protocol")
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _tensors(found: object, path: Path) -> dict[str, Tensor]:
+    for key in _WRAPPED:
+        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
+            found = found[key]
+            break
+    if not isinstance(found, Mapping) or not found:
+        raise InputError(f"{path}: holds {type(found).__name__} without weights; expected tensors by name.")
+    weights: dict[str, Tensor] = {}
+    for name, value in found.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor):
+            raise InputError(
+                f"{path}: {quoted(name)} is {type(value).__name__}; expected tensors by name and nothing else."
+            )
+        weights[name] = value
+    return weights
+
+
+def _own_name(name: str, expected: Mapping[str, Tensor]) -> str:
+    """Return the name without wrappers' prefixes, or unchanged if the module has it."""
+    short = name
+    while short not in expected:
+        prefix = next((p for p in _PREFIXES if short.startswith(p)), None)
+        if prefix is None:
+            break
+        short = short.removeprefix(prefix)
+    return short

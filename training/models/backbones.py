@@ -15,9 +15,8 @@ from hgld.errors import ConfigError, optional_dependency
 from hgld.plugins import Plugins
 
 from ..config import ModelConfig
-from .backbone import Backbone, BackboneOptions
+from .backbone import Backbone, BackboneOptions, names_file
 from .embedding_model import EmbeddingModel, build_pooling, init_projection_pca
-from .weights import names_file
 
 
 @dataclass(frozen=True)

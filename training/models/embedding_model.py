@@ -216,13 +216,11 @@ def init_projection_pca(model: EmbeddingModel, features: Tensor) -> None:
         features: (N, F) as ``model.features`` returns them; the model's norm is applied here.
 
     Raises:
-        ConfigError: the model has no projection, the features are not F-dimensional, not finite, or too few.
+        ConfigError: the model has no projection, or the features are not finite or too few.
     """
     projection = model.projection
     if not isinstance(projection, nn.Linear):
         raise ConfigError("projection pca sets the weights of a projection; dim 0 has none. Take a dim above 0.")
-    if features.ndim != 2 or features.shape[1] != projection.in_features:
-        raise ConfigError(f"features of shape {tuple(features.shape)}; expected (N, {projection.in_features}).")
     if not bool(features.isfinite().all()):
         raise ConfigError("features for the PCA hold numbers that are not finite; look at the weights and the images.")
     components, mean = principal_components(model.norm(features), projection.out_features)

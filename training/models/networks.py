@@ -4,23 +4,21 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hgld.data.views import TestView
-from hgld.errors import ConfigError, InputError, SchemaError, StorageError, quoted, storage_errors
-from hgld.files import read_json, write_folder
+from hgld.errors import ConfigError, InputError, StorageError, quoted, storage_errors
+from hgld.files import write_folder
 
-from .backbone import Backbone, BackboneOptions
+from ..config import read_record
+from .backbone import Backbone, BackboneOptions, load_all, read_weights, weights_file
 from .backbones import BACKBONES, PLUGINS, build_backbone
 from .embedding_model import AveragePool, EmbeddingModel, build_pooling
-from .weights import load_all, read_weights, weights_file
 
 SAVED, WEIGHTS = "model.json", "model.safetensors"  # in the folder of a saved network
 SCHEMA_VERSION = 1
-_MOST_BYTES = 1 << 20
 _SEED = 0  # of weights that are drawn
 
 
@@ -114,10 +112,7 @@ def _saved(folder: Path) -> tuple[Network, TestView]:
         SchemaError: it is of another schema version.
     """
     file = folder / SAVED
-    found: Any = read_json(file, max_bytes=_MOST_BYTES)
-    version = found.get("schema_version") if isinstance(found, dict) else None
-    if version != SCHEMA_VERSION:
-        raise SchemaError(f"{file}: schema version is {quoted(version)}; this hgld reads version {SCHEMA_VERSION}.")
+    found = read_record(file, SCHEMA_VERSION)
     try:
         texts = [found[name] for name in ("name", "weights", "pooling")]
         if not all(isinstance(text, str) for text in texts):

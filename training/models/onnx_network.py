@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hgld.data.views import TestView
-from hgld.errors import ConfigError, InputError, MissingResourceError, quoted
+from hgld.errors import ConfigError, InputError, MissingResourceError, excerpt, quoted
 from hgld.files import read_json
 
 from .backbone import IMAGENET_MEAN, IMAGENET_STD, USUAL_VIEW, Backbone, BackboneOptions
@@ -43,7 +43,17 @@ class OnnxNetwork(nn.Module):
 
     def __init__(self, path: Path, *, token: bool | None) -> None:
         super().__init__()
-        self._data, self._path, self._token = _read(path), path, token
+        self._path, self._token = path, token
+        try:
+            if path.stat().st_size > _MOST_BYTES:
+                raise InputError(
+                    f"{path} has {path.stat().st_size} bytes; expected a network of at most {_MOST_BYTES}."
+                )
+            self._data = path.read_bytes()
+        except FileNotFoundError as error:
+            raise MissingResourceError(f"onnx:{path}: there is no such file.") from error
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
         self._sessions: dict[str, Any] = {}
         taken, made = self._session("cpu").get_inputs(), self._session("cpu").get_outputs()
         shape = taken[0].shape
@@ -57,7 +67,8 @@ class OnnxNetwork(nn.Module):
         if height != width:
             raise ConfigError(f"{path}: takes images of {width} x {height} pixels; expected squares.")
         self.side = height
-        self.register_buffer("digest", _digest(self._data))
+        digest = bytearray(hashlib.sha256(self._data).digest())
+        self.register_buffer("digest", torch.frombuffer(digest, dtype=torch.uint8))
 
     def _session(self, device: str) -> Any:
         if device not in self._sessions:
@@ -69,10 +80,9 @@ class OnnxNetwork(nn.Module):
             try:
                 self._sessions[device] = onnxruntime.InferenceSession(self._data, options, providers=providers)
             except Exception as error:  # onnxruntime's errors have no root but Exception
-                reason = " ".join(str(error).split())[:300]
                 raise InputError(
-                    f"{self._path}: cannot be read as an ONNX network ({reason}). Expected one file with its weights "
-                    "inside."
+                    f"{self._path}: cannot be read as an ONNX network ({excerpt(error)}). Expected one file with its "
+                    "weights inside."
                 ) from error
         return self._sessions[device]
 
@@ -89,7 +99,7 @@ class OnnxNetwork(nn.Module):
         try:
             (found,) = self._session(device).run([self._output], {self._input: padded})
         except Exception as error:  # onnxruntime's errors have no root but Exception
-            reason = " ".join(str(error).split())[:300]
+            reason = excerpt(error)
             raise ConfigError(f"{self._path}: does not take images of shape {images.shape} ({reason}).") from error
         return found[: len(images)]
 
@@ -120,47 +130,21 @@ def onnx_network(name: str, options: BackboneOptions) -> Backbone:
         raise ConfigError(f"onnx:{name} holds its own weights; leave {quoted(options.pretrained)} out.")
     path = Path(name).expanduser()
     module = OnnxNetwork(path, token=options.token)
-    exported = _exported_view(path)
-    view = exported or USUAL_VIEW
-    side = module.side or options.image_size or view.size
-    view = replace(view, size=side, resize=max(side, view.resize)) if exported else view.changed(side)
-    mean, std = IMAGENET_MEAN, IMAGENET_STD
-    if exported:
+    record, mean, std = path.with_name(path.name + ".json"), IMAGENET_MEAN, IMAGENET_STD
+    if record.is_file():
+        try:
+            own = read_json(record, max_bytes=_MOST_RECORD)["view"]
+            view = TestView(own["size"], own["resize"], own["resize_mode"])
+        except (KeyError, TypeError, ValueError, ConfigError) as error:
+            raise InputError(
+                f"{record}: not a record of hgld export ({quoted(error)}). Remove or rename it, and images are "
+                "prepared as for ImageNet."
+            ) from error
+        side = module.side or options.image_size or view.size
+        view = replace(view, size=side, resize=max(side, view.resize))
         mean, std = (0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)  # the file normalises by itself
+    else:
+        side = module.side or options.image_size or USUAL_VIEW.size
+        view = USUAL_VIEW.changed(side)
     found = module(torch.zeros(1, 3, side, side))
     return Backbone(module, found.shape[1], mean, std, token=found.ndim == 2, view=view)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        size = path.stat().st_size
-        if size > _MOST_BYTES:
-            raise InputError(f"{path} has {size} bytes; expected a network of at most {_MOST_BYTES}.")
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise MissingResourceError(f"onnx:{path}: there is no such file.") from error
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
-
-
-def _digest(data: bytes) -> Tensor:
-    return torch.from_numpy(np.frombuffer(hashlib.sha256(data).digest(), np.uint8).copy())
-
-
-def _exported_view(path: Path) -> TestView | None:
-    """Return the view in the record that ``hgld export`` wrote beside the file; None without a record.
-
-    Raises:
-        InputError: the record is damaged.
-    """
-    record = path.with_name(path.name + ".json")
-    if not record.is_file():
-        return None
-    try:
-        found = read_json(record, max_bytes=_MOST_RECORD)["view"]
-        return TestView(found["size"], found["resize"], found["resize_mode"])
-    except (KeyError, TypeError, ValueError, ConfigError) as error:
-        raise InputError(
-            f"{record}: not a record of hgld export ({quoted(error)}). Remove or rename it, and images are prepared as "
-            "for ImageNet."
-        ) from error

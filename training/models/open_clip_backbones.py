@@ -19,12 +19,14 @@ from .backbone import (
     FETCH_FAULTS,
     Backbone,
     BackboneOptions,
+    load_into,
     no_model,
     no_weights,
     quiet_libraries,
+    read_weights,
     require_size,
+    weights_file,
 )
-from .weights import load_into, read_weights, weights_file
 
 _CACHE = "Hugging Face's cache (HF_HOME)"
 _VISUAL = "visual."  # prefix of the image tower's weights in a whole CLIP model
@@ -71,9 +73,18 @@ def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
     mean, std = known.get("mean") or clip.visual.image_mean, known.get("std") or clip.visual.image_std
     own = clip.visual.image_size
     size = options.image_size or (own if isinstance(own, int) else own[0])
-    view = _view(size, {**clip.visual.preprocess_cfg, **known})
-    if not token:
-        _give_map(clip.visual, name)
+    prepared = {**clip.visual.preprocess_cfg, **known}
+    modes: dict[str, ResizeMode] = {"shortest": "crop", "squash": "squash"}
+    mode = modes.get(prepared.get("resize_mode") or "shortest")
+    interpolation = "bilinear" if prepared.get("interpolation") == "bilinear" else "bicubic"
+    view = None if mode is None else TestView(size, size, mode, interpolation=interpolation)
+    tower = clip.visual
+    if not token and isinstance(tower, ModifiedResNet):
+        setattr(tower, "attnpool", nn.Identity())  # noqa: B010  # it says AttentionPool2d
+    elif not token and isinstance(tower, VisionTransformer) and tower.attn_pool is None:
+        tower.output_tokens, tower.proj, tower.final_ln_after_pool = True, None, False
+    elif not token:
+        raise ConfigError(f"open_clip:{name} gives its own vector alone; take pooling token.")
     module = ImageTower(clip.visual, size)
     with torch.no_grad():
         features = module.eval()(torch.zeros(1, 3, size, size)).shape[1]
@@ -140,28 +151,6 @@ def _create(name: str, options: BackboneOptions, *, texts: bool = False) -> tupl
     return clip, name, known
 
 
-def _give_map(tower: Any, name: str) -> None:
-    """Make a tower return the map or the patch tokens before its pooling.
-
-    Raises:
-        ConfigError: a tower whose map is not available.
-    """
-    if isinstance(tower, ModifiedResNet):
-        setattr(tower, "attnpool", nn.Identity())  # noqa: B010  # it says AttentionPool2d
-    elif isinstance(tower, VisionTransformer) and tower.attn_pool is None:
-        tower.output_tokens, tower.proj, tower.final_ln_after_pool = True, None, False
-    else:
-        raise ConfigError(f"open_clip:{name} gives its own vector alone; take pooling token.")
-
-
-def _view(size: int, known: Mapping[str, Any]) -> TestView | None:
-    """Return open_clip's own preparation of images; None if it pads."""
-    resize_modes: dict[str, ResizeMode] = {"shortest": "crop", "squash": "squash"}
-    resize_mode = resize_modes.get(known.get("resize_mode") or "shortest")
-    interpolation = "bilinear" if known.get("interpolation") == "bilinear" else "bicubic"
-    return None if resize_mode is None else TestView(size, size, resize_mode, interpolation=interpolation)
-
-
 def _check(name: str, tag: str, wanted: str) -> Path | None:
     """Check name, tag and weights; return the path of the weights, or None for a tag or no weights."""
     models = open_clip.list_models()
@@ -184,12 +173,13 @@ def _load(clip: Any, path: Path, *, texts: bool) -> None:
     whole = {n.removeprefix("module."): tensor for n, tensor in found.items()}
     weights = {n: tensor for n, tensor in whole.items() if n.startswith(_VISUAL)}
     if texts:
-        if not weights or len(weights) == len(whole):
+        if len(weights) in (0, len(whole)):
             raise InputError(f"{path}: weights of an image tower alone; texts take those of the whole model.")
-        resize_pos_embed(whole, clip)
-        load_into(clip, whole, str(path))
-        return
-    if not weights:
+        weights = whole
+    elif not weights:
         weights = {_VISUAL + n: tensor for n, tensor in whole.items()}
     resize_pos_embed(weights, clip)
-    load_into(clip.visual, {n.removeprefix(_VISUAL): tensor for n, tensor in weights.items()}, str(path))
+    if texts:
+        load_into(clip, weights, str(path))
+    else:
+        load_into(clip.visual, {n.removeprefix(_VISUAL): tensor for n, tensor in weights.items()}, str(path))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -9,8 +10,7 @@ from torch.nn.functional import avg_pool2d, conv2d, relu
 
 from hgld.errors import ConfigError
 
-from .backbone import Backbone, BackboneOptions
-from .weights import load_into, read_weights, weights_file
+from .backbone import Backbone, BackboneOptions, load_into, read_weights, weights_file
 
 
 class SmallNet(nn.Module):
@@ -126,16 +126,6 @@ def _normed(channels_in: int, channels_out: int, *, kernel_size: int = 3, stride
     return nn.Sequential(convolution, nn.BatchNorm2d(channels_out))
 
 
-def small_backbone(options: BackboneOptions) -> Backbone:
-    """Build :class:`SmallNet` as a backbone; errors as :func:`_backbone`."""
-    return _backbone("small", SmallNet, options)
-
-
-def small_resnet_backbone(options: BackboneOptions) -> Backbone:
-    """Build :class:`SmallResNet` as a backbone; errors as :func:`_backbone`."""
-    return _backbone("small-resnet", SmallResNet, options)
-
-
 def _backbone(name: str, make: Callable[[], SmallNet | SmallResNet], options: BackboneOptions) -> Backbone:
     """Build a small net as a backbone, from scratch or with the weights of a file.
 
@@ -155,3 +145,7 @@ def _backbone(name: str, make: Callable[[], SmallNet | SmallResNet], options: Ba
     if options.load_weights and path is not None:
         load_into(net, read_weights(path), str(path))
     return Backbone(net, net.num_features)
+
+
+small_backbone = partial(_backbone, "small", SmallNet)
+small_resnet_backbone = partial(_backbone, "small-resnet", SmallResNet)

@@ -12,8 +12,17 @@ from torch import Tensor, nn
 from hgld.data.views import ResizeMode, TestView
 from hgld.errors import ConfigError
 
-from .backbone import FETCH_FAULTS, Backbone, BackboneOptions, no_model, no_weights, quiet_libraries
-from .weights import load_into, read_weights, weights_file
+from .backbone import (
+    FETCH_FAULTS,
+    Backbone,
+    BackboneOptions,
+    load_into,
+    no_model,
+    no_weights,
+    quiet_libraries,
+    read_weights,
+    weights_file,
+)
 
 
 class TimmNet(nn.Module):

@@ -1,7 +1,5 @@
 """Backbones of torchvision."""
 
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,17 +8,19 @@ from torch import Tensor, nn
 from torchvision.models.vision_transformer import interpolate_embeddings
 
 from hgld.data.views import TestView
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, HgldError
 
 from .backbone import (
     FETCH_FAULTS,
     Backbone,
     BackboneOptions,
+    load_into,
     no_model,
     no_weights,
+    read_weights,
     require_size,
+    weights_file,
 )
-from .weights import load_into, read_weights, weights_file
 
 _SIDE = 64  # pixels of the image with which the channels of the map are counted
 _FAMILIES = (  # models with a feature map or a class token
@@ -95,36 +95,35 @@ def torchvision_backbone(name: str, options: BackboneOptions) -> Backbone:
     entry = _entry(name, options.pretrained)
     known = entry.transforms()
     size = options.image_size or known.crop_size[0]
-    module = _module(name, options.token, size)
-    weights, source = _weights(name, entry, options)
-    if weights is not None:
+    if name.startswith("vit_"):
+        patch = int(name.rpartition("_")[2])
+        if size % patch:
+            raise ConfigError(f"torchvision:{name} cuts images into patches of {patch} px, which do not divide {size}.")
+        net: Any = torchvision.models.get_model(name, weights=None, image_size=size)
+        module = VisionTransformer(net, token=options.token is not False)
+    elif options.token:
+        raise ConfigError(f"torchvision:{name} has no token; take pooling avg, gem or max.")
+    else:
+        module = ConvolutionalNet(torchvision.models.get_model(name, weights=None))
+    if options.load_weights and options.pretrained != "none":
+        path = weights_file(options.pretrained)
+        try:
+            weights: Any = read_weights(path) if path else entry.get_state_dict(progress=False, check_hash=True)
+        except HgldError:
+            raise
+        except FETCH_FAULTS as error:
+            raise no_weights(f"torchvision:{name}", "torchvision", "torch's cache (TORCH_HOME)", error) from error
         if isinstance(module, VisionTransformer) and "encoder.pos_embedding" in weights:
-            weights = interpolate_embeddings(size, module.net.patch_size, dict(weights))  # pyright: ignore[reportArgumentType]  # says OrderedDict, takes any
-        load_into(module.net, weights, source)
+            weights = interpolate_embeddings(size, module.net.patch_size, weights)
+        load_into(module.net, weights, str(path or f"torchvision:{name}"))
     side = size if isinstance(module, VisionTransformer) else _SIDE
     with torch.no_grad():
         features = module.eval()(torch.zeros(1, 3, side, side)).shape[1]
-    view = TestView(known.crop_size[0], max(known.resize_size[0], known.crop_size[0]))
-    view = replace(view, interpolation="bicubic" if known.interpolation.value == "bicubic" else "bilinear")
+    crop, resize = known.crop_size[0], known.resize_size[0]
+    interpolation = "bicubic" if known.interpolation.value == "bicubic" else "bilinear"
+    view = TestView(crop, max(resize, crop), interpolation=interpolation)
     token = isinstance(module, VisionTransformer) and module.token
     return Backbone(module.train(), features, tuple(known.mean), tuple(known.std), token, view)
-
-
-def _module(name: str, token: bool | None, size: int) -> ConvolutionalNet | VisionTransformer:
-    if name.startswith("vit_"):
-        _require_patches(name, size)
-        net: Any = torchvision.models.get_model(name, weights=None, image_size=size)
-        return VisionTransformer(net, token=token is not False)
-    if token:
-        raise ConfigError(f"torchvision:{name} has no token; take pooling avg, gem or max.")
-    return ConvolutionalNet(torchvision.models.get_model(name, weights=None))
-
-
-def _require_patches(name: str, size: int) -> None:
-    patch = int(name.rpartition("_")[2])
-    if size % patch:
-        near = max(patch, round(size / patch) * patch)
-        raise ConfigError(f"torchvision:{name} cuts images into patches of {patch} px; size is {size}, take {near}.")
 
 
 def _entry(name: str, pretrained: str) -> Any:
@@ -142,16 +141,3 @@ def _entry(name: str, pretrained: str) -> Any:
         tags = ", ".join(entry.name for entry in entries)
         raise ConfigError(f"torchvision:{name} has no weights {tag!r}; it has {tags}, and takes default.")
     return entries[tag]
-
-
-def _weights(name: str, entry: Any, options: BackboneOptions) -> tuple[Mapping[str, Tensor] | None, str]:
-    """Return the weights that are asked for, and the name that messages give them."""
-    if not options.load_weights or options.pretrained == "none":
-        return None, ""
-    if (path := weights_file(options.pretrained)) is not None:
-        return read_weights(path), str(path)
-    try:
-        weights = entry.get_state_dict(progress=False, check_hash=True, weights_only=True)
-    except FETCH_FAULTS as error:
-        raise no_weights(f"torchvision:{name}", "torchvision", "torch's cache (TORCH_HOME)", error) from error
-    return weights, f"torchvision:{name}"

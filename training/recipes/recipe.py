@@ -1,7 +1,7 @@
 """Recipes: named configs with their setting, and the published figures that they should reach."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -195,14 +195,13 @@ class Recipe:
             "Published:": self.published.lines if isinstance(self.published, Published) else (self.published,),
             "Deviates:": self.all_deviations,
         }
-        return "\n".join(line for label, lines in facts.items() for line in _labelled(label, lines))
+        told = []
+        for label, lines in facts.items():
+            broken = [part for line in lines for part in textwrap.wrap(line, _WIDTH, subsequent_indent="  ")]
+            told += [f"{'' if i else label:<10} {part}" for i, part in enumerate(broken)]
+        return "\n".join(told)
 
     @property
     def text(self) -> str:
         """The recipe's line, then its facts."""
         return f"{self.line}\n\n{self.facts}"
-
-
-def _labelled(label: str, lines: Sequence[str]) -> list[str]:
-    broken = [part for line in lines for part in textwrap.wrap(line, _WIDTH, subsequent_indent="  ")]
-    return [f"{'' if i else label:<10} {part}" for i, part in enumerate(broken)]

@@ -42,28 +42,20 @@ def _read(name: str) -> Any:
     return yaml.load((_HERE / name).read_text(encoding="utf-8"), loader)  # noqa: S506  # both are safe
 
 
-def _fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-
-
 def _settings() -> dict[str, Setting]:
     """Return the settings by name, each with the options that it inherits from another setting."""
     whole: dict[str, dict[str, Any]] = {}
     for name, given in _read("settings.yaml").items():
         base = whole[given["from"]] if "from" in given else {}
         merged = {"hours": NOT_CONFIRMED, "suffix": None, "deviates": ()} | base | given
-        merged["fields"] = {**base.get("fields", {}), **_fields(given.get("fields", {}))}
+        merged["fields"] = {**base.get("fields", {}), **given.get("fields", {})}
         merged["deviates"] = (*merged["deviates"], *([given["also"]] if "also" in given else []))
         whole[name] = {key: value for key, value in merged.items() if key not in ("from", "also")}
     return {
-        name: Setting(**{k: v for k, v in given.items() if k != "fields"}, config=_config(given["fields"]))
+        name: Setting(config=with_fields(TrainConfig(), given.pop("fields")), **given)
         for name, given in whole.items()
         if not name.startswith("_")
     }
-
-
-def _config(fields: Mapping[str, Any]) -> TrainConfig:
-    return with_fields(TrainConfig(), fields)
 
 
 def _rows(entries: Sequence[Any]) -> Iterator[Row]:
@@ -102,7 +94,7 @@ def published_of(name: str, dataset: str, tables: Mapping[str, Mapping[str, Any]
 def _recipes(row: Mapping[str, Any], losses: Mapping[str, Any], settings: Mapping[str, Setting]) -> Iterator[Recipe]:
     """Yield the recipes of a loss in some settings."""
     loss, own = row["loss"], losses[row["loss"]]
-    fields = _fields({**own["fields"], **row.get("fields", {})})
+    fields = {**own["fields"], **row.get("fields", {})}
     for setting in (settings[name] for name in row["settings"]):
         suffix = setting.dataset if setting.suffix is None else setting.suffix
         name = f"{loss}-{suffix}" if suffix else loss
