@@ -38,7 +38,7 @@ class TrainingData:
     """The training set of a run, read by random access with its index, or with ``stream`` shard after shard.
 
     The batch of a step is the same for any number of processes: they take equal parts of it, in their order. If
-    ``steps_per_epoch`` ends an epoch before or after the sampler's round, the next epoch continues from there.
+    ``steps_per_epoch`` ends an epoch before or after the sampler's round, the next epoch continues at that step.
 
     Args:
         config: the run's options.
@@ -90,10 +90,10 @@ class TrainingData:
 
     @cached_property
     def facts(self) -> dict[str, object]:
-        """Facts by which this dataset is known again: a run resumes only on data with the same ones.
+        """Facts that identify the dataset: a run resumes only on data with the same facts.
 
-        The checksum covers all shards in their order, which the batches follow from, and the labels in training, which
-        the index holds too.
+        The checksum covers the shards in their order, which determines the batches, and the labels of the training
+        split.
         """
         shards = [(shard.split, shard.sha256) for shard in self.dataset.manifest.shards]
         checksum = hashlib.sha256(json.dumps(shards).encode())
@@ -188,11 +188,11 @@ def merged_labels(labels: Tensor, count: int, seed: int) -> Tensor:
 
     Args:
         labels: (N, L) class ids, finest level first, -1 if unknown.
-        count: classes that become one; the last is of fewer where their number is no multiple.
+        count: number of classes that become one class; the last one may be made of fewer.
         seed: seed of the draw.
 
     Returns:
-        (N, L) labels; at a coarser level the class of all that are merged, -1 if they do not agree on one.
+        (N, L) labels; at a coarser level -1 if the merged classes have different parents.
     """
     table = labels.numpy().copy()
     known = table[:, 0] >= 0
@@ -259,7 +259,7 @@ def _sampler(config: TrainConfig, dataset: ShardDataset, processes: Processes) -
     finest = dataset.labels[:, 0]
     classes = len(finest[finest >= 0].unique())
     if batch.sampler == "pk" and classes < p:
-        fitting = classes // processes.count * processes.count * k  # every process has as many classes
+        fitting = classes // processes.count * processes.count * k  # every process gets equally many classes
         fewer = f"--batch-size {fitting} or less, or more images per class" if fitting else "fewer processes"
         raise ConfigError(
             f"--batch-size {size} of --images-per-class {k} needs {p} classes, and split {config.run.train_split!r} of "

@@ -95,7 +95,7 @@ READERS: dict[str, Reader] = {
 }
 """The reader of every field that some runs do not read; there, a value of it would be without effect."""
 
-_EVERY_IMAGE_ALIKE = ("shuffled", "repeated-augmentation")  # samplers that draw every image equally often
+_UNIFORM_SAMPLERS = ("shuffled", "repeated-augmentation")  # samplers that draw every image equally often
 
 
 def check_config(config: TrainConfig) -> None:
@@ -110,7 +110,7 @@ def check_config(config: TrainConfig) -> None:
 def config_problems(config: TrainConfig) -> list[str]:
     """Return errors of the options by themselves, one or two sentences each, with the names of the flags.
 
-    What concerns an option that is still to be derived is not known yet.
+    Errors that name an option that is still to be derived are left out, because its value is not known yet.
     """
     later = tuple(re.compile(rf"{flag_of(name)}(?![a-z-])") for name in config.to_derive)
     found = itertools.chain.from_iterable(find(config) for find in _PROBLEMS)
@@ -156,11 +156,11 @@ def _loss_problems(config: TrainConfig) -> Iterator[str]:
         yield f"--loss {loss.loss} learns the tree of the classes, which --merge-classes tears; take another loss."
     if loss.simix and loss.class_weights:
         yield "--simix mixes classes' items after they were weighted; take --simix or --class-weights."
-    if loss.class_weights and config.batch.sampler not in _EVERY_IMAGE_ALIKE:
+    if loss.class_weights and config.batch.sampler not in _UNIFORM_SAMPLERS:
         yield (
-            "--class-weights makes classes count alike where every image comes as often; --sampler "
+            "--class-weights makes all classes equal only if every image is drawn equally often; --sampler "
             f"{config.batch.sampler} draws by class already, and small classes would outweigh the others. Take "
-            f"--sampler {_EVERY_IMAGE_ALIKE[0]}."
+            f"--sampler {_UNIFORM_SAMPLERS[0]}."
         )
     if loss.loss == "BlackboxAP" and config.optimizer.amp == "fp16":
         yield (

@@ -21,8 +21,8 @@ from .config import LossConfig
 class Criterion(nn.Module):
     """The loss of a run: ``(embeddings, labels, instances) -> (scalar, its parts)``.
 
-    Proxies stand only for classes that occur in training, so labels are renumbered first. What is random in a loss
-    draws from torch's global generator.
+    Only classes that occur in training have proxies, so labels are renumbered first. A loss draws random numbers from
+    torch's global generator.
 
     Args:
         loss: module that computes the loss.
@@ -36,7 +36,7 @@ class Criterion(nn.Module):
         super().__init__()
         self.loss = loss
         for level, numbers in enumerate(renumbered):
-            self.register_buffer(f"numbers_{level}", numbers, persistent=False)  # a function of the dataset
+            self.register_buffer(f"numbers_{level}", numbers, persistent=False)  # the dataset determines them
 
     def forward(self, embeddings: Tensor, labels: Tensor, instances: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the loss of a whole batch.
@@ -78,7 +78,7 @@ class Criterion(nn.Module):
             labels: (b, L) labels of the queries.
             everyone: (B, D) embeddings of all processes' items.
             known: (B, L) their labels.
-            self_index: (b,) places of the queries among all.
+            self_index: (b,) indices of the queries among all items.
         """
         own, gallery = self._renumbered(labels), self._renumbered(known)
         return query_sums(self.loss, embeddings, own, everyone, gallery, self_index)

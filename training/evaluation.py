@@ -46,7 +46,7 @@ _T = TypeVar("_T")
 EMBEDDINGS = "embeddings"
 REPORTS = "reports"
 VAL = "val"
-PROTOCOL = "protocol"  # stands in place of a split for the dataset's own protocol
+PROTOCOL = "protocol"  # names the dataset's own protocol where a split is expected
 _LONGEST_NAME = 48  # letters of at most 4 bytes; a file name has at most 255 bytes
 _MOST_NAMED = 20  # unreadable items in a report; the file beside the embeddings names them all
 
@@ -106,9 +106,9 @@ def parse_task(entry: str, place: str) -> RetrievalTask:
 def check_evaluation(config: TrainConfig, place: str) -> tuple[TrainConfig, tuple[str, ...]]:
     """Refuse impossible evaluations before the first epoch.
 
-    Checkpoints are chosen on the first entry of ``evaluate_on`` that is for choosing
-    (:func:`hgld.training.config.is_validation`). Where none is, and the dataset has a split ``val``, that is
-    evaluated too. On a test split they are chosen only if ``select_on_test`` says so: then on the first entry.
+    Checkpoints are chosen on the first entry of ``evaluate_on`` that has only validation splits
+    (:func:`hgld.training.config.is_validation`). If there is none and the dataset has a split ``val``, ``val`` is
+    evaluated too. With ``select_on_test`` they are chosen on the first entry, a test split.
 
     Args:
         config: options of the run.

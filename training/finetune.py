@@ -19,7 +19,7 @@ SHARED = {
     "weight_decay": 1e-4,
     "schedule": "cosine",
     "evaluate_start": True,
-    "monitor_tolerance": 0.005,  # validation on some ten to twenty classes does not tell half a point of H-AP
+    "monitor_tolerance": 0.005,  # ten to twenty validation classes do not resolve half a point of H-AP
 }
 
 
@@ -31,11 +31,11 @@ class Start:
         lr: learning rate of the backbone.
         lr_head: learning rate of pooling and projection.
         lr_proxies: learning rate of the loss's own parameters.
-        passes: passes over the training images, in all.
+        passes: number of passes over the training images.
         least_steps: fewest steps of a run, however small the dataset is.
         most_steps: most steps of a run, however large the dataset is.
         evaluations: number of evaluations of a run, without that of the start.
-        blend: share of the way from start to end at which weights are tried too.
+        blend: interpolation between the initial (0) and the last (1) weights that is tried too; 0: none.
     """
 
     lr: float
@@ -63,7 +63,7 @@ SIZE_SHARE = 4 / 7  # training size over a convolutional network's own: 128 of 2
 TEST_FACTOR = 1.25  # test size over training size, if val cannot tell which is best
 MOST_TRIED = 5_000  # images of val on which test sizes are compared
 SCRATCH_SIZE = 48  # pixels
-FASTER = 1.2  # bf16 is taken where a step is so many times as fast
+FASTER = 1.2  # bf16 is chosen if it makes a step faster by this factor
 
 DERIVED = (
     *("backbone", "pretrained", "pooling", "freeze_batch_norm", "projection"),

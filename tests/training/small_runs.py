@@ -30,7 +30,7 @@ QUICK: dict[str, Any] = {
     "num_streams": 2,
     "lr": 1e-3,
     "lr_head": 1e-3,
-    "warmup_steps": 0,  # that of small recipes is longer
+    "warmup_steps": 0,  # small recipes have a longer one
     "epochs": 2,
     "log_every": 2,
     "metrics": ("R@1", "AP", "H-AP"),
@@ -44,13 +44,13 @@ def options(**fields: Any) -> TrainConfig:
 
 
 def write_small(folder: Path, held_out: Sequence[int] = range(12, 18), order: int = 0, val: Sequence[int] = ()) -> Path:
-    """18 classes of 4 images, 4 classes a coarse one: those to train on in groups of 2, in 4 shards, 6 for testing.
+    """Write 18 classes of 4 images, 4 classes per coarse class; training images come in groups of 2, in 4 shards.
 
     Args:
-        folder: to write to.
+        folder: folder to write.
         held_out: the classes for testing.
         order: seed of the order of the groups.
-        val: classes of ``held_out`` that are the split ``val``.
+        val: classes of ``held_out`` that form the split ``val``.
     """
     rng = np.random.default_rng(0)
     trained = [c for c in range(18) if c not in held_out]
@@ -62,18 +62,18 @@ def write_small(folder: Path, held_out: Sequence[int] = range(12, 18), order: in
 
 
 def weights(run: Path) -> dict[str, Tensor]:
-    """All tensors of the last checkpoint, by file and name."""
+    """Return all tensors of the last checkpoint, by file and name."""
     tensors = read_checkpoint(find_checkpoint(run, "last")).tensors
     return {f"{file}/{name}": tensor for file, named in tensors.items() for name, tensor in named.items()}
 
 
 def same(some: dict[str, Tensor], others: dict[str, Tensor]) -> bool:
-    """Whether two runs ended bit for bit alike."""
+    """Tell whether two runs ended with the same bits."""
     return some.keys() == others.keys() and all(torch.equal(some[name], others[name]) for name in some)
 
 
 class Notes(ProgressReporter):
-    """Keeps the notes that people are shown."""
+    """Reporter that keeps the notes of a run."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []

@@ -1,4 +1,4 @@
-"""``hgld calibrate`` and the answers of ``hgld search``: files, bounds, classes within, texts, and refusals."""
+"""``hgld calibrate`` and the predictions of ``hgld search``: files, confidence, known classes, texts, and errors."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Checkpoints are whole or not there; what is damaged or foreign is named."""
+"""Checkpoints are complete or absent; errors name damaged and foreign files."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""Chunks and batch norm: what would train by other gradients than those of the batch is refused before any step."""
+"""Micro-batches with trainable batch norm are rejected before the first step."""
 
 import pytest
 import torch

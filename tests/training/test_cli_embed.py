@@ -49,7 +49,7 @@ def test_embed_in_parts_resumes_and_equals_single_pass(places, tmp_path, hgld, m
     assert "made by another model" in told
     code, printed, _ = hgld("embed", *asked)
     assert code == 0
-    assert [f"part {n} of 3, as it was" in printed for n in (1, 2, 3)] == [True, False, False]
+    assert [f"part {n} of 3, kept from before" in printed for n in (1, 2, 3)] == [True, False, False]
     np.testing.assert_allclose(np.load(out), np.load(whole), atol=1e-6)
     tables = [pl.read_parquet(file.with_suffix(".labels.parquet")) for file in (out, whole)]
     assert tables[0].equals(tables[1])

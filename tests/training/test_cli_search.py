@@ -1,4 +1,4 @@
-"""``hgld search --index``: the answers of an exhaustive search, an index that is kept and made anew."""
+"""``hgld search --index`` finds what an exhaustive search finds, keeps its index and rebuilds a stale one."""
 
 import json
 import sys

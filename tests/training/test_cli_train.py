@@ -1,4 +1,4 @@
-"""``hgld train``: recipes listed and shown, every field a flag, runs, reruns, sweeps, what is refused."""
+"""``hgld train``: recipes listed and shown, every field a flag, runs, reruns, sweeps, errors."""
 
 import json
 import re
@@ -162,7 +162,7 @@ def test_a_sweep_tabulates_its_runs_and_resumes(hgld, data, tmp_path):
 
 
 def test_size_without_resize_scales_the_resize_of_the_recipe(hgld):
-    """Else evaluation would see another share of the image than the recipe shows."""
+    """Evaluation then sees the same share of the image as in the recipe."""
     for name, given, expected in (
         ("happier-sop", ("--size", 112), (112, 128)),
         ("happier-cub", ("--size", 128), (128, 144)),
@@ -186,7 +186,7 @@ def test_stopped_run_exits_with_130(hgld, data, tmp_path, monkeypatch):
     monkeypatch.setattr("hgld.training.loop.train", stopped)
     code, out, _ = hgld("train", RECIPE, "--data", data, "--out", tmp_path / "run", *FLAGS)
     assert code == 130
-    assert "the same command goes on" in out
+    assert "the same command resumes it" in out
     code, out, _ = hgld("train", RECIPE, "--data", data, "--out", tmp_path / "s", *FLAGS, "--sweep", "tau=0.01,0.1")
     assert code == 130
     assert "| 0.01 | 0 of 1 |" in out

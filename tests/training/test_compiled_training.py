@@ -1,4 +1,4 @@
-"""torch.compile in training: the same weights but for rounding, under the same names, and back to a run without."""
+"""``torch.compile`` in training gives the same weights up to rounding, under the same names."""
 
 from dataclasses import replace
 

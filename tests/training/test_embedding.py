@@ -1,4 +1,4 @@
-"""Embeddings of a dataset: those of its images one by one, in its order, whatever the batches, threads and shares."""
+"""Embeddings of a dataset equal those of its images one by one, whatever the batches, threads and processes."""
 
 import math
 import subprocess

@@ -1,4 +1,4 @@
-"""Two processes embed and evaluate as one does; what one of them cannot read, both leave out."""
+"""Two processes embed and evaluate as one does; both leave out an image that one of them cannot read."""
 
 import json
 

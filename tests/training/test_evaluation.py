@@ -93,7 +93,7 @@ def test_split_is_evaluated_against_a_gallery_and_in_another_dataset(model, plac
 
 
 def test_every_saved_report_names_its_embeddings(model, place, tmp_path):
-    """For the report page, also where datasets are called alike."""
+    """The report page needs them, also if datasets have the same name."""
     run, folders = tmp_path / "run", [tmp_path / "a" / "small", tmp_path / "b" / "small"]
     for size, folder in enumerate(folders, start=3):
         write_dataset(folder, items_of_classes([size, size], ["test", "gallery"]))
@@ -183,7 +183,7 @@ def test_reports_joined_from_processes_equal_the_whole_report(model, place, coun
 
 
 def damaged(folder, splits, *broken):
-    """The items of ``place`` once more, some of them no images."""
+    """Write the items of ``place`` again, with some broken images."""
     items = items_of_classes([4, 4, 4, 4, 3, 5], splits, per_coarse=3)
     for i in broken:
         items[i] = Item(items[i].labels, items[i].split, b"\xff\xd8 no image")

@@ -39,7 +39,7 @@ def expected_embeddings(run, images):
 
 
 def export_somewhere(run, out, monkeypatch):
-    """Write the record alone: the ONNX exporter takes seconds."""
+    """Write the record without the network, because the ONNX exporter takes seconds."""
     monkeypatch.setattr(export, "_write", lambda embedder, size, path: path.write_bytes(b"onnx"))
     monkeypatch.setattr(export, "_compare", lambda path, embedder, size: None)
     return export_model(run, out)

@@ -1,4 +1,4 @@
-"""A value that nothing reads is refused, and is not where something does; so is what could never come into play."""
+"""Options without effect in a run are rejected, and accepted in runs that read them."""
 
 import pytest
 

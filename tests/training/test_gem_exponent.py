@@ -29,7 +29,7 @@ def maps_as_they_are(pooling: nn.Module) -> EmbeddingModel:
 
 
 def views(telling: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Maps whose largest values, or whose means, say which image they show; all else is noise."""
+    """Return maps whose largest values, or whose means, identify their image; all else is noise."""
     generator = torch.Generator().manual_seed(0)
     instances = torch.arange(IMAGES).repeat_interleave(VIEWS)
     sign = torch.rand(IMAGES, CHANNELS, generator=generator)[instances] + 0.2

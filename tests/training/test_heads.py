@@ -1,4 +1,4 @@
-"""A network off the shelf with its own classifier: its scores at the mean, and a run that begins with it."""
+"""The classifier of a pretrained network: its scores with mean pooling, and a run that starts with it."""
 
 import re
 
@@ -96,7 +96,7 @@ def test_library_head_rejects_classifier_not_reading_the_mean(tmp_path, weights)
 
 
 def test_run_starts_with_the_pretrained_classifier(tmp_path, monkeypatch):
-    """Three synsets in place of a thousand: the network is given as many classes."""
+    """The network gets three classes, for three synsets in place of a thousand."""
     whole = network("resnet18", classes=3)
     make = torchvision.models.get_model
     monkeypatch.setattr(torchvision.models, "get_model", lambda name, **given: make(name, **given | {"num_classes": 3}))
@@ -122,7 +122,7 @@ def test_run_starts_with_the_pretrained_classifier(tmp_path, monkeypatch):
 
 
 def test_pretrained_network_is_classified_without_a_run(tmp_path, monkeypatch):
-    """By its own scores; p learned alone begins at the mean that it was trained with."""
+    """The values are those of the scores of the whole network."""
     whole = network("resnet18", classes=3)
     make = torchvision.models.get_model
     monkeypatch.setattr(torchvision.models, "get_model", lambda name, **given: make(name, **given | {"num_classes": 3}))

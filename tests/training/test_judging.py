@@ -1,4 +1,4 @@
-"""What a run is judged by: refused before the first step where it cannot be, changed when it goes on, written once."""
+"""Evaluations of a run: impossible ones are rejected early, they may change on resuming, and are written once."""
 
 import json
 from types import SimpleNamespace
@@ -51,7 +51,7 @@ def test_impossible_evaluations_are_rejected_before_training(fields, stated, dat
 
 
 def test_resumed_run_may_change_its_evaluations(data, tmp_path):
-    """What is evaluated may change; by another measure the newest checkpoint is judged again and the best forgotten."""
+    """By another metric the newest checkpoint is evaluated again, and the earlier best one is forgotten."""
     first = train(options(epochs=1, select_on_test=True), data, tmp_path)
     assert first.best["metric"] == "H-AP"
     fields = {"epochs": 1, "select_on_test": True}
@@ -83,7 +83,7 @@ def test_evaluation_rows_are_not_duplicated_after_a_kill(data, tmp_path, monkeyp
 
     def save(run):
         kept.append(run.step)
-        if len(kept) == 2:  # behind the evaluation of the first epoch
+        if len(kept) == 2:  # after the evaluation of the first epoch
             raise KeyboardInterrupt
         keep(run)
 

@@ -1,4 +1,4 @@
-"""kill -9 at random moments costs steps, not the run: it ends bit for bit as one that was left in peace."""
+"""A run killed by SIGKILL at random moments ends with the same bits as an uninterrupted run."""
 
 import random
 import signal
@@ -24,7 +24,7 @@ FIELDS = {"loss": "SupRecall", "recall_at": (1, 2), "memory": 30, "memory_from_e
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """As many threads as the killed runs have: sums of floats depend on their order."""
+    """Use one thread, as the killed runs do: sums of floats depend on their order."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -64,14 +64,14 @@ def test_run_killed_at_random_moments_ends_bit_identical(stream, tmp_path):
 
 
 def files(run):
-    """The bytes of all that a run decides; not its clocks."""
+    """Return the bytes of the files of a run that do not depend on time."""
     wanted = [run / "config.json", run / "evaluations.csv", *run.glob("checkpoints/**/*.safetensors")]
     wanted += [run / "checkpoints" / "best.json"]
     return {str(path.relative_to(run)): path.read_bytes() for path in wanted}
 
 
 def test_killed_finetune_ends_bit_identical(tmp_path):
-    """The plan, the sizes and weights that are tried on val, and the best checkpoint: all as of a run left in peace."""
+    """Plan, test size, blended weights and best checkpoint equal those of an uninterrupted run."""
     timm = pytest.importorskip("timm")
     torch.manual_seed(0)
     torch.save(timm.create_model("test_efficientnet", num_classes=0).state_dict(), tmp_path / "weights.pth")
@@ -95,6 +95,6 @@ def test_killed_finetune_ends_bit_identical(tmp_path):
     assert train(config, str(data), tmp_path / "whole").best == summary.best
     assert files(out) == files(tmp_path / "whole")
     assert summary.best["value"] >= summary.start["val"]["H-AP"]
-    (tmp_path / "weights.pth").unlink()  # a run is read, and resumed, without what it began with
+    (tmp_path / "weights.pth").unlink()  # a run is read and resumed without its initial weights
     assert load_model(out).dim > 0
     assert train(config, str(data), out).best == summary.best

@@ -1,4 +1,4 @@
-"""Gradients of a batch in chunks are those of the batch at once; those of two processes are those of one."""
+"""Gradients of a batch in micro-batches equal those of the whole batch, with bounded memory."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Logs: rows of steps that are done again are removed, cut lines are dropped, what people see names what matters."""
+"""Logs: rows of repeated steps are removed, truncated lines are dropped; reporters print the main values."""
 
 import io
 import sys
@@ -40,7 +40,7 @@ def test_log_rows_of_repeated_steps_are_removed(tmp_path):
 
 
 def test_evaluations_with_different_levels_share_one_csv(tmp_path):
-    """Every set has its columns, in whatever order they come, over a stop too, and the report reads each its own."""
+    """Each dataset has its own columns, also after a stop, and the report reads only those."""
     mine, other = {"AP/fine": 0.5, "H-AP": 0.25}, {"AP/species": 0.75, "AP/genus": 1.0, "H-AP": 0.125}
     log = RunLog(tmp_path)
     log.step(2, ROW)
@@ -85,7 +85,7 @@ def test_missing_wandb_names_the_extra(tmp_path, monkeypatch):
 
 
 class FakeRun:
-    """What wandb.init gives, as far as a log uses it."""
+    """The part of a run of wandb that a log uses."""
 
     def __init__(self, **started):
         self.started, self.rows, self.finished = started, [], False
@@ -110,7 +110,7 @@ def wandb(monkeypatch):
 def test_wandb_receives_the_logged_values_and_resumes_one_run(tmp_path, wandb):
     run = tmp_path / "happier-1"
     run.mkdir()
-    for begin in (0, 4):  # a run that was stopped goes on as the same run
+    for begin in (0, 4):  # a stopped run resumes as the same run
         log = RunLog(run, from_step=begin, loggers=["wandb:landmarks"], config={"lr": 1e-5, "metrics": ("AP",)})
         log.step(begin + 2, ROW)
         log.evaluation(begin + 4, 1, "test", {"H-AP": 0.5})
@@ -135,7 +135,7 @@ def test_wandb_receives_the_logged_values_and_resumes_one_run(tmp_path, wandb):
 def test_tensorboard_hides_repeated_steps_after_resuming(tmp_path, monkeypatch):
     monkeypatch.setattr(
         event_file_writer, "_global_uid", AtomicCounter(0)
-    )  # it sorts files of one second by their number's text
+    )  # files of one second are sorted by the text of their number
     for begin, steps in ((0, (2, 4, 6)), (4, (6, 8))):
         log = RunLog(tmp_path, from_step=begin)
         for step in steps:
@@ -195,7 +195,7 @@ def test_line_reporter_prints_start_first_step_and_evaluations():
         tell_all(shown)
     row = "loss 1.25 (rank 0.5), 80 images/s, 2% waiting for data, 900 MB"
     assert results == [
-        *("tau=0.01:", "goes on after step 2 of 8"),
+        *("tau=0.01:", "resumes after step 2 of 8"),
         *(f"step 4 of 8, epoch 1: {row}; 0:00:00 left", "epoch 1, test: H-AP 50.00"),
     ]
     assert notes == ["an image of \x1b[2J could not be read"]

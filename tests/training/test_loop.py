@@ -1,4 +1,4 @@
-"""The loop: where a run was stopped does not show in its end; what goes wrong is told and leaves a checkpoint."""
+"""The training loop: a stopped run ends like an uninterrupted one; errors are reported and keep a checkpoint."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from hgld.training.progress import ProgressReporter
 from tests.hgld.streamed_dataset import damage, no_image
 from tests.training.small_runs import STEPS, Notes, options, same, weights, write_small
 
-# Options that keep a state of their own between steps, together where they do not meet.
+# Options with a state between steps, combined if they do not interact.
 VARIANTS = {
     "stream, adamw, ema, clipped, bf16": {
         "stream": True,
@@ -76,7 +76,7 @@ def data(tmp_path_factory):
 
 
 class Signals(ProgressReporter):
-    """Sends a signal to this process after some steps."""
+    """Reporter that sends a signal to this process after some steps."""
 
     def __init__(self, *steps, number=signal.SIGTERM):
         self.steps, self.number = set(steps), number
@@ -87,7 +87,7 @@ class Signals(ProgressReporter):
 
 
 def weights_at(config, data, out, step):
-    """The weights of a run that is stopped, or goes on and is stopped again, after a step."""
+    """Return the weights of a run that is started or resumed, and stopped after a step."""
     summary = train(config, data, out, progress=Signals(step))
     assert (summary.finished, summary.step) == (False, step)
     assert find_checkpoint(out, "last").name == f"step-{step:08d}"

@@ -1,4 +1,4 @@
-"""One object for every model: it encodes images however they come, searches, predicts, evaluates and is saved."""
+"""``hgld.load_model``: a model encodes images of every type, searches, predicts, evaluates and is saved."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Networks as they come: each sees images as its own library prepares them, and gives the library's own vectors."""
+"""Networks without a run: images are prepared as by the library, and embeddings equal those of the library."""
 
 import hashlib
 import io

@@ -1,4 +1,4 @@
-"""The plan of a fine-tune: a table of situations and values; conflicts said together; what a run goes on with."""
+"""The plan of a fine-tune: derived values, conflicts listed in one error, and resumed runs that keep their plan."""
 
 import json
 import re
@@ -134,9 +134,9 @@ def test_plan_finds_weights_in_an_installed_package(tmp_path, monkeypatch):
     (package / "models").mkdir(parents=True)
     (package / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert plan.weights_at_hand() in ("", "default")
+    assert plan.find_installed_weights() in ("", "default")
     (package / "models" / "lite0.pth").write_bytes(b"")
-    assert plan.weights_at_hand() == str(package / "models" / "lite0.pth")
+    assert plan.find_installed_weights() == str(package / "models" / "lite0.pth")
 
 
 # -- the machine ------------------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def test_resumed_run_reuses_its_saved_plan(data, tmp_path, monkeypatch):
     def refuse(*asked):
         raise AssertionError("the plan was made again")
 
-    for name in ("derive", "_trials", "weights_at_hand"):
+    for name in ("derive", "_trials", "find_installed_weights"):
         monkeypatch.setattr(plan, name, refuse)
     again = hgld.train(data, tmp_path / "run", progress=False, **QUICK)
     assert (again.config, again.best) == (run.config, run.best)

@@ -1,4 +1,4 @@
-"""Protocols of a model: in training, of a checkpoint, in searches; own tables with errors become benchmarks."""
+"""Evaluation by protocols: in training, of a checkpoint, and in searches."""
 
 import json
 from dataclasses import replace
@@ -53,7 +53,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory):
-    """Of two queries, three gallery images and a judgement."""
+    """A dataset of two queries, three gallery images and judgements."""
     folder = tmp_path_factory.mktemp("judged") / "oxford"
     rng = np.random.default_rng(0)
     items = [Item((-1, -1), split, jpeg(rng)) for split in ("query", "query", "gallery", "gallery", "gallery", "train")]

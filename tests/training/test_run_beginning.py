@@ -1,4 +1,4 @@
-"""A run's folder keeps the weights that the run began with, so that its config run again begins with them too."""
+"""The start of a run: initial weights that its config remembers, warm-up, and the lock of its folder."""
 
 import errno
 import os
@@ -48,7 +48,7 @@ def test_resumed_run_rejects_another_init_from(data, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"first holds a run that began without --init-from; the weights of"):
         train(options(**STILL, seed=1), data, first, init_from=second)
     train(options(**STILL), data, second, init_from=Path("first"))
-    for same in ("first", "./first", first):  # the same command goes on
+    for same in ("first", "./first", first):  # the same command resumes
         assert train(options(**STILL), data, second, init_from=Path(same)).finished
     assert train(read_config(second / "config.json"), data, second).finished
     with pytest.raises(ConfigError, match=r"began with --init-from first; the weights of .*third would not"):
@@ -67,7 +67,7 @@ def test_warmup_longer_than_the_run_is_rejected(data, tmp_path):
 def test_run_folder_is_locked_against_a_second_training(data, tmp_path):
     out, refusals = tmp_path / "run", []
 
-    def content():  # without TensorBoard's files, which a thread of its own writes
+    def content():  # without TensorBoard's files, which another thread writes
         files = (path for path in out.rglob("*") if path.is_file() and "tensorboard" not in path.parts)
         return {path: path.read_bytes() for path in files}
 
@@ -81,7 +81,7 @@ def test_run_folder_is_locked_against_a_second_training(data, tmp_path):
     assert train(options(**STILL), data, out, progress=Second()).finished
     assert refusals == [True]
     assert not (out / LOCK).exists()
-    assert train(options(**STILL), data, out).finished  # the first one has let go of it
+    assert train(options(**STILL), data, out).finished  # the first run has released it
 
 
 def test_file_system_without_locks_gives_a_note(data, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Search finds the images themselves, and what lies nearest by an exhaustive look."""
+"""Search finds the query images themselves, and the nearest images of an exhaustive search."""
 
 import io
 from dataclasses import replace

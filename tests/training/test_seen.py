@@ -1,4 +1,4 @@
-"""Images that a run was trained on: they are refused as a test under other splits, or every output says so."""
+"""Images that a run was trained on are rejected as test images under other splits, or every output says so."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""On what a run's best checkpoint is chosen: on val, on test only where that is said, and stated where it is used."""
+"""Choice of the best checkpoint: on val, on test only with ``--select-on-test``, and stated in reports."""
 
 import pytest
 

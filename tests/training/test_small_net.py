@@ -1,3 +1,5 @@
+"""The small networks equal slow reference implementations."""
+
 import pytest
 import torch
 from torch.nn.functional import avg_pool2d, batch_norm, conv2d

@@ -1,4 +1,4 @@
-"""The first signal asks, the second one stops; afterwards signals mean what they meant before."""
+"""The first signal requests a stop, the second stops at once; afterwards the earlier handlers are restored."""
 
 import os
 import signal

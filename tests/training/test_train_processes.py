@@ -1,6 +1,6 @@
-"""Two processes train what one trains, from a directory and from shards over HTTP alike.
+"""Two processes train the same weights as one, from a directory and from shards over HTTP.
 
-Signals, errors and restarts are torchrun's; what is trained is the same in forked processes with its variables.
+Signals, errors and restarts are tested under torchrun; training is tested in forked processes with its variables.
 """
 
 import os
@@ -48,7 +48,7 @@ def data(tmp_path_factory):
 
 
 def together(config, data, out, *stop, processes=2, environment=None):
-    """Train in several processes, to the end or until a step; what they wrote."""
+    """Train in several processes, to the end or until a step; return what they wrote."""
     file = out.with_suffix(".json")
     save_config(config, file)
     place = out.parent
@@ -56,7 +56,7 @@ def together(config, data, out, *stop, processes=2, environment=None):
 
 
 def torchrun(config, data, out, *more):
-    """The command that trains in two processes; ``more`` for torchrun itself."""
+    """Return the command that trains in two processes; ``more`` are options of torchrun."""
     file = out.with_suffix(".json")
     save_config(config, file)
     line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *more]
@@ -101,11 +101,11 @@ def test_two_processes_finetune_with_one_shared_plan(tmp_path):
     assert_alike(tmp_path / "one", tmp_path / "two")
     one, two = (dict(read_config(tmp_path / name / CONFIG).plan) for name in ("one", "two"))
     assert one.keys() == two.keys()
-    assert one | {"micro_batch_size": ""} == two | {"micro_batch_size": ""}  # that of a process
+    assert one | {"micro_batch_size": ""} == two | {"micro_batch_size": ""}  # it is the size per process
 
 
 def test_evaluation_uses_the_batch_norm_statistics_of_the_checkpoint(data, tmp_path):
-    """Batch norm whose statistics every process takes of its own part: the figures are those of what is kept."""
+    """Each process has its own batch norm statistics in training; the values are those of the saved checkpoint."""
     config = options(backbone="torchvision:resnet18", size=32, resize=36, epochs=1)
     result = together(config, data, tmp_path / "two")
     assert result.returncode == 0, result.stderr
@@ -135,7 +135,7 @@ def test_run_resumes_with_another_number_of_processes(stream, data, tmp_path, mo
     monkeypatch.undo()
     result = together(config, data, stopped)
     assert result.returncode == 0, result.stderr
-    assert f"goes on after step {STEPS} of {2 * STEPS}" in result.stdout
+    assert f"resumes after step {STEPS} of {2 * STEPS}" in result.stdout
     train(config, str(data), tmp_path / "whole")
     assert_alike(tmp_path / "whole", stopped)
 
@@ -181,7 +181,7 @@ def test_sigterm_to_torchrun_stops_a_run_that_resumes_bit_identical(data, tmp_pa
     assert STEPS + 2 < step < EPOCHS * STEPS
     result = together(config, data, out)
     assert result.returncode == 0, result.stderr
-    assert f"goes on after step {step} of {EPOCHS * STEPS}" in result.stdout
+    assert f"resumes after step {step} of {EPOCHS * STEPS}" in result.stdout
     assert together(config, data, tmp_path / "whole").returncode == 0
     assert same(weights(out), weights(tmp_path / "whole"))
 
@@ -195,16 +195,16 @@ def test_error_of_one_process_ends_all_processes(data, tmp_path):
     result = subprocess.run(line, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode != 0
     assert "InputError" in result.stderr
-    assert find_checkpoint(tmp_path / "run", "last").name == "step-00000000"  # none of its batches could be had
+    assert find_checkpoint(tmp_path / "run", "last").name == "step-00000000"  # none of its batches could be read
 
 
 def children(process):
-    """The numbers of a process's children."""
+    """Return the process ids of a process's children."""
     return [int(n) for n in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
 def kill_one(agent, log, after):
-    """kill -9 the last process of a run when its log has some lines."""
+    """Kill the last process of a run when its log has some lines."""
     deadline = time.monotonic() + 120
     while not (log.is_file() and len(read_rows(log)) > after):
         assert agent.poll() is None, agent.communicate()[1]

@@ -1,4 +1,4 @@
-"""Weights from files: what is read, what is renamed, what is refused."""
+"""Weights from files: file types, renamed tensors, errors."""
 
 import pickle
 import zipfile

@@ -36,7 +36,7 @@ def model():
 
 
 def shape_of(view, width, height):
-    """Width and height of a view, by the words of its documentation."""
+    """Return width and height of a view, as its documentation defines them."""
     if view.resize_mode == "squash":
         return view.size, view.size
     if view.resize_mode == "longest":

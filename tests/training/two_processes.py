@@ -1,10 +1,10 @@
-"""What tests/training/test_distributed.py runs in two processes: gradients of every loss, written by each."""
+"""Gradients of every loss in two processes, for ``tests/training/test_distributed.py``."""
 
 import os
 import socket
 
 import torch
-import torch._dynamo  # which DistributedDataParallel imports: here, before the fork, once
+import torch._dynamo  # DistributedDataParallel imports it; before the fork it is imported once
 from safetensors.torch import save_file
 from torch import nn
 from torch.multiprocessing.spawn import start_processes
@@ -52,7 +52,7 @@ def global_batch(step):
 
 
 def gradients(processes, chunk):
-    """Gradients and losses of two steps of every loss (the memory is filled in the first)."""
+    """Return gradients and losses of two steps of every loss; the first step fills the memory."""
     found = {}
     for name, make in LOSSES.items():
         torch.manual_seed(0)
@@ -75,7 +75,7 @@ def gradients(processes, chunk):
 
 
 def talk(processes):
-    """The small talk of processes: flags, values of the main process, rows, statistics."""
+    """Return what processes exchange: flags, values of the main process, rows, statistics."""
     norm = nn.Sequential(nn.BatchNorm2d(2), nn.InstanceNorm2d(2, track_running_stats=True), nn.BatchNorm1d(2))
     for buffer in norm.buffers():
         buffer.fill_(processes.index + 5)
@@ -91,7 +91,7 @@ def talk(processes):
 
 
 def answer(index: int, out: str, port: str) -> None:
-    """Be one of the two processes: join the group as under torchrun, and write what was found."""
+    """Run as one of two processes: join the group as under torchrun, and write the results."""
     os.environ |= {"RANK": str(index), "LOCAL_RANK": str(index), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     torch.set_num_threads(1)
@@ -103,7 +103,7 @@ def answer(index: int, out: str, port: str) -> None:
 
 
 def answer_in_two(out: str) -> None:
-    """Be answered by two processes, forked: torch, which takes most of the time of a process, is imported here."""
+    """Run two forked processes; torch is imported before the fork, because its import takes most of the time."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = str(free.getsockname()[1])
     start_processes(answer, (out, address), nprocs=2, start_method="fork")

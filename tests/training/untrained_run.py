@@ -1,4 +1,4 @@
-"""A run's folder as training leaves it, without the training."""
+"""The folder of a run, written without training."""
 
 from pathlib import Path
 

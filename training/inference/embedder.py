@@ -35,8 +35,8 @@ from .embedding import Amp, embed, evaluating
 from .gem_exponent import choose_gem_p, set_gem_p
 
 _MOST_AT_ONCE = 256
-_NETWORK_AT_ONCE = 64  # images of a network whose training is not known
-_CENTRED_ON = 2000  # images whose mean is taken from raw pixels
+_NETWORK_AT_ONCE = 64  # batch size of a network that no run has trained
+_CENTRED_ON = 2000  # number of images whose mean centres raw pixels
 
 
 def load_run(run: Path, which: Literal["best", "last"] = "best") -> tuple[EmbeddingModel, TrainConfig]:
@@ -71,7 +71,8 @@ class Embedded:
 
     Attributes:
         dataset: the N items that could be read.
-        vectors: (N, D) float32 on the CPU, in the order of the dataset; rows of norm 1 unless asked for as they come.
+        vectors: (N, D) float32 on the CPU, in the order of the dataset; rows have norm 1 unless computed with
+            ``unit=False``.
         faults: the items that could not be read.
     """
 
@@ -118,7 +119,7 @@ class Embedder:
         gem_p: exponent of GeM that the model was given for this view; None: its own.
         classifier: classifier of the network; None: it has none.
         recipe: name of the recipe that the model was trained by; empty if none is known.
-        spent: counts what embedding takes; None: nobody asks.
+        spent: counts images and seconds of embedding; None: nothing is counted.
         transform: function of an RGB image to the model's input; None: ``view`` prepares images.
     """
 

@@ -32,7 +32,7 @@ from hgld.tables import POLARS_FAULTS
 from ..models.embedding_model import EmbeddingModel
 
 Amp = Literal["off", "bf16", "fp16"]
-_MALLOC = {-4: 0, -1: -1, -2: 2**26}  # malloc.h: no M_MMAP_MAX, M_TRIM_THRESHOLD never reached, M_TOP_PAD in bytes
+_MALLOC = {-4: 0, -1: -1, -2: 2**26}  # options of malloc.h: no mmap, memory is never trimmed, it grows by 64 MiB
 FAULTS = {"item": pl.Int64, "where": pl.String, "reason": pl.String}  # columns of the items that could not be read
 
 
@@ -122,8 +122,8 @@ def embed(
 class _Plan(BatchSampler):
     """The batches in which processes embed a dataset: images whose views have one shape, the largest views first.
 
-    Batches go round among the processes; every one makes the same number of passes, and those that are short of a
-    batch repeat one of the first.
+    Batches are dealt to the processes in turn. Every process makes the same number of passes; a process that has fewer
+    batches repeats one of the first.
     """
 
     def __init__(
@@ -155,13 +155,13 @@ class _Plan(BatchSampler):
         return self._own[step]
 
     def empty(self, like: Tensor) -> Tensor:
-        """Return a table for a process's rows, as many as every process has; those that it lacks are zero."""
+        """Return a zero table for a process's rows, of the same size on every process."""
         return like.new_zeros(self._rows, like.shape[1])
 
     def in_order(self, rows: Tensor) -> Tensor:
-        """Return the rows of all processes, one process after another, in the order of the dataset.
+        """Return the rows of all processes, which come one process after another, in the order of the dataset.
 
-        Without a copy where that is their order: of one process, and images of one shape.
+        If they have that order already (one process, images of one shape), they are not copied.
         """
         if len(self._items) == 1 and np.array_equal(np.concatenate(self._items[0]), np.arange(self.num_items)):
             return rows

@@ -1,4 +1,4 @@
-"""Embeddings that are kept: in the user's cache for a second search; in parts while a large dataset is embedded."""
+"""Embeddings on disk: in the user's cache for a second search, and in parts while a large dataset is embedded."""
 
 import hashlib
 import json
@@ -45,7 +45,8 @@ _log = logging.getLogger(__name__)
 def embed_once(embedder: Embedder, dataset: ShardDataset, progress: Progress | None = None) -> Embedded:
     """Embed the items that can be read, or return the embeddings that the user's cache keeps of them.
 
-    Several processes embed again, because their caches may differ; so are images that are no dataset and no folder.
+    Several processes always embed, because their caches may differ. Images that come neither from a dataset nor from a
+    folder are always embedded too.
 
     Args:
         embedder: the model and its view.
@@ -83,10 +84,10 @@ def embed_once(embedder: Embedder, dataset: ShardDataset, progress: Progress | N
 
 
 def dataset_facts(dataset: ShardDataset) -> dict[str, Any]:
-    """Return JSON-ready facts by which the images of a dataset are known.
+    """Return JSON-ready facts that identify the images of a dataset.
 
-    They are the keys, and checksums of the shards, with sizes and times of change on a disk; of a plain folder paths,
-    sizes and times of its files.
+    A dataset has its keys and the checksums of its shards, on a disk also their sizes and times of change. A plain
+    folder has the paths, sizes and times of its files.
     """
     manifest, folder = dataset.manifest, Path(dataset.storage.where)
     shards = []
@@ -102,7 +103,7 @@ def dataset_facts(dataset: ShardDataset) -> dict[str, Any]:
 
 
 def embedding_facts(embedder: Embedder) -> dict[str, Any]:
-    """Return JSON-ready facts by which a model's embeddings are known: its weights, and how it sees images."""
+    """Return JSON-ready facts that identify a model's embeddings: its weights and its view of images."""
     names = {field.name for field in fields(embedder)} - {*_WITHOUT_EFFECT}
     options = {name: repr(getattr(embedder, name)) for name in sorted(names)}
     digest = hashlib.sha256(repr(embedder.model).encode())
@@ -172,7 +173,7 @@ def embed_in_parts(
                 write_embeddings(file, embedded.vectors, embedded.dataset, embedded.faults)
                 done.touch()
         if processes.is_main:
-            say(f"{file}: part {number + 1} of {count}{', as it was' if kept else ''}")
+            say(f"{file}: part {number + 1} of {count}{', kept from before' if kept else ''}")
     if not processes.is_main:
         return None
     faults = [pl.DataFrame(schema=FAULTS)]

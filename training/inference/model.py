@@ -37,7 +37,7 @@ from .export import write_run
 from .kept import embed_once
 from .search import calibration_of
 
-_OWN_AT_ONCE, _OWN_WORKERS = 64, 2  # images at a time, and threads, of a module of one's own
+_OWN_AT_ONCE, _OWN_WORKERS = 64, 2  # batch size and threads of a torch module
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,7 +285,7 @@ def _bars(progress: bool) -> AbstractContextManager[Progress | None]:
     return progress_bars() if progress else nullcontext()
 
 
-# -- images as people have them ---------------------------------------------------------------------------------------
+# -- images of any type --
 
 
 def images_of(images: Any) -> ShardDataset:

@@ -47,7 +47,7 @@ def calibrate_answers(
         gallery_split: split that is searched; None: what :func:`hgld.training.inference.search.search` searches in.
         test_split: split whose queries measure the calibration; None: ``test`` where there is one, else none.
         neighbors: number of neighbours that vote.
-        unknown: share of the queries to come whose class the gallery lacks.
+        unknown: share of future queries whose class the gallery lacks.
         progress: called with a task, the number of units done and their total.
 
     Returns:
@@ -116,7 +116,7 @@ def calibration_of(
     Args:
         embedder: the model that answers.
         run: folder of the model's run; None: a network.
-        given: a file to take; None: the run's own, where it has one that fits.
+        given: file of a calibration; None: the run's own, if it has one that fits.
         dataset: dataset that is searched.
 
     Raises:
@@ -186,7 +186,7 @@ class SearchResult:
 
     Attributes:
         found: the matches of every file, in their order.
-        left_out: number of items of the dataset that were not searched, because they could not be read.
+        left_out: number of items of the dataset that could not be read, so that they were not searched.
     """
 
     found: tuple[QueryMatches, ...]

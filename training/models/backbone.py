@@ -79,10 +79,10 @@ def quiet_libraries() -> Iterator[None]:
 
 
 def no_weights(backbone: str, library: str, cache: str, error: BaseException) -> MissingResourceError:
-    """Return the error for weights of a library that cannot be had."""
+    """Return the error for weights that a library cannot download or read."""
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     return MissingResourceError(
-        f"{backbone}: its weights cannot be had here ({excerpt(reason)}). Give their file (--weights FILE, in training "
+        f"{backbone}: its weights are not available ({excerpt(reason)}). Give their file (--weights FILE, in training "
         f"--pretrained FILE; none: random weights), or put them into {cache}, where {library} looks: there it keeps "
         "what it downloads once it has a network."
     )
@@ -113,7 +113,7 @@ def require_size(images: Tensor, side: int) -> None:
 _MOST_BYTES = 64 << 30
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 _WRAPPED = ("state_dict_ema", "model_ema", "state_dict", "model", "model_state_dict")  # trainers' keys for weights
-_PREFIXES = ("module.", "_orig_mod.", "backbone.", "net.")  # of DDP, torch.compile, and models around a backbone
+_PREFIXES = ("module.", "_orig_mod.", "backbone.", "net.")  # added by DDP, torch.compile and models with a backbone
 _NOT_OF_A_BACKBONE = ("fc", "head", "heads", "head_dist", "classifier", "last_linear", "projection", "pooling")
 _UNREADABLE = (  # raised by torch and safetensors on damaged files, as mutated files showed
     *(RuntimeError, ValueError, LookupError, TypeError, AttributeError, AssertionError, EOFError, OverflowError),

@@ -1,4 +1,4 @@
-"""Networks as they come, without a run: of a library or a file, with their own weights and preparation of images."""
+"""Networks without a run: from a library or a file, with their own weights and preparation of images."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from .embedding_model import AveragePool, EmbeddingModel, build_pooling
 
 SAVED, WEIGHTS = "model.json", "model.safetensors"  # in the folder of a saved network
 SCHEMA_VERSION = 1
-_SEED = 0  # of weights that are drawn
+_SEED = 0  # seed of random weights
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def embed_texts(network: Network, texts: Sequence[str]) -> Tensor:
         return open_clip_texts(name, network.weights, texts)
 
 
-# -- pixels as an embedding: what a network has to beat ---------------------------------------------------------------
+# -- raw pixels as an embedding, a baseline for networks --
 
 _SIDE = 32
 

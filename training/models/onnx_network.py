@@ -74,7 +74,7 @@ class OnnxNetwork(nn.Module):
         if device not in self._sessions:
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads = torch.get_num_threads()
-            options.log_severity_level = 4  # what goes wrong is an error below
+            options.log_severity_level = 4  # errors are raised below
             on_gpu = device == "cuda" and "CUDAExecutionProvider" in onnxruntime.get_available_providers()
             providers = ["CUDAExecutionProvider"] * on_gpu + ["CPUExecutionProvider"]
             try:
@@ -94,7 +94,7 @@ class OnnxNetwork(nn.Module):
         return self._formed(torch.from_numpy(np.concatenate(parts)).to(images.device, torch.float32))
 
     def _run(self, images: np.ndarray, at_once: int, device: str) -> np.ndarray:
-        """Run some images; a network of a fixed number of images gets the first again in the place of those lacking."""
+        """Run some images; the first image fills the free rows of a network that takes a fixed number of images."""
         padded = np.concatenate([images, *[images[:1]] * (at_once - len(images))])
         try:
             (found,) = self._session(device).run([self._output], {self._input: padded})
@@ -104,7 +104,7 @@ class OnnxNetwork(nn.Module):
         return found[: len(images)]
 
     def _formed(self, found: Tensor) -> Tensor:
-        """Return the output as a vector or a map: of tokens the first is the class's."""
+        """Return the output as a vector or a map; the first of several tokens is the class token."""
         if found.ndim == 4 and self._token is not True and not (found.shape[2:] == (1, 1) and self._token is None):
             return found
         if found.ndim == 3:

@@ -30,14 +30,14 @@ from .backbone import (
 
 _CACHE = "Hugging Face's cache (HF_HOME)"
 _VISUAL = "visual."  # prefix of the image tower's weights in a whole CLIP model
-_MOST_LISTED = 25  # more tags than any model has
+_MOST_LISTED = 25  # tags in a message; no model has more
 _SCHEMAS = ("hf-hub:", "local-dir:")
 
 
 class ImageTower(nn.Module):
     """The image tower of a CLIP model: (B, 3, S, S) -> (B, F), or its map (B, F, H', W').
 
-    A transformer's patch tokens make a map of (B, F, N, 1), because their positions do not matter to a pooling.
+    A transformer's patch tokens make a map of (B, F, N, 1), because pooling does not depend on their positions.
 
     Args:
         net: the tower.

@@ -31,7 +31,7 @@ class TimmNet(nn.Module):
     Args:
         net: the model, made without a classifier.
         token: whether to return the model's own vector, (B, F), rather than a feature map, (B, F, H', W'). A
-            transformer's tokens make a map of (B, F, N, 1), because their places do not matter to a pooling.
+            transformer's tokens make a map of (B, F, N, 1), because pooling does not depend on their positions.
     """
 
     def __init__(self, net: nn.Module, *, token: bool) -> None:
