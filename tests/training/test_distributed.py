@@ -1,4 +1,7 @@
-"""Two processes give the gradients of one with the same global batch."""
+"""Two processes give the gradients of one with the same global batch; signals request stops."""
+
+import os
+import signal
 
 import pytest
 import torch
@@ -14,6 +17,7 @@ from hgld.distributed import (
     is_main_process,
     launch,
     process_group,
+    stop_requests,
     wrap_model,
 )
 from hgld.errors import ConfigError, HgldError
@@ -160,3 +164,29 @@ def test_each_process_takes_its_own_gpu(visible, local, slurm, chosen, monkeypat
             _device("cuda", local)
     else:
         assert _device("cuda", local) == torch.device(chosen)
+
+
+# -- signals that request a stop --
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_first_signal_requests_stop_and_second_interrupts(number):
+    before = signal.getsignal(number)
+    with stop_requests() as stop:
+        assert not stop
+        os.kill(os.getpid(), number)
+        assert stop
+        assert stop.signal == number
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(number) is before
+
+
+def test_ignored_hangup_does_not_stop_a_run():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_requests() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stop
+    finally:
+        signal.signal(signal.SIGHUP, before)

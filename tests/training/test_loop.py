@@ -1,20 +1,24 @@
 """The training loop: a stopped run ends like an uninterrupted one; errors are reported and keep a checkpoint."""
 
+import errno
 import json
 import os
 import shutil
 import signal
+from pathlib import Path
 
 import polars as pl
 import pytest
 import torch
 
 from hgld.data.index import read_index
-from hgld.errors import ConfigError, DivergenceError, StorageError
+from hgld.errors import ConfigError, DivergenceError, InputError, StorageError
+from hgld.files import file_lock
 from hgld.training import loop, state
 from hgld.training.checkpoint import find_checkpoint, read_checkpoint, selection_of
+from hgld.training.config import read_config
 from hgld.training.log import read_rows
-from hgld.training.loop import train
+from hgld.training.loop import LOCK, train
 from hgld.training.progress import ProgressReporter
 from tests.hgld.streamed_dataset import damage, no_image
 from tests.training.small_runs import STEPS, Notes, options, same, weights, write_small
@@ -306,3 +310,91 @@ def test_fp16_overflow_skips_the_step_of_all_parameters(part, data, tmp_path, mo
     assert same(reference, weights_at(config, data, tmp_path / "run", 3))
     scales = [read_checkpoint(find_checkpoint(tmp_path / r, "last")).state["scaler"] for r in ("reference", "run")]
     assert scales[1]["scale"] == scales[0]["scale"] / 2
+
+
+# -- the start of a run --
+
+STILL = {"lr": 0.0, "lr_head": 0.0, "epochs": 1, "steps_per_epoch": 1, "evaluate_on": ()}
+
+
+def model_of(run):
+    return read_checkpoint(find_checkpoint(run, "last")).tensors["model"]
+
+
+def test_saved_config_keeps_init_from_for_a_new_run(data, tmp_path):
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    train(options(**STILL, seed=1), data, first)
+    train(options(**STILL), data, second, init_from=first)
+    assert read_config(first / "config.json").init_from == ""
+    assert read_config(second / "config.json").init_from == str(first)
+    train(read_config(second / "config.json"), data, third)
+    assert read_config(third / "config.json").init_from == str(first)
+    expected = model_of(first)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in model_of(third).items())
+    train(options(**STILL), data, tmp_path / "anew")
+    assert not torch.equal(model_of(tmp_path / "anew")["projection.weight"], expected["projection.weight"])
+
+
+def test_resumed_run_rejects_another_init_from(data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first, second = tmp_path / "first", tmp_path / "second"
+    train(options(**STILL, seed=1), data, first)
+    with pytest.raises(ConfigError, match=r"first holds a run that began without --init-from; the weights of"):
+        train(options(**STILL, seed=1), data, first, init_from=second)
+    train(options(**STILL), data, second, init_from=Path("first"))
+    for spelling in ("first", "./first", first):
+        assert train(options(**STILL), data, second, init_from=Path(spelling)).finished
+    assert train(read_config(second / "config.json"), data, second).finished
+    with pytest.raises(ConfigError, match=r"began with --init-from first; the weights of .*third would not"):
+        train(options(**STILL), data, second, init_from=tmp_path / "third")
+    assert read_config(second / "config.json").init_from == "first"
+
+
+def test_warmup_longer_than_the_run_is_rejected(data, tmp_path):
+    short = STILL | {"epochs": 2, "steps_per_epoch": 2}
+    with pytest.raises(ConfigError, match=r"warmup_steps is 5 and the run has 4 \(epochs 2, 2 steps each.*--warmup-st"):
+        train(options(**short, warmup_steps=5), data, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert train(options(**short, warmup_steps=4), data, tmp_path / "run").finished
+
+
+def test_run_folder_is_locked_against_a_second_training(data, tmp_path):
+    out, refusals = tmp_path / "run", []
+
+    def content():  # without TensorBoard's files, which another thread writes
+        files = (path for path in out.rglob("*") if path.is_file() and "tensorboard" not in path.parts)
+        return {path: path.read_bytes() for path in files}
+
+    class Second(ProgressReporter):
+        def begin(self, step, total, description=""):
+            before = content()
+            with pytest.raises(StorageError, match=r"another training is running in .*run\. .* take another --out"):
+                train(options(**STILL), data, out)
+            refusals.append(content() == before)
+
+    assert train(options(**STILL), data, out, progress=Second()).finished
+    assert refusals == [True]
+    assert not (out / LOCK).exists()
+    assert train(options(**STILL), data, out).finished  # the first run has released it
+
+
+def test_file_system_without_locks_gives_a_note(data, tmp_path, monkeypatch):
+    def no_locks(*args):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    told = Notes()
+    monkeypatch.setattr("hgld.files.fcntl.flock", no_locks)
+    assert train(options(**STILL), data, tmp_path / "run", progress=told).finished
+    assert any("run has no locks (No locks available)" in note for note in told.notes)
+
+
+def test_rejected_run_leaves_no_folder(data, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=r"cannot write .*file/run"):
+        train(options(**STILL), data, tmp_path / "file/run")
+    with pytest.raises(InputError):
+        train(options(**STILL), str(tmp_path / "nothing"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "kept").mkdir()
+    with file_lock(tmp_path / "kept" / LOCK, "busy"), pytest.raises(StorageError, match="another training"):
+        train(options(**STILL), data, tmp_path / "kept")

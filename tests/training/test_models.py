@@ -1,4 +1,4 @@
-"""Models by name: shapes, weights, normalisation, freezing, the projection's start."""
+"""Models by name: shapes, weights, normalisation, freezing, the projection's start, pooling, the small networks."""
 
 import json
 import sys
@@ -9,16 +9,20 @@ import pytest
 import timm
 import torch
 import torchvision
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 from sklearn.decomposition import PCA
 from torch import nn
+from torch.nn.functional import avg_pool2d, batch_norm, conv2d
 
 import hgld
 from hgld.errors import ConfigError, MissingResourceError
 from hgld.training.config import ModelConfig
 from hgld.training.models.backbone import BackboneOptions
 from hgld.training.models.backbones import build_backbone, build_model
-from hgld.training.models.embedding_model import init_projection_pca
+from hgld.training.models.embedding_model import AveragePool, GeM, MaxPool, build_pooling, init_projection_pca
+from hgld.training.models.small_net import SmallNet, SmallResNet, StandardizedConv2d
 
 
 def model_of(backbone: str, size: int = 64, **options) -> Any:  # parts of backbones are looked into
@@ -327,3 +331,109 @@ def test_clip_model_name_may_contain_slashes(tmp_path):
     assert again.module.state_dict().keys() == loaded.module.state_dict().keys()
     with pytest.raises(ConfigError, match="has its own weights: default or none"):
         build_backbone(f"open_clip:{name}", BackboneOptions("openai", **options))
+
+
+# -- pooling --
+
+
+def maps(seed: int = 0) -> torch.Tensor:
+    return torch.rand(2, 5, 3, 4, generator=torch.Generator().manual_seed(seed)).double() + 0.01
+
+
+def test_average_and_max_pooling_reduce_over_positions():
+    values = maps()
+    torch.testing.assert_close(AveragePool()(values), values.flatten(2).mean(2))
+    torch.testing.assert_close(MaxPool()(values), values.flatten(2).max(2).values)
+
+
+@given(p=st.floats(0.2, 30), seed=st.integers(0, 50))
+def test_gem_equals_generalized_mean_reference(p, seed):
+    values = maps(seed)
+    slow = torch.tensor(
+        [[(sum(v**p for v in m.flatten().tolist()) / 12) ** (1 / p) for m in image] for image in values]
+    )
+    torch.testing.assert_close(GeM(p)(values).detach(), slow.float(), rtol=1e-4, atol=1e-6)
+
+
+def test_gem_increases_with_p_from_average_to_maximum():
+    values = maps().float()
+    torch.testing.assert_close(GeM(1.0)(values), AveragePool()(values))
+    torch.testing.assert_close(GeM(500.0)(values), MaxPool()(values), rtol=1e-2, atol=0)
+    assert (GeM(2.0)(values) < GeM(3.0)(values)).all()
+
+
+def test_gem_is_finite_for_extreme_features():
+    extreme = torch.tensor([1e-20, 1e20]).view(1, 2, 1, 1).expand(1, 2, 2, 2).clone().requires_grad_()
+    pool = GeM(10.0)
+    pooled = pool(extreme)
+    pooled.sum().backward()
+    assert pooled.isfinite().all()
+    assert extreme.grad is not None
+    assert extreme.grad.isfinite().all()
+    assert pool.p.grad is not None
+    assert pool.p.grad.isfinite()
+
+
+def test_gem_exponent_is_parameter_or_fixed():
+    assert [name for name, _ in GeM(2.0).named_parameters()] == ["p"]
+    fixed = GeM(2.0, learned=False)
+    assert not list(fixed.parameters())
+    assert fixed.state_dict()["p"] == 2.0
+    assert "p=2" in repr(fixed)
+
+
+def test_impossible_pooling_is_rejected():
+    with pytest.raises(ConfigError, match="above 0"):
+        GeM(0.0)
+    with pytest.raises(ConfigError, match="avg, gem, max or token"):
+        build_pooling("mean", 3.0, True)
+    assert build_pooling("token", 3.0, True) is None
+
+
+# -- the small networks, against slow reference implementations --
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_standardized_kernels_have_mean_0_and_norm_1(stride):
+    torch.manual_seed(0)
+    convolution = StandardizedConv2d(5, 7, 3, stride=stride).double()
+    images = torch.randn(2, 5, 11, 8, dtype=torch.float64)
+    expected = torch.empty_like(convolution.weight)
+    for channel, kernel in enumerate(convolution.weight.detach()):
+        centred = kernel - sum(kernel.flatten().tolist()) / kernel.numel()
+        expected[channel] = centred / sum(value**2 for value in centred.flatten().tolist()) ** 0.5
+    torch.testing.assert_close(convolution.kernels(), expected, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(
+        convolution(images), conv2d(images, expected, stride=stride, padding=1), rtol=1e-7, atol=1e-8
+    )
+
+
+def test_small_net_features_do_not_depend_on_the_batch():
+    net = SmallNet(8)
+    images = torch.randn(5, 3, 33, 17)
+    whole = net(images)
+    assert whole.shape == (5, net.num_features, 5, 3)
+    torch.testing.assert_close(net(images[3:4]), whole[3:4], rtol=1e-4, atol=1e-5)
+
+
+def test_small_resnet_equals_functional_reference():
+    torch.manual_seed(0)
+    net = SmallResNet(4).double().train()
+    images = torch.randn(6, 3, 37, 45, dtype=torch.float64)
+    expected, weights = images, iter(net.state_dict().items())
+
+    def normed(maps, stride):
+        kernel, scale, shift = (next(weights)[1] for _ in range(3))
+        for _ in range(3):
+            next(weights)  # statistics, which training does not read
+        maps = conv2d(maps, kernel, None, stride, padding=kernel.shape[-1] // 2)
+        return batch_norm(maps, None, None, scale, shift, training=True)
+
+    expected = normed(expected, 2).relu()
+    for stage in range(4):
+        stride = 2 if stage else 1
+        branch = normed(normed(expected, stride).relu(), 1)
+        short = normed(avg_pool2d(expected, 2, ceil_mode=True), 1) if stage else expected
+        expected = (branch + short).relu()
+    assert expected.shape == (6, 32, 3, 3)
+    torch.testing.assert_close(net(images), expected)

@@ -1,24 +1,33 @@
-"""Search finds the query images themselves, and the nearest images of an exhaustive search."""
+"""Search by images: the nearest images of an exhaustive search, by an index too, which the user's cache keeps."""
 
 import io
+import json
+import shutil
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from hgld import open_dataset
+from hgld.cli import main
 from hgld.data.dataset import dataset_of_images
 from hgld.distributed import Processes
-from hgld.errors import ConfigError, InputError
+from hgld.errors import ConfigError, InputError, StorageError
+from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.training.inference.embedder import Embedder
 from hgld.training.inference.embedding import embed, write_embeddings
 from hgld.training.inference.search import kept_embeddings, search
-from hgld.training.inference.search_index import kept_index
+from hgld.training.inference.search_index import KeptIndex, SearchIndex, kept_index
+from hgld.user_cache import KeptFolder
 from tests.fake_releases.pictures import jpeg
+from tests.forked import together
 from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
-from tests.training.untrained_run import CONFIG_OF_RUN, small_model
+from tests.training.untrained_run import CONFIG_OF_RUN, small_model, write_run
 
 
 @pytest.fixture(autouse=True)
@@ -113,10 +122,10 @@ def test_unreadable_gallery_items_are_excluded_and_counted(embedder, items, tmp_
     write_embeddings(tmp_path / "e.npy", readable.vectors, readable.dataset, readable.faults)
     gallery = kept_embeddings(tmp_path / "e.npy", dataset, embedder)
     assert gallery.positions.tolist() == [0, 2, 3, 5, 6, 7, 8]
-    for given, embeddings in ((None, None), (gallery, tmp_path / "e.npy")):
+    for saved, embeddings in ((None, None), (gallery, tmp_path / "e.npy")):
         for _ in range(2):  # an index is made, then opened
             index = None if kind is None else kept_index(kind, dataset, embedder, embeddings)
-            answer = search(embedder, [file], dataset, k=99, gallery=given, index=index)
+            answer = search(embedder, [file], dataset, k=99, gallery=saved, index=index)
             assert answer.left_out == 2
             (found,) = answer.found
             assert sorted(match.index for match in found.matches) == [0, 2, 3, 5, 6, 7, 8]
@@ -139,3 +148,179 @@ def test_search_names_query_files_that_are_no_images(embedder, dataset, items, t
     sound.write_bytes(items[0].data)
     with pytest.raises(ConfigError, match="k is 0"):
         search(embedder, [sound], dataset, k=0)
+
+
+# -- indexes --
+
+KINDS = pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+
+
+def clustered(count, dimensions=32, clusters=100, seed=0):
+    """Unit vectors around centres, as embeddings of classes lie."""
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((clusters, dimensions))
+    vectors = centres[rng.integers(clusters, size=count)] + 0.5 * rng.standard_normal((count, dimensions))
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+@KINDS
+def test_index_recall_against_exhaustive_search(kind, tmp_path, monkeypatch):
+    vectors = clustered(5_300)
+    gallery, query = vectors[:5_000], vectors[5_000:]
+    index = SearchIndex.of(gallery, kind)
+    found, scores = index.nearest(query, 10)
+    expected, _ = nearest_neighbors(query, gallery, 10)
+    recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, expected, strict=True)])
+    assert recall > 0.95
+    np.testing.assert_allclose(scores, np.einsum("qd,qkd->qk", query, gallery[found]), atol=1e-5)
+    assert (np.diff(scores, axis=1) <= 0).all()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    KeptIndex(KeptFolder("indexes", {}), kind).make(gallery, np.arange(5_000))
+    opened = KeptIndex(KeptFolder("indexes", {}), kind).load()
+    assert opened is not None
+    again = opened.nearest(query, 10)
+    np.testing.assert_array_equal(again[0], found)
+    np.testing.assert_array_equal(again[1], scores)
+
+
+@KINDS
+@given(count=st.integers(1, 60), seed=st.integers(0, 9), equal=st.booleans())
+def test_index_search_for_all_items_is_exact(kind, count, seed, equal):
+    gallery = clustered(count, dimensions=5, clusters=3, seed=seed)
+    if equal:
+        gallery[:] = gallery[0]  # scores that tie are ordered by index
+    query = clustered(3, dimensions=5, seed=seed + 100)
+    found, scores = SearchIndex.of(gallery, kind).nearest(query, count)
+    assert [sorted(row) for row in found.tolist()] == [list(range(count))] * 3
+    _, exact = nearest_neighbors(query, gallery, count)
+    np.testing.assert_allclose(scores, exact, atol=1e-5)
+    assert not equal or found.tolist() == [list(range(count))] * 3
+
+
+def test_index_rejects_impossible_queries():
+    index = SearchIndex.of(clustered(50, dimensions=4), "ivf")
+    with pytest.raises(ConfigError, match="k is 51; expected 1 to 50"):
+        index.nearest(clustered(1, dimensions=4), 51)
+    with pytest.raises(InputError, match="3 dimensions, gallery embeddings 4"):
+        index.nearest(clustered(1, dimensions=3), 1)
+    with pytest.raises(InputError, match="NaN"):
+        SearchIndex.of(np.full((2, 3), np.nan, np.float32), "hnsw")
+
+
+@pytest.fixture
+def indexed_dataset(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_dataset(tmp_path / "data", items_of_classes([3, 4], ["test", "gallery"]))
+    return open_dataset(tmp_path / "data", "test")
+
+
+@pytest.fixture
+def kept(indexed_dataset, embedder):
+    index = kept_index("ivf", indexed_dataset, embedder)
+    assert index.load() is None
+    index.make(clustered(3), np.arange(3))
+    return index
+
+
+def test_index_key_covers_everything_that_changes_its_embeddings(kept, indexed_dataset, embedder, tmp_path):
+    alike = replace(embedder, batch_size=1, workers=1, checkpoint="step-7")
+    found = kept_index("ivf", indexed_dataset, alike).load()
+    assert found is not None
+    assert found.positions.tolist() == [0, 1, 2]
+    copy = open_dataset(shutil.copytree(tmp_path / "data", tmp_path / "copy", copy_function=shutil.copy), "test")
+    others = {
+        "kind": ("hnsw", indexed_dataset, embedder),
+        "split": ("ivf", open_dataset(tmp_path / "data"), embedder),
+        "files": ("ivf", copy, embedder),
+        "view": ("ivf", indexed_dataset, replace(embedder, scales=(1.0, 0.5))),
+        "weights": ("ivf", indexed_dataset, replace(embedder, model=small_model(9))),
+    }
+    assert [name for name, facts in others.items() if kept_index(*facts).load() is not None] == []
+
+
+def test_index_of_an_embeddings_file_depends_only_on_the_file(indexed_dataset, embedder, tmp_path):
+    file = tmp_path / "e.npy"
+    np.save(file, clustered(3))
+    kept_index("ivf", indexed_dataset, embedder, file).make(clustered(3), np.arange(3))
+    assert kept_index("ivf", indexed_dataset, replace(embedder, model=small_model(9)), file).load() is not None
+    np.save(file, clustered(3, seed=1))
+    assert kept_index("ivf", indexed_dataset, embedder, file).load() is None
+    with pytest.raises(InputError, match=r"none\.npy: cannot be read"):
+        kept_index("ivf", indexed_dataset, embedder, tmp_path / "none.npy")
+
+
+def test_failed_index_write_is_a_storage_error(kept, monkeypatch):
+    def full(file, rows):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(StorageError, match=r"cannot keep the index .* \(No space left on device\)"):
+        kept.make(clustered(3, seed=2), np.arange(3))
+
+
+# -- ``hgld search --index`` --
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_dataset(tmp_path / "data", items_of_classes([4, 4, 3], ["test"]))
+    write_run(tmp_path / "run")
+    (tmp_path / "one.jpg").write_bytes(open_dataset(tmp_path / "data").read(2))
+    return tmp_path
+
+
+@pytest.fixture
+def search_command(folder, capfd, monkeypatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+
+    def run(*arguments):
+        words = ["search", "one.jpg", "--checkpoint", "run", "--data", "data", "--device", "cpu", *arguments]
+        with pytest.raises(SystemExit) as stop:
+            main(words)
+        return (stop.value.code, *capfd.readouterr())
+
+    return run
+
+
+@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+def test_search_index_is_built_reused_and_rebuilt_for_another_checkpoint(search_command, folder, kind):
+    exact = search_command("--json")
+    assert exact[0] == 0
+    for _ in range(2):
+        code, out, err = search_command("--index", kind, "--json")
+        assert (code, err) == (0, "")
+        (found,), (expected,) = (json.loads(printed)["queries"] for printed in (out, exact[1]))
+        assert {match["key"] for match in found["matches"]} == {match["key"] for match in expected["matches"]}
+        assert found["matches"][0]["score"] == pytest.approx(expected["matches"][0]["score"], abs=1e-5)
+    code, out, err = search_command("--index", kind, "--checkpoint-choice", "last")
+    assert (code, err) == (0, "")
+    assert (
+        search_command("--checkpoint-choice", "last")[1].splitlines()[3].split()[-1] == out.splitlines()[3].split()[-1]
+    )
+    assert len(list((folder / "cache/hgld/indexes").glob("*/index.faiss"))) == 2
+    for index in (folder / "cache/hgld/indexes").glob("*/index.faiss"):
+        index.write_bytes(b"IwFl")  # a damaged index is rebuilt
+    assert search_command("--index", kind, "--checkpoint-choice", "last") == (0, out, "")
+
+
+def test_index_without_faiss_names_the_extra(search_command, folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    code, out, err = search_command("--index", "hnsw")
+    assert (code, out) == (2, "")
+    assert "pip install 'hgld[faiss]'" in err
+    assert not (folder / "cache/hgld/indexes").exists()
+
+
+@pytest.mark.slow
+def test_two_processes_build_one_search_index(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    words = "search one.jpg --checkpoint run --data data --device cpu --index ivf --json"
+    answers = []
+    for _ in range(2):
+        result = together(main, words.split(), folder=folder)
+        assert result.returncode == 0, result.stderr
+        answers.append(json.loads(result.stdout))
+    assert answers[0] == answers[1]
+    assert answers[0]["queries"][0]["matches"][0]["key"] == open_dataset(folder / "data").keys[2]
