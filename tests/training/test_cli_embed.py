@@ -133,8 +133,8 @@ def test_checkpoint_and_its_embeddings_have_equal_reports(places, tmp_path, hgld
 )
 def test_impossible_views_and_devices_are_one_line_errors(places, tmp_path, hgld, words, said):
     folder = places[0]
-    for verb in (["search", folder / "one.jpg"], ["embed", "--out", tmp_path / "e.npy"]):
-        asked = [*verb, *of_run(folder, "--split", "test"), *words.split()]
+    for command in (["search", folder / "one.jpg"], ["embed", "--out", tmp_path / "e.npy"]):
+        asked = [*command, *of_run(folder, "--split", "test"), *words.split()]
         assert hgld(*asked) == (2, "", f"hgld: {said}\n")
     assert not list(tmp_path.iterdir())
 
@@ -164,7 +164,6 @@ def test_search_prints_a_table_or_json(places, tmp_path, hgld):
         (["embed", "--split", "tset", "--out", "e.npy"], "'test'"),
         (["embed", "--split", "test", "--out", "e.pt"], "written as .npy"),
         (["embed", "--out", "e.npy", "--scales", "1,0"], "above 0"),
-        (["embed", "--out", "e.npy", "--resize", "8"], "resize of a view is 8"),
         (["evaluate", "--split", "test", "--gallery-split", "gallery"], "--split S"),
         (["evaluate", "--query-split", "test"], "--gallery-split G"),
         (["evaluate", "--split", "test", "--embeddings", "e.npy"], "--embeddings"),

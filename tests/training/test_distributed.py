@@ -11,9 +11,6 @@ from torch import nn
 from hgld.distributed import (
     Processes,
     _device,
-    any_process,
-    from_main,
-    gather_with_gradients,
     is_main_process,
     launch,
     process_group,
@@ -59,15 +56,6 @@ def test_processes_exchange_values_rows_flags_and_statistics(answers):
         assert process["any"].tolist() == [1, 1, 0]
 
 
-def test_single_process_needs_no_process_group():
-    alone = launch("cpu")
-    assert (alone.index, alone.count, alone.is_main) == (0, 1, True)
-    rows = torch.ones(2, 3, requires_grad=True)
-    assert gather_with_gradients(rows, alone) is rows
-    assert from_main({"a": 1}, alone) == {"a": 1}
-    assert any_process(True, alone)
-
-
 @pytest.mark.parametrize("chunk", [0, 2])
 def test_dropout_differs_by_process_and_step_and_is_reproducible(chunk):
     """A step comes again bit for bit; another process, and the same one a step later, draws other dropout."""
@@ -96,17 +84,16 @@ def test_dropout_differs_by_process_and_step_and_is_reproducible(chunk):
     assert not torch.equal(first != 0, embedded(0, 8) != 0)
 
 
-def test_incomplete_torchrun_environment_is_rejected(monkeypatch):
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with pytest.raises(ConfigError, match=r"WORLD_SIZE.*torchrun"):
-        launch("cpu")
-
-
-def test_slurm_without_master_address_is_rejected(monkeypatch):
-    monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
-    with pytest.raises(ConfigError, match="MASTER_ADDR"):
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [({"RANK": "0"}, "WORLD_SIZE.*torchrun"), ({"SLURM_STEP_NUM_TASKS": "4"}, "MASTER_ADDR")],
+)
+def test_incomplete_torchrun_or_slurm_environment_is_rejected(variables, message, monkeypatch):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=message):
         launch("cpu")
 
 
