@@ -299,8 +299,7 @@ _VALIDATION = re.compile(r"(val|valid|validation|dev)(_[A-Za-z0-9_]+)?\Z")
 def is_validation(entry: str) -> bool:
     """Tell whether an entry of ``evaluate_on`` has only validation splits: ``val``, ``validation``, ``dev`` ...
 
-    ``train`` alone is no test split either. Splits of other names are test splits, and so is everything that a protocol
-    evaluates.
+    ``train`` alone is no test split either. All other splits are test splits, and so are the splits of a protocol.
     """
     splits = entry.rpartition(":")[2].split("/")
     return all(_VALIDATION.match(split) for split in splits) or splits == ["train"]
@@ -450,7 +449,7 @@ def _fields_in(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _undo_yaml(option: Option, value: Any) -> Any:
-    """Return a value as it was meant, if YAML 1.1 misreads it: ``1e-4`` as text, ``off`` as false."""
+    """Return the intended value if YAML 1.1 misreads it: ``1e-4`` as text, ``off`` as false."""
     if isinstance(value, str) and option.member in (int, float):
         return option.parse(value)
     return "off" if value is False and "off" in option.choices else value

@@ -58,7 +58,7 @@ class RetrievalTask:
     Attributes:
         place: dataset directory or its address.
         query: split of the queries; or ``protocol`` for the dataset's own protocol, ``protocol=NAME`` for another one.
-        gallery: split of the gallery; empty: every query searches in the rest of its own split.
+        gallery: split of the gallery; empty: every query searches the other items of its split.
     """
 
     place: str
@@ -115,8 +115,8 @@ def check_evaluation(config: TrainConfig, place: str) -> tuple[TrainConfig, tupl
         place: the run's dataset directory, or its address.
 
     Returns:
-        the config with all that is evaluated; entry of ``evaluate_on`` and metric by which the best checkpoint is
-        chosen, empty if none is.
+        the config with all entries that are evaluated; and the entry of ``evaluate_on`` and the metric that choose the
+        best checkpoint, empty if none is chosen.
 
     Raises:
         ConfigError: an entry or metric that is not understood, a ``monitor`` that is not measured, a
@@ -392,7 +392,7 @@ def ranked_together(
         of_set = {name: value for name, value in report.values.items() if name not in report.query_metrics}
         facts = [report.query_metrics, of_set, report.settings]
     parts = from_all(values, processes)
-    # A process without a query of its own learns from the main one what was measured.
+    # A process without queries gets the names of the metrics from the main process.
     names, of_set, settings = from_main(facts, processes)
     table = np.frombuffer(b"".join(parts)).reshape(num_queries, len(names))
     columns = {name: table[:, column] for column, name in enumerate(names)}

@@ -34,7 +34,7 @@ class Start:
         passes: number of passes over the training images.
         least_steps: fewest steps of a run, however small the dataset is.
         most_steps: most steps of a run, however large the dataset is.
-        evaluations: number of evaluations of a run, without that of the start.
+        evaluations: number of evaluations of a run, not counting the one before the first step.
         blend: interpolation between the initial (0) and the last (1) weights that is tried too; 0: none.
     """
 

@@ -116,7 +116,7 @@ def make_logger(name: str, run: LoggedRun) -> Logger:
 
     Raises:
         ConfigError: there is none of that name, or its package cannot be imported.
-        MissingExtraError: what it needs is not installed.
+        MissingExtraError: its package is not installed.
     """
     kind, _, project = name.partition(":")
     if kind in LOGGERS:
@@ -142,7 +142,7 @@ class RunLog:
 
     Raises:
         ConfigError: there is no such logger.
-        MissingExtraError: a logger needs what is not installed.
+        MissingExtraError: the package of a logger is not installed.
     """
 
     def __init__(

@@ -243,8 +243,10 @@ def _epochs(state: TrainState, monitor: TrainingMonitor) -> bool:
     """Do the rest of the run; return whether it reached its end."""
     while True:
         if state.step % state.data.steps_per_epoch == 0 and state.judged < state.epoch:
-            save_run(state)  # a test set that cannot be read must not cost the epoch
-            _evaluate(state, monitor)
+            if state.evaluation_due:
+                save_run(state)  # a test set that cannot be read must not cost the epoch
+                _evaluate(state, monitor)
+            state.judged = state.epoch
             save_run(state)
         if state.epoch == state.config.run.epochs:
             return True
@@ -378,11 +380,8 @@ def _log_row(state: TrainState, values: StepValues, timing: Timing) -> dict[str,
 
 
 def _evaluate(state: TrainState, monitor: TrainingMonitor) -> None:
-    """Evaluate after the epochs done, if an evaluation is due."""
+    """Evaluate after the epochs done."""
     epoch = state.epoch - 1
-    state.judged = state.epoch
-    if not state.evaluation_due:
-        return
     monitor.reporter.evaluating(epoch)
     reports = _reports(state, state.model if state.average is None else state.average.module, state.folder)
     if state.config.run.blend and state.best_of and state.epoch == state.config.run.epochs > 0:

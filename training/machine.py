@@ -19,7 +19,7 @@ _SHARE = 0.5  # of the free memory that activations may take
 def free_memory(processes: int) -> int:
     """Return the bytes of this machine's memory that each of some processes may still take.
 
-    A container's limit (cgroup 2 and 1) counts where it is lower than what the machine has free.
+    The limit of a container (cgroup 2 or 1) counts if it is lower than the free memory of the machine.
     """
     # Linux can give MemAvailable without swapping: it counts the pages of cached files, which AVPHYS does not.
     available = re.search(r"MemAvailable: +(\d+) kB", _read_text("/proc/meminfo"))

@@ -41,7 +41,7 @@ def build_optimizers(config: OptimizerConfig, parameters: Mapping[str, Named]) -
     Args:
         config: types, rates and decay of the optimizers.
         parameters: lists of named parameters of the ``backbone``, the ``head`` and the loss's own, the ``proxies``,
-            among which a scalar is a boundary (beta) with a rate of its own. Scalars have no weight decay, and vectors
+            among which a scalar is a boundary (beta) with a separate rate. Scalars have no weight decay, and vectors
             (biases, norms) have it only with ``decay_all``.
     """
     rates = {"backbone": config.lr, "head": config.lr_head, "proxies": config.lr_proxies, "beta": config.lr_beta}

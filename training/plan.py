@@ -109,7 +109,7 @@ def plan_lines(config: TrainConfig) -> list[PlanLine]:
 def plan_table(config: TrainConfig) -> str:
     """Return the important parts of a plan as a table for people: option, value, reason.
 
-    A row stands for several fields, and is called by the flag of the first; the whole plan is :func:`plan_lines`.
+    A row covers several fields and has the flag of the first one; :func:`plan_lines` returns the whole plan.
     """
     reasons, values = dict(config.plan), flat(config)
     batch, k = config.batch.batch_size, config.batch.images_per_class
@@ -171,7 +171,7 @@ def plan_alone(config: TrainConfig, place: str) -> TrainConfig:
 
 
 def as_begun(config: TrainConfig, before: TrainConfig) -> TrainConfig:
-    """Return a config whose plan and derived fields are those of the run that it resumes."""
+    """Return a config with the plan and the derived fields of the run that it resumes."""
     values = flat(before)
     return replace(with_fields(config, {name: values[name] for name in config.to_derive}), plan=before.plan)
 

@@ -172,7 +172,7 @@ def metrics_text(metrics: Mapping[str, float], monitor: str = "") -> str:
 
 
 def metric_text(name: str, value: float) -> str:
-    """Return a metric's value as reports show it: in per cent where it is a share."""
+    """Return a metric's value as reports show it: in per cent if it is a share."""
     from hgld.evaluation.protocols import is_per_cent
 
     return f"{100 * value:.2f}" if is_per_cent(name) else f"{value:.4g}"

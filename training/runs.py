@@ -70,7 +70,7 @@ class TrainingRun:
 def load_config(name: str | Path) -> TrainConfig:
     """Return the config of a recipe, by its name, or of a file (``.json``, ``.yaml``).
 
-    A file without a ``recipe`` leaves to finetune what it does not say.
+    If the file names no ``recipe``, finetune completes it.
 
     Raises:
         ConfigError: there is no such recipe, or the file's options are no config.

@@ -80,7 +80,7 @@ class TrainState:
         best: metric, value, epoch and step of the best evaluation; empty before the first.
         values: the last evaluation's metrics by split.
         start: the metrics by split of the evaluation before the first step; empty if there was none.
-        blended: weights between those of the start and these, which are evaluated in their place; None: there are none.
+        blended: interpolation between the initial and the last weights, which evaluations use; None: there is none.
     """
 
     config: TrainConfig
@@ -268,7 +268,7 @@ def _check_resumed(
 
 
 def _init_from(config: TrainConfig, out: Path, asked: Path | None, *, fresh: bool) -> str:
-    """Return the run whose weights this one begins or began with; empty: those of the config's backbone."""
+    """Return the run that this one takes or took its initial weights from; empty: the config's backbone has them."""
     given = str(asked or config.init_from)
     if fresh:
         return given

@@ -117,7 +117,7 @@ class Backward:
         return embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
 
     def _loss(self, own: Tensor, labels: Tensor, instances: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the loss of all items; where it is a mean over queries, from the sums of every process's queries."""
+        """Compute the loss of all items; a mean over queries is made from the sums of every process's queries."""
         if self.processes.count > 1 and sums_over_queries(self.criterion):
             everyone = gather_with_gradients(own, self.processes, adding=True)
             part = slice(self.processes.index * len(own), (self.processes.index + 1) * len(own))

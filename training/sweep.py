@@ -1,6 +1,6 @@
 """Sweeps: one run for every combination of some fields' values and every seed, and one table of their results.
 
-``OUT/FIELD=VALUE,...,seed=N/`` is the folder of a run, named by what is swept, and ``OUT/sweep.csv`` the table;
+``OUT/FIELD=VALUE,...,seed=N/`` is the folder of a run, named by the swept values, and ``OUT/sweep.csv`` the table;
 ``hgld report OUT/*/`` groups the runs, whose ``config.json`` differ in their seed alone.
 """
 

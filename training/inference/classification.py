@@ -122,7 +122,7 @@ def classifier_of(config: LossConfig, tensors: Mapping[str, Tensor], level: str,
         names: names of the C classes.
 
     Raises:
-        InputError: the tensors are not those of a loss with a classifier of so many classes.
+        InputError: the tensors hold no classifier of so many classes.
     """
     found = min((name for name in tensors if name.endswith((".classifier.weight", ".proxies"))), default="")
     weight = tensors[found].detach() if found else torch.empty(0)
@@ -191,8 +191,8 @@ class WhitenedHead(nn.Module):
     """Whitening of embeddings with the classifier folded into it, so that one vector serves both tasks.
 
     With Phi(e) = S (e / ‖e‖ - mu), <w, e> + b = ‖e‖ (<w', Phi(e)> + b') + b for w' = S^-T w and b' = <w, mu>
-    (MultiGrain, section 3.4): the scores are those of the classifier before. They need all components of the
-    whitening; a whitening to fewer dimensions has lost what the classifier reads.
+    (MultiGrain, section 3.4): these scores equal the classifier's scores without whitening. They need all components of
+    the whitening; a whitening to fewer dimensions loses information that the classifier reads.
 
     Args:
         classifier: classifier of the embeddings before whitening.
@@ -252,8 +252,7 @@ _SYNSET = re.compile(r"n[0-9]{8}\Z")
 def library_head(spec: str, pretrained: str, model: EmbeddingModel, *, image_size: int = 64) -> tuple[Tensor, Tensor]:
     """Return weight (C, F) and bias (C,) of the classifier that a network of torchvision or timm comes with.
 
-    The whole network is run on noise, and its scores are held against those of the classifier after the model's mean
-    features.
+    The whole network is run on noise. Its scores must equal the scores of the classifier on the model's mean features.
 
     Args:
         spec: ``torchvision:NAME`` or ``timm:NAME``, as of the model's backbone.
@@ -286,7 +285,7 @@ def library_head(spec: str, pretrained: str, model: EmbeddingModel, *, image_siz
 
 
 def check_synsets(names: Sequence[str], classes: int, level: str) -> None:
-    """Refuse classes that are not those of a network trained on ImageNet-1k: WordNet ids, in their order.
+    """Refuse classes other than the classes of ImageNet-1k: WordNet ids, in their order.
 
     Args:
         names: names of the dataset's classes.

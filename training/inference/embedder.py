@@ -43,7 +43,7 @@ def load_run(run: Path, which: Literal["best", "last"] = "best") -> tuple[Embedd
     """Load the model of a run, with its averaged weights if the run kept an average.
 
     Args:
-        run: a run's folder, or that of one of its checkpoints (``RUN/checkpoints/step-N``).
+        run: folder of a run or of one of its checkpoints (``RUN/checkpoints/step-N``).
         which: checkpoint of a run: ``best`` (the last one where none was found best) or ``last``.
 
     Returns:
@@ -156,7 +156,7 @@ class Embedder:
         )
 
     def classifier_for(self, dataset: ShardDataset) -> Classifier:
-        """Return the classifier for a dataset's classes: the run's, or that of a pretrained network.
+        """Return the classifier for a dataset's classes: of the run, or of a pretrained network.
 
         Raises:
             ConfigError: there is none; or the network's is not one linear layer, or of other classes.
@@ -247,7 +247,7 @@ class Embedder:
         *,
         unit: bool,
     ) -> Tensor:
-        """Embed images that a transform prepares; those that cannot be read are named in ``faults``, their rows NaN."""
+        """Embed images that a transform prepares; ``faults`` lists unreadable images, and their rows are NaN."""
 
         def prepare(item: int) -> Tensor | None:
             try:
@@ -280,7 +280,7 @@ class Embedder:
         """Compute (N, D) unit embeddings of texts, in the space of the images.
 
         Raises:
-            ConfigError: the model has no text tower whose space is that of its images.
+            ConfigError: the model has no text tower that shares the space of its images.
             MissingResourceError: its weights or its tokenizer are not available here.
         """
         if self.network is None:
@@ -296,7 +296,7 @@ def trained_embedder(source: Path | Network, *, device: str = "", **options: Any
     """Load a model, ready to embed; torchrun's processes share the work.
 
     Args:
-        source: a run's folder, that of one of its checkpoints, or a network.
+        source: folder of a run or of one of its checkpoints, or a network.
         device: ``cpu``, ``cuda``, ...; default: a GPU when there is one.
         **options: keywords of :func:`make_embedder`; its errors are raised.
 
@@ -327,7 +327,7 @@ def make_embedder(
     """Load a model, ready to embed.
 
     Args:
-        source: a run's folder, that of one of its checkpoints, or a network.
+        source: folder of a run or of one of its checkpoints, or a network.
         processes: processes that embed together.
         which: checkpoint of a run, ``best`` or ``last``.
         size: side of the square, or the longest side, pixels; None, here and below: as the run is evaluated, or as the
@@ -348,7 +348,7 @@ def make_embedder(
     Raises:
         InputError: no checkpoint is there, or it cannot be read; no training images for ``auto``.
         ConfigError: a device that is not there, a resize below the size, gem_p for a model without GeM, or a network
-            that cannot be had so.
+            without the pooling or size.
         MissingResourceError: a network's weights or library are not available.
     """
     config = TrainConfig()

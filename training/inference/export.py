@@ -57,7 +57,7 @@ def export_model(path: Path, out: Path, which: Literal["best", "last"] = "best")
     The written file is run on random images, and its embeddings are compared with the model's.
 
     Args:
-        path: a run's folder or that of a checkpoint.
+        path: folder of a run or of a checkpoint.
         out: the file to write; its images are uint8.
         which: checkpoint of a run.
 
@@ -131,7 +131,7 @@ def _images(count: int, size: int) -> Tensor:
 
 
 def _compare(path: Path, embedder: nn.Module, size: int) -> None:
-    """Refuse a file whose embeddings of noise are not those of the model."""
+    """Refuse a file that embeds noise otherwise than the model."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -148,14 +148,14 @@ def _compare(path: Path, embedder: nn.Module, size: int) -> None:
             )
 
 
-# -- a run's files for the Hub, and for a folder of its own --
+# -- copies of a run for the Hub and for a new folder --
 
 
 def run_contents(run: Path, address: str) -> Contents:
-    """Return the files of a run that are pushed: those that :func:`hgld.load_model` reads, and a card.
+    """Return the files of a run to push: the files that :func:`hgld.load_model` reads, and a card.
 
     Args:
-        run: a run's folder, or that of one of its checkpoints.
+        run: folder of a run or of one of its checkpoints.
         address: ``hf:USER/NAME``, for the card.
 
     Raises:

@@ -116,7 +116,7 @@ def choose_gem_p(
 
     Args:
         model: model with GeM pooling, on its device.
-        images: options of the run by which training varies images.
+        images: options of the run for augmenting images.
         dataset: the training images; if there are fewer than 2,000, all are taken.
         size: side of the square that the model will see, pixels.
         batch_size: views at a time.

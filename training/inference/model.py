@@ -1,4 +1,4 @@
-"""One object for every model that embeds images: a run, a network of a library, an ONNX file, a module of one's own."""
+"""One object for every model that embeds images: a run, a network of a library, an ONNX file, a torch module."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ class Model:
 
     Attributes:
         embedder: network, view of images, and device.
-        source: the run's folder or the network's name; None: a module of one's own.
+        source: the run's folder or the network's name; None: a torch module.
         name: name for people.
     """
 
@@ -175,7 +175,7 @@ class Model:
         """Write the model to a folder that :func:`load_model` and ``--model`` read; returns the folder.
 
         Raises:
-            ConfigError: a module of one's own, or a network that is one file already.
+            ConfigError: a torch module, or a network that is one file already.
             StorageError: the folder is not empty, or cannot be written.
         """
         folder = Path(path)

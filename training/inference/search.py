@@ -45,7 +45,7 @@ def calibrate_answers(
         place: dataset directory or its address.
         split: split of queries to fit the calibration on; the model was not trained on them.
         gallery_split: split that is searched; None: what :func:`hgld.training.inference.search.search` searches in.
-        test_split: split whose queries measure the calibration; None: ``test`` where there is one, else none.
+        test_split: split whose queries measure the calibration; None: ``test`` if the dataset has it, else none.
         neighbors: number of neighbours that vote.
         unknown: share of future queries whose class the gallery lacks.
         progress: called with a task, the number of units done and their total.
@@ -221,8 +221,8 @@ def search(
         k: matches a file; all readable items if there are fewer.
         gallery: embeddings of the dataset by the same model; None: they are computed.
         index: index of these embeddings; it is built if it is missing or stale. None: the search is exhaustive.
-        calibration: gives the confidences of predictions; None: no predictions. A text has none, because its scores are
-            not those of images.
+        calibration: gives the confidences of predictions; None: no predictions. A text has none, because
+            calibrations hold for scores of images.
         min_confidence: least confidence of a prediction.
         level: finest level to predict; None: the finest.
         within: class names by level, which the queries are known to be of; only their images are searched.

@@ -149,7 +149,7 @@ class KeptIndex:
         made = SearchIndex.of(embeddings, self._kind, positions)
 
         def fill(folder: Path) -> None:
-            # Not by faiss's own writer of files, which ends the process where the last bytes find no room.
+            # faiss's own writer of files ends the process if the disk is full.
             (folder / _INDEX).write_bytes(faiss().serialize_index(made.faiss_index).data)
             np.save(folder / _POSITIONS, positions)
 

@@ -35,8 +35,8 @@ class BackboneOptions:
     Attributes:
         pretrained: ``default``, a tag, a path or ``none``.
         load_weights: whether to read the weights; the model is otherwise the same without.
-        token: whether the model returns its own vector rather than a feature map; None: what is usual for it, as
-            :attr:`Backbone.token` then says.
+        token: whether the model returns its own vector rather than a feature map; None: the usual
+            output, as :attr:`Backbone.token` then says.
         image_size: side of the images, pixels; None: as its library tests it.
     """
 

@@ -1,7 +1,7 @@
 """Models by name: a library's backbone, with its weights, made into an embedding model.
 
-A library of backbones is a function of a name and :class:`BackboneOptions`, and a line of :data:`BACKBONES`; that of
-another package is such a function and an entry point of the group ``hgld.backbones`` (:mod:`hgld.plugins`).
+A library of backbones is a function of a name and :class:`BackboneOptions`, and a line of :data:`BACKBONES`. Another
+package adds such a function by an entry point of the group ``hgld.backbones`` (:mod:`hgld.plugins`).
 """
 
 from collections.abc import Callable, Mapping
@@ -60,7 +60,7 @@ def build_model(
 ) -> EmbeddingModel:
     """Build the model of a run.
 
-    Random weights (of a projection, or those that are not pretrained) are drawn from torch's global generator.
+    Random weights are drawn from torch's global generator.
 
     Args:
         config: the model's options.

@@ -29,7 +29,7 @@ class MaxPool(nn.Module):
 class GeM(nn.Module):
     """Generalised mean over places, (mean x^p)^(1/p) (Radenovic, Tolias, Chum, TPAMI 2019, Eq. 3).
 
-    p = 1 gives the average; with growing p it tends to the maximum. Powers are taken in fp32 whatever autocast says.
+    p = 1 gives the average; with growing p it tends to the maximum. Powers are computed in fp32, also under autocast.
 
     Args:
         p: the exponent, above 0.
@@ -149,7 +149,7 @@ class EmbeddingModel(nn.Module):
 
     @property
     def has_live_batch_norm(self) -> bool:
-        """True if batch norm normalises training images by the statistics of those that pass with them."""
+        """True if batch norm normalises training images by the statistics of their batch."""
         return not self._norms_frozen and any(isinstance(module, _BatchNorm) for module in self.modules())
 
     def _batch_norm_parameters(self) -> list[nn.Parameter]:

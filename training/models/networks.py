@@ -64,7 +64,7 @@ def source_of(name: str, weights: str = "default", pooling: str = "") -> Path | 
 
 
 def save_network(model: EmbeddingModel, network: Network, view: TestView, folder: Path) -> None:
-    """Write a network to a new folder: its weights, and what is needed to build it without its library's download.
+    """Write a network to a new folder: its weights, and a record to build it without a download.
 
     Args:
         model: model of :func:`build_network`.

@@ -27,8 +27,8 @@ class OnnxNetwork(nn.Module):
 
     Of several outputs it is that named ``embeddings``, as ``hgld export`` names it, else the first.
 
-    Runs on the CPU, or on a GPU where the images lie there and onnxruntime has its provider. A file whose weights lie
-    in other files is refused, so that it cannot name any file of the machine.
+    Runs on the CPU, or on a GPU if the images are there and onnxruntime has its provider. A file with weights in other
+    files is refused, so that it cannot read any file of the machine.
 
     Args:
         path: the file.
@@ -36,7 +36,7 @@ class OnnxNetwork(nn.Module):
 
     Attributes:
         side: side of the square images that it takes, pixels; None: any.
-        digest: (32,) uint8 SHA-256 of the file, by which indexes of its embeddings know it.
+        digest: (32,) uint8 SHA-256 of the file, which identifies it for kept embeddings.
     """
 
     digest: Tensor
@@ -119,7 +119,7 @@ def onnx_network(name: str, options: BackboneOptions) -> Backbone:
     """Build the network of an ONNX file.
 
     A file of ``hgld export`` has a record beside it (``FILE.json``) of how images are prepared. Others take images of
-    the size of their input (224 px where they take any), normalised as for ImageNet.
+    the size of their input (224 px if they take any size), normalised as for ImageNet.
 
     Raises:
         ConfigError: it has not the pooling that is asked for, or takes no squares.

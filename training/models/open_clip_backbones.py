@@ -61,7 +61,7 @@ def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
     Args:
         name: ``MODEL``, ``MODEL/TAG`` with the tag of its weights, ``hf-hub:USER/NAME`` or ``local-dir:FOLDER``. Beside
             weights of a file, the tag says how the model is built and images are prepared.
-        options: options of building it; if the name has a tag, weights ``default`` are those of the tag.
+        options: options of building it; if the name has a tag, weights ``default`` are the weights of the tag.
 
     Raises:
         ConfigError: no such model or tag, or a pooling that it does not have.
@@ -116,7 +116,7 @@ def open_clip_texts(name: str, weights: str, texts: Sequence[str]) -> Tensor:
 
 
 def _create(name: str, options: BackboneOptions, *, texts: bool = False) -> tuple[Any, str, Mapping[str, Any]]:
-    """Create a CLIP model with its weights; return it, its name without the tag, and what is known of the tag."""
+    """Create a CLIP model with its weights; return it, its name without tag, and open_clip's facts about the tag."""
     pretrained = options.pretrained
     if name.startswith(_SCHEMAS):  # a repository or folder, which says how the model is built and has its weights
         path, tag = weights_file(pretrained), ""
