@@ -93,7 +93,7 @@ def test_saved_embeddings_of_another_model_are_rejected(embedder, dataset, tmp_p
     own = embed(embedder.model, dataset, view=embedder.view)
     for same in (own, own * 3, own.bfloat16().float()):
         write_embeddings(path, same, dataset)
-        assert len(kept_embeddings(path, dataset, embedder).positions) == len(dataset)
+        assert len(kept_embeddings(path, dataset, embedder)[1]) == len(dataset)
     others = {
         "mean cosine": embed(small_model(9), dataset, view=embedder.view),
         "mean cosine of nan": torch.full_like(own, torch.nan),
@@ -121,7 +121,7 @@ def test_unreadable_gallery_items_are_excluded_and_counted(embedder, items, tmp_
     readable = embedder.embed_readable(dataset)
     write_embeddings(tmp_path / "e.npy", readable.vectors, readable.dataset, readable.faults)
     gallery = kept_embeddings(tmp_path / "e.npy", dataset, embedder)
-    assert gallery.positions.tolist() == [0, 2, 3, 5, 6, 7, 8]
+    assert gallery[1].tolist() == [0, 2, 3, 5, 6, 7, 8]
     for saved, embeddings in ((None, None), (gallery, tmp_path / "e.npy")):
         for _ in range(2):  # an index is made, then opened
             index = None if kind is None else kept_index(kind, dataset, embedder, embeddings)
