@@ -1,4 +1,4 @@
-"""What the adapters of all libraries share: the options of a backbone, its weights from a file, and errors."""
+"""Shared parts of the adapters of all libraries: options of a backbone, its weights from a file, and errors."""
 
 import difflib
 import logging
