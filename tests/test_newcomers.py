@@ -56,7 +56,6 @@ CALLS: dict[str, tuple[Callable[[], object], Sequence[str]]] = {
     ),
 }
 COMMANDS: dict[str, Sequence[str]] = {
-    "trian": ("no subcommand 'trian'", "Did you mean 'train'?"),
     "train": ("--data and --out", "--list"),
     "train small-grocery --out run": ("--data and --out", "--show"),
     "train small-grocery --data . --out run": ("no dataset.json", "hgld build-shards"),
@@ -65,17 +64,13 @@ COMMANDS: dict[str, Sequence[str]] = {
     "evaluate --embeddings e.npy --labels l.csv --levels fine,tpo": ("no column 'tpo'", "its columns are fine, top"),
     "evaluate --embeddings e.npy --labels short.csv --levels fine": ("5 rows", "e.npy 8", "in the same order"),
     "evaluate --embeddings e.pt --labels l.csv --levels fine": ("'.pt'", ".npy", "numpy.save"),
-    "evaluate --checkpoint . --data .": ("no dataset.json", "hgld build-shards"),
-    "search photo.jpg --checkpoint run --data .": ("'run' does not exist",),
     "build-shards manifest --source l.csv --out made": ("names the image files", "path, file", "Rename"),
     "build-shards folders --source . --out made": ("no images in it", "top/middle/fine/image.jpg"),
     "build-shards imagnet --source . --out made": ("no dataset 'imagnet'", "Did you mean 'imagenet'?"),
     "build-shards sop --source . --out made": ("Ebay_train.txt", "hgld datasets sop", "unpack"),
-    "verify .": ("no dataset.json", "hgld build-shards"),
     "report . --out r.html": ("reports/SPLIT-epoch-N.json", "hgld evaluate --out"),
     "build-hierarchy --out made": ("--sample", "--classes FILE"),
     "build-hierarchy --classes l.csv --encoder lexical --out made": ("lacks the column 'name'", "Rename"),
-    "show l.txt": ("l.txt",),
     "push . somebody/x": ("'somebody/x'", "hf:USER/NAME"),
 }
 
