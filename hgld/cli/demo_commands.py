@@ -239,7 +239,7 @@ def doctor(*, as_json: bool) -> int:
     else:
         rows = {name: found[name] for name in ("hgld", "python", "machine", "torch")}
         rows |= {f"[{extra}]": "installed" if there else "-" for extra, there in found["extras"].items()}
-        echo("\n".join([*(f"{name:<9}{text}" for name, text in rows.items()), *found["hints"]]))
+        echo("\n".join([*(f"{name:<14}{text}" for name, text in rows.items()), *found["hints"]]))
     return int(bool(found["missing"]) or found["torch"].startswith("cannot"))
 
 
