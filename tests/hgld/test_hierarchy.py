@@ -220,10 +220,8 @@ def test_other_files_and_versions_are_rejected(tmp_path):
             r"columns 'parent' \(String\); expected level: String, label: Int32",
         ),
         ({"parent": pl.col("parent").cast(pl.Int64) + 2**32}, r"'parent' \(Int64\)"),
-        ({"label": pl.col("label").cast(pl.String), "name": pl.lit(1)}, r"'label' \(String\), 'name' \(Int32\)"),
         ({"parent": pl.lit(7, pl.Int32)}, "parents that do not exist"),
         ({"name": pl.lit(None, pl.String)}, "without a name"),
-        ({"level": pl.lit(None, pl.String)}, "rows of level None"),
         ({"level": pl.lit("land")}, "rows of level 'land'"),
         ({"label": pl.lit(None, pl.Int32)}, "not 0..4, each once"),
     ],
@@ -237,7 +235,7 @@ def test_damaged_tables_are_rejected(tmp_path, tree, columns, said):
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize("levels", ["[" * 100_000, '"landmark"', "[1, 2, 3]", "{}", "nothing"])
+@pytest.mark.parametrize("levels", ["[" * 100_000, "[1, 2, 3]", "nothing"])
 def test_invalid_level_metadata_is_rejected(tmp_path, tree, levels):
     path = tmp_path / "hierarchy.parquet"
     tree.to_frame().write_parquet(path, metadata={"hgld.schema_version": "1", "hgld.levels": levels})

@@ -245,10 +245,8 @@ TAXA = "taxonID,parentNameUsageID,acceptedNameUsageID,scientificName\n1,,,Animal
         ("child,parent\na,b\nc,c\n", "auto", "line 3: 'c' is its own parent"),
         ("child,parent\na,b\n,c\n", "auto", "line 3: an empty id"),
         ("child,parent\na\n", "auto", "line 2: 1 cells where the header has 2"),
-        ('child,parent\na,b\n"c,d\n', "auto", "line 3: not valid CSV"),
         ("child,parent,child\na,b,c\n", "auto", "has the column 'child' twice"),
         ("child,parent\n", "auto", "has no classes"),
-        (b"child,parent\na,\xff\n", "auto", "line 2: not UTF-8"),
         ("cat,animal\n", "edge-list", "lacks the column 'child'; found 'cat', 'animal'"),
         ("cat,animal\n", "auto", "a table with the columns 'cat', 'animal'; expected a taxonomy"),
         (DATA.replace("05 n 03 animal", "05 n ff animal"), "auto", "line 4: .* is not a synset"),
@@ -263,7 +261,6 @@ TAXA = "taxonID,parentNameUsageID,acceptedNameUsageID,scientificName\n1,,,Animal
         (json.dumps([INATURALIST[0], 5]), "auto", "category 2 is '5'; expected an object with a number id"),
         (json.dumps([INATURALIST[0], {"id": 2, "name": " "}]), "auto", "category 2 is"),
         (f"{TAXA}21,99,,c\n", "auto", r"parents that are not in the file: '99' \(line 4\)"),
-        (f"{TAXA}20,1,,c\n", "auto", "line 4: the id '20' is that of line 3 too"),
         (f"{TAXA}22,20,99,c\n", "auto", "line 4: a synonym of '99'"),
         ("path\nanimal >> dog\n", "auto", "line 2: the path 'animal >> dog' has an empty part"),
         ("label,mid\na,b\n", "paths", "lacks the column 'path'; found 'label', 'mid'"),
@@ -273,7 +270,7 @@ TAXA = "taxonID,parentNameUsageID,acceptedNameUsageID,scientificName\n1,,,Animal
 )
 def test_errors_name_their_row_or_entry(tmp_path, content, kind, words):
     file = tmp_path / "data.noun"
-    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    file.write_text(content)
     with pytest.raises(InputError, match=f"^{re.escape(str(file))}.*({words})"):
         read_taxonomy(file, kind)
 
