@@ -11,7 +11,7 @@ from torch import Tensor
 from hgld.errors import ConfigError, HierarchyError, InputError, TableError, excerpt, quoted
 from hgld.tables import POLARS_FAULTS
 
-_UNKNOWN = r"^(?:-[0-9]+)?$"  # a text that is no class: none, or a number below 0, as it is among ids
+_UNKNOWN = r"^(?:-[0-9]+)?$"  # texts that stand for an unknown class: empty, or a number below 0
 _DIGITS = r"^[+-]?[0-9]+$"
 
 
@@ -83,7 +83,7 @@ def class_numbers(
 def distinct(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct values of (N,) integers in ascending order, and the index of every integer among them.
 
-    As ``np.unique`` does; without sorting where they lie close together, as class numbers do.
+    The result is that of ``np.unique``. Integers that are close together, such as class numbers, are not sorted.
     """
     low, high = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)
     if high - low > 4 * len(numbers):
@@ -114,7 +114,7 @@ def read_label_sides(
 
     Raises:
         InputError: labels of another shape or dtype, or sets of different levels.
-        ConfigError: names of levels that repeat or are empty, or another number of names than levels.
+        ConfigError: level names that repeat or are empty, or another number of names than levels.
         HierarchyError: a class with two parents.
     """
     numbers, named = class_numbers(*sides, levels=levels, what=[f"{side} labels" for side in called])
@@ -196,7 +196,7 @@ def class_columns(
 def class_names(
     labels: Labels, levels: Sequence[str] | None = None, what: str = "labels"
 ) -> tuple[tuple[str, ...] | None, ...]:
-    """Return the names that the numbers of :func:`class_numbers` are places in, a level each; None if ids came.
+    """Return per level the class names that the numbers of :func:`class_numbers` index; None if the labels are ids.
 
     Args:
         labels: labels of one set of items.
@@ -218,11 +218,11 @@ def class_names(
 # -- numbers as they are ----------------------------------------------------------------------------------------------
 
 
-_NUMBERS = "biufc"  # kinds of dtypes; whether numbers will do is for those to say who use them
+_NUMBERS = "biufc"  # numpy's kinds of numeric dtypes; callers check whether floats are acceptable
 
 
 def _as_numbers(labels: Labels) -> np.ndarray | None:
-    """Return the array behind a tensor or an array of numbers; None for what is read column by column."""
+    """Return the array of a tensor or numeric array; None for other labels, which are read column by column."""
     if isinstance(labels, Tensor):
         return labels.detach().cpu().numpy()
     return labels if isinstance(labels, np.ndarray) and labels.dtype.kind in _NUMBERS else None
@@ -284,7 +284,7 @@ def _series(column: Any, called: str) -> pl.Series:
         return pl.Series(column)
     to_list = next((getattr(column, name) for name in ("to_pylist", "tolist") if hasattr(column, name)), None)
     cells = [None if _is_missing(cell) else cell for cell in (to_list() if to_list else list(column))]
-    if any(cell is None for cell in cells):  # pandas' integers become floats where one is missing
+    if any(cell is None for cell in cells):  # pandas turns integers into floats if one is missing
         cells = [int(cell) if isinstance(cell, float) and cell.is_integer() else cell for cell in cells]
     cells = [cell.item() if isinstance(cell, np.generic | Tensor) else cell for cell in cells]
     kinds = {type(cell) for cell in cells if cell is not None}
@@ -305,7 +305,7 @@ def _is_missing(cell: object) -> bool:
 
 
 def known_classes(column: pl.Series, where: str, *, is_csv: bool = False) -> pl.Series:
-    """Return class ids or names; a CSV, which has no types, has ids if each is spelled as its number: 01 is a name.
+    """Return class ids or names. A CSV column holds ids if each is spelled canonically: 01 is a name.
 
     Raises:
         TableError: another type, or numbers with a fraction.
@@ -337,8 +337,8 @@ def label_codes(tables: Sequence[pl.DataFrame], levels: Sequence[str]) -> list[n
         levels: the columns, finest first.
 
     Returns:
-        for every table (N, L) int64, -1 if unknown. Class ids stay as they are, names become their places in the
-        sorted list of all names of a level.
+        for every table (N, L) int64, -1 if unknown. Class ids stay as they are, names become their
+        index in the sorted list of all names of a level.
 
     Raises:
         TableError: a level has ids in one table and names in another, or ids beyond 64 bits.

@@ -145,7 +145,7 @@ def evaluate_dataset_files(
 
     Args:
         embeddings: files ``X.npy`` with the keys of their items in ``X.labels.parquet`` beside each.
-        place: dataset directory or its address, with the labels, judgements and lists.
+        place: path or URL of the dataset with the labels, judgements and lists.
         protocol: name of another protocol than its own.
         labels: table with the keys of the only file of embeddings; default: ``X.labels.parquet`` in its folder.
         metrics: metrics in place of the protocol's; None: its own.
@@ -213,7 +213,7 @@ def _roles(embeddings: Sequence[str | Path], labels: str | Path | None, levels: 
 
 
 def _rows_at(tables: Sequence[np.ndarray], places: np.ndarray) -> np.ndarray:
-    """Return rows of several tables, numbered through; consecutive rows of one table are not copied.
+    """Return rows of several tables, whose rows are numbered as one; consecutive rows of one table are not copied.
 
     Args:
         tables: (N, D) each, mostly memory-mapped.
@@ -228,7 +228,7 @@ def _rows_at(tables: Sequence[np.ndarray], places: np.ndarray) -> np.ndarray:
 
 
 def _read_keyed(files: Sequence[str | Path], labels: str | Path | None) -> tuple[list[np.ndarray], pl.Series]:
-    """Read embeddings and their keys; the items of several files are numbered through."""
+    """Read embeddings and their keys; the items of several files are numbered as one."""
     vectors, keys = [], []
     for file in map(Path, files):
         read = read_embeddings(file)

@@ -16,10 +16,10 @@ MOST_LEVELS = 250  # a grade is a byte
 
 @dataclass(frozen=True)
 class RelevanceFacts:
-    """Facts of q consecutive queries that need no look at every pair.
+    """Numbers of relevant items, and the excluded items, of q consecutive queries.
 
     Attributes:
-        counts: (q, L + 1) int64 ranked items of every grade, those left out not among them.
+        counts: (q, L + 1) int64 ranked items of every grade; excluded items are not counted.
         left_out: row and gallery index of every pair that is not ranked: the query itself, junk.
     """
 
@@ -65,7 +65,7 @@ class LabelRelevance:
         codes = [distinct(column) for column in np.concatenate([query, gallery]).T]
         coded = np.empty((self.num_levels, num_queries + len(gallery)), np.int32)
         for level, (classes, place) in enumerate(codes):
-            coded[level] = np.maximum(place - np.searchsorted(classes, 0), -1)  # classes before it are negative
+            coded[level] = np.maximum(place - np.searchsorted(classes, 0), -1)  # negative classes are sorted before it
         self._query = np.ascontiguousarray(coded[:, :num_queries].T)
         self._gallery = np.ascontiguousarray(coded[:, num_queries:])
         self._on_device: Tensor | None = None
@@ -204,7 +204,7 @@ def _without(grades: Tensor, num_levels: int, left_out: tuple[np.ndarray, np.nda
     else:
         counts = torch.stack([(grades == grade).sum(1) for grade in range(1, num_levels + 1)], dim=1).cpu().numpy()
     ranked = grades.shape[1] - np.bincount(rows, minlength=grades.shape[0])
-    rest = (ranked - counts.sum(axis=1))[:, None]  # of grade 0
+    rest = (ranked - counts.sum(axis=1))[:, None]  # items of grade 0
     return RelevanceBlock(np.concatenate([rest, counts], axis=1).astype(np.int64), left_out, grades)
 
 

@@ -1,4 +1,4 @@
-"""The nearest gallery items of every query, and the heads of rankings that they and metrics are read from."""
+"""The nearest gallery items of every query, and the heads (first ranks) of rankings."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,10 +26,10 @@ from hgld.labels import Array
 
 # -- heads of rankings: one pass over a gallery of any size ------------------------------------------------------------
 
-_FEWEST_ITEMS_A_PLACE = 64  # of shorter galleries whole rows of scores are as cheap
-_MOST_QUERIES = 1024  # at once: with more, a product is no faster
+_FEWEST_ITEMS_A_PLACE = 64  # gallery items per rank; with fewer, whole rows of scores are as cheap
+_MOST_QUERIES = 1024  # queries per matrix product; more are no faster
 _KEPT_BYTES = 256 << 20
-_KEPT_A_PLACE = 4  # room for more than the head: it is shortened the less often
+_KEPT_A_PLACE = 4  # entries kept per rank: with more room, heads are shortened less often
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Heads:
         queries: indices of the queries.
         scores: (q, C) float32; -inf after the last item.
         items: (q, C) int32 gallery indices, ascending; -1 after the last.
-        overfull: rows whose place ``depth`` is one of very many equal scores: their items are not here.
+        overfull: rows in which very many items tie with rank ``depth``; their items are not in ``items``.
     """
 
     queries: range
@@ -50,12 +50,12 @@ class Heads:
 
 
 def worth_heads(depth: int, num_gallery: int) -> bool:
-    """Tell whether heads of so many places are cheaper than whole rows of scores."""
+    """Tell whether heads of ``depth`` ranks are cheaper than whole rows of scores."""
     return depth * _FEWEST_ITEMS_A_PLACE <= num_gallery
 
 
 def ranking_heads(query: Tensor | Rows, gallery: Tensor | Rows, depth: int, part: range) -> Iterator[Heads]:
-    """Yield the items of every query that score no less than the one at place ``depth``, block by block.
+    """Yield blocks of heads: the items of every query that score no less than the item at rank ``depth``.
 
     Args:
         query: (Q, D) float32 on the CPU.
@@ -114,7 +114,8 @@ def nearest_neighbors(
         query_embeddings: (Q, D) of any floating dtype.
         gallery_embeddings: (G, D) embeddings.
         k: number of neighbours, at most G (G - 1 if ``self_index`` excludes the query).
-        self_index: (Q,) gallery index of the query itself, which is left out; -1 for none. None: none of any query.
+        self_index: (Q,) gallery index of the query itself, which is excluded; -1 if the query is not in the gallery.
+            None: no query is in the gallery.
         normalize: scores are cosine similarities; False takes plain dot products.
         chunk_size: queries at a time; None chooses from the free memory.
         device: device to search on; None takes the queries' own device.
@@ -169,7 +170,7 @@ def _found(
     for head in ranking_heads(query, gallery, depth, range(len(query))):
         own = index[head.queries.start : head.queries.stop]
         head.scores[torch.from_numpy((head.items == own[:, None]) & (own >= 0)[:, None])] = -torch.inf
-        best, place = (part.numpy() for part in _highest(head.scores, k))  # of equal ones the first: ascending items
+        best, place = (part.numpy() for part in _highest(head.scores, k))  # of equal scores the lowest item comes first
         found = np.take_along_axis(head.items, place, axis=1).astype(np.int64)
         for row in head.overfull:
             number = head.queries.start + int(row)
@@ -192,11 +193,11 @@ _PLACE_BITS = 31
 
 
 def _highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k highest scores of every row and their places; of equal ones at the cut the first."""
+    """Return the k highest scores of every row and their columns; of equal scores at rank k, the first columns."""
     best, place = scores.topk(min(k + 1, scores.shape[1]), dim=1)
     tied = torch.nonzero(best[:, k - 1] == best[:, k])[:, 0] if best.shape[1] > k else best.new_empty(0)
     best, place = best[:, :k], place[:, :k]
-    if len(tied):  # all rows at once: on a GPU every call costs one wait
+    if len(tied):  # all tied rows in one call: on a GPU each call waits once
         keys = descending_keys(scores[tied]) << _PLACE_BITS | torch.arange(scores.shape[1], device=scores.device)
         place[tied] = keys.topk(k, dim=1, largest=False).values & ((1 << _PLACE_BITS) - 1)
         best[tied] = scores[tied].gather(1, place[tied])

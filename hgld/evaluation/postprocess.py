@@ -24,7 +24,7 @@ SQUARE_ROOTED = 0.25
 _ROWS_AT_ONCE = 8192
 _LARGEST_CODE = 127
 _MOST_BYTES = 2 << 30
-_RANK_TOLERANCE = 1e-10  # of the largest variance; float32 embeddings carry no direction below it
+_RANK_TOLERANCE = 1e-10  # share of the largest variance; float32 embeddings have no direction below it
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +96,7 @@ class Whitening:
         variances = np.maximum(variances, variances[rank - 1])[:dimensions]
         components = components[: len(variances)]
         largest = np.abs(components).argmax(axis=1)
-        signs = np.sign(components[np.arange(len(components)), largest])  # eigenvectors have none of their own
+        signs = np.sign(components[np.arange(len(components)), largest])  # the sign of an eigenvector is arbitrary
         return cls(mean, components * signs[:, None], variances.copy(), power, fitted_on, len(rows))
 
     def apply(self, embeddings: Array) -> np.ndarray:
@@ -143,7 +143,7 @@ class Whitening:
         tensors = {"mean": self.mean, "components": self.components, "variances": self.variances}
         facts = {"schema_version": SCHEMA_VERSION, "power": self.power}
         facts |= {"fitted_on": self.fitted_on, "num_items": self.num_items}
-        metadata = {_METADATA: json.dumps(facts)}  # one entry, for safetensors writes several in any order
+        metadata = {_METADATA: json.dumps(facts)}  # one entry, because safetensors writes several in arbitrary order
         stored = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
         write_atomic(Path(path), lambda file: save_file(stored, str(file), metadata))
 

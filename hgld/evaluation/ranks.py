@@ -44,7 +44,7 @@ def helper(function: Callable[..., Any]) -> Callable[..., Any]:
 # -- grades of a block of queries -------------------------------------------------------------------------------------
 
 
-_ITEMS_AT_ONCE = 1 << 13  # their classes stay in the processor's first-level cache while all queries look at them
+_ITEMS_AT_ONCE = 1 << 13  # items whose classes stay in the processor's first-level cache during all queries of a block
 
 
 @compiled
@@ -84,11 +84,11 @@ def count_grades(grades: np.ndarray, counts: np.ndarray) -> None:
 
 # -- the order of the positives ---------------------------------------------------------------------------------------
 #
-# The metrics read little of a ranking: the positives (grade > 0) in list order, and for each of them its rank. Every
+# Metrics read only the positives (grade > 0) of a ranking, in list order, and their ranks. Every
 # row is sorted as a whole by exact keys of score and grade, by numpy, whose sort takes many keys of 32 bits at once.
 
-_KEYS_AT_ONCE = 1 << 21  # of rows that are sorted with one call
-_INFINITE = np.int32(0x7F800000)  # magnitude of -inf, an item that is out of the ranking
+_KEYS_AT_ONCE = 1 << 21  # keys that one call sorts
+_INFINITE = np.int32(0x7F800000)  # magnitude of -inf, the score of an excluded item
 
 
 @compiled
@@ -162,7 +162,7 @@ def _sorted_keys(scores: np.ndarray, grades: np.ndarray, bits_of_grade: np.uint6
 def _walk_sorted(keys: np.ndarray, num: int, bits_of_grade: np.uint64, grades: np.ndarray, ranks: np.ndarray) -> None:
     """Keep the ``num`` positives of a sorted row; items of equal score have the rank of the last of them.
 
-    They are kept from place 1 on: whatever precedes the first is written to place 0, so that nothing is asked of it.
+    They are kept from index 1 on. Items before the first positive are written to index 0, which spares a condition.
     """
     mask = (np.uint64(1) << bits_of_grade) - np.uint64(1)
     size = keys.shape[0]
@@ -182,11 +182,11 @@ def _walk_sorted(keys: np.ndarray, num: int, bits_of_grade: np.uint64, grades: n
 
 # -- the heads of rankings --------------------------------------------------------------------------------------------
 #
-# Where the first places alone matter, scores are looked at once, as the matrix product yields them: a row keeps what is
-# not below the lowest of the best ``depth`` seen so far.
+# If only the first ranks matter, every score is read once, as the matrix product yields it. A row keeps the scores that
+# are not below the lowest of the best ``depth`` scores so far.
 
-HEAD_CHUNK = 64  # scores that are compared at a time
-FULL = -1  # the size of a row whose items of one score are more than there is room for
+HEAD_CHUNK = 64  # scores per comparison
+FULL = -1  # size of a row that has more equal scores than its memory holds
 
 
 @compiled
@@ -274,7 +274,7 @@ def _shorten_head(
 
 
 class Wanted(NamedTuple):
-    """Values that the sums of every row are made with.
+    """Constants of the sums of every row.
 
     Attributes:
         gains: (L + 1,) float64, NDCG's.
@@ -469,7 +469,7 @@ def _set_intersection(listed: np.ndarray, totals: np.ndarray) -> float:
     width = totals.shape[0]
     found = np.zeros(width, np.int64)
     ideal_end = 0
-    shared = np.int64(0)  # of the grades that the ideal list has left behind
+    shared = np.int64(0)  # shared items of the grades that the ideal list has passed
     total = 0.0
     for ideal_grade in range(width - 1, 0, -1):
         start = ideal_end
@@ -478,7 +478,7 @@ def _set_intersection(listed: np.ndarray, totals: np.ndarray) -> float:
         for n in range(start + 1, ideal_end + 1):
             grade = np.int64(listed[n])
             found_here += np.int64(grade == ideal_grade)
-            if grade > ideal_grade:  # the finer, the fewer: mostly the processor guesses right
+            if grade > ideal_grade:  # finer grades are rare, so that the branch is predicted well
                 shared += np.int64(found[grade] < totals[grade])
                 found[grade] += 1
             elif np.uint64(grade - 1) < np.uint64(ideal_grade - 1):
@@ -532,7 +532,7 @@ def _fill_sums(
     for row in range(keys.shape[0]):
         num, total = positives[row], totals[row]
         _walk_sorted(keys[row], num, bits_of_grade, kept_grades, kept_ranks)
-        in_set = wanted.asi and np.sum(total[1:]) <= size  # of heads the positives may be more
+        in_set = wanted.asi and np.sum(total[1:]) <= size  # a head may have fewer items than there are positives
         deepest = depths[-1] if depths.shape[0] else 0
         deepest = max(deepest, np.sum(total[1:]) if in_set else 0)
         _place_positives(found, num, deepest)

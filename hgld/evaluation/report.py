@@ -42,7 +42,7 @@ def markdown(text: str) -> str:
 # -- the report of an evaluation --------------------------------------------------------------------------------------
 
 SCHEMA_VERSION = 1
-_OF_SET = "of_set"  # the setting that names the metrics without values per query
+_OF_SET = "of_set"  # setting that names the metrics without values per query
 _PER_QUERY_SUFFIX = ".per_query.parquet"
 _MOST_JSON_BYTES = 64 << 20
 _TASK = ("dataset", "protocol", "split", "gallery_split", "queries", "gallery", "levels_without_labels")
@@ -386,7 +386,7 @@ def _sign_flip(differences: np.ndarray, unit: np.ndarray, samples: int) -> np.nd
     rng = np.random.default_rng(0)
     for size in _batches(samples, len(sums)):
         signs = rng.integers(0, 2, size=(size, len(sums))) * 2.0 - 1.0
-        # 1e-12: sums of the same numbers in another order are the same difference
+        # 1e-12: rounding of sums in another order is no difference
         reached += (np.abs(signs @ sums) >= observed * (1 - 1e-12) - 1e-15).sum(axis=0)
     return np.where(np.isnan(differences).all(axis=0), np.nan, (reached + 1) / (samples + 1))
 

@@ -1,4 +1,4 @@
-"""Retrieval metrics of embeddings that come batch by batch, over processes: for anybody's validation loop."""
+"""Retrieval metrics over batches and processes, for any validation loop."""
 
 import io
 from collections.abc import Iterable, Sequence
@@ -65,7 +65,7 @@ class Retrieval:
             embeddings: (B, D) of any floating dtype; kept in float32 on the CPU.
             labels: (B, L) or (B,), numbers or names: what :func:`hgld.labels.class_numbers` reads.
             items: (B,) integers, the items' numbers in the dataset, of which every one counts once; None: all count.
-            gallery: whether they are searched and no queries. Without any, every item queries all the others.
+            gallery: whether the batch belongs to the gallery. Without a gallery every item queries all the others.
 
         Raises:
             InputError: not as many labels or items as embeddings, or levels in another order than before.
@@ -152,7 +152,7 @@ class Retrieval:
                 table.serialize(written)
             except InputError as error:
                 fault = str(error)
-        if faults := [told for told in from_all(fault.encode(), processes) if told]:  # all leave, and none waits
+        if faults := [told for told in from_all(fault.encode(), processes) if told]:  # all raise it: none waits
             raise InputError(faults[0].decode())
         parts = from_all(written.getvalue(), processes)
         tables = [pl.DataFrame.deserialize(io.BytesIO(part)) for part in parts if part]
@@ -167,7 +167,7 @@ class Retrieval:
             return embeddings, table
         if without:
             raise ConfigError(f"{without} of {len(table)} embeddings came without items; give them with every batch.")
-        _, first = np.unique(table["item"].to_numpy(), return_index=True)  # in the order of the items
+        _, first = np.unique(table["item"].to_numpy(), return_index=True)  # rows in the order of the items
         return embeddings[first], table[first]
 
     def torchmetric(self, value: str | None = None) -> Any:

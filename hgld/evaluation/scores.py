@@ -15,7 +15,7 @@ from hgld.labels import Array
 
 
 def choose_device(embeddings: Array, device: torch.device | str | None) -> torch.device:
-    """Return the device asked for, or that of the embeddings (the CPU for arrays).
+    """Return the requested device, or the device of the embeddings (the CPU for arrays).
 
     Raises:
         ConfigError: there is no such device here, or it cannot compute in float64.
@@ -48,23 +48,23 @@ def checked_self_index(self_index: Array, num_queries: int) -> np.ndarray:
 # -- scores -----------------------------------------------------------------------------------------------------------
 
 _BLOCK_SCORES = 16_000_000  # scores of a block on the CPU, 64 MB
-_FEWEST_ROWS = 128  # queries per block all the same: with fewer a product waits for the gallery
-_ENOUGH_ROWS = 256  # with more it is hardly faster,
-_ENOUGH_SCORES = 1 << 28  # nor is it worth more memory than 1 GB
-_CPU_TILE = 2048  # gallery items a product on the CPU: their embeddings stay in its cache
+_FEWEST_ROWS = 128  # least queries per block: with fewer, a product waits for the gallery's memory
+_ENOUGH_ROWS = 256  # more queries per block are hardly faster,
+_ENOUGH_SCORES = 1 << 28  # and blocks beyond 1 GB are not worth the memory
+_CPU_TILE = 2048  # gallery items per product on the CPU, whose embeddings stay in its cache
 # A score must depend neither on its block nor on its place in the gallery. The last rows and columns of a product, of
 # each BLAS thread's share too, go through other kernels, which round otherwise: MKL's below 4 rows or 12 columns (seen
 # with AVX2 and 1 to 64 threads). A product of whole multiples has no such last ones.
 _ROW_MULTIPLE = 16
 _CPU_COLUMN_MULTIPLE = 64
-_SCORE_BYTES = {"cpu": 16, "cuda": 96}  # score, grade and what ordering them takes at the same time
+_SCORE_BYTES = {"cpu": 16, "cuda": 96}  # per pair: the score, the grade, and the memory for ordering them
 _SHARE_OF_FREE = 0.4
 _MOST_SCORES = 1 << 30
 _LARGEST_DOT = 1e37  # differences of scores stay finite in float32
-_NUMBERS_AT_ONCE = 1 << 17  # in float64 they stay in the processor's second-level cache
-_NUMBERS_A_COPY = 1 << 22  # to or from a GPU, which is waited for every time
+_NUMBERS_AT_ONCE = 1 << 17  # float64 numbers that stay in the processor's second-level cache
+_NUMBERS_A_COPY = 1 << 22  # numbers per copy to or from a GPU; every copy waits
 _SHARE_PREPARED = 0.2
-_CACHED_NUMBERS = 1 << 24  # of 16 bits, more than these are read again as fast as a copy of 32 bits
+_CACHED_NUMBERS = 1 << 24  # more 16-bit numbers than this are converted again as fast as a 32-bit copy is read
 
 
 class Rows:
@@ -114,7 +114,7 @@ class Rows:
                 _check_rows(self.source[part].to(self.device).double(), norms[part], side, start, normalize)
         self._inverse = 1 / norms if normalize else torch.ones_like(norms)
         single = bool(((self._inverse > _LEAST_INVERSE) & (self._inverse < 1 / _LEAST_INVERSE)).all())
-        self._in_double = self.source.dtype == torch.float64 or not single  # one way for all rows, for every part
+        self._in_double = self.source.dtype == torch.float64 or not single  # alike for all parts
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -136,7 +136,7 @@ class Rows:
         return out
 
 
-_LEAST_INVERSE = 1e-30  # in float32 all products with numbers of float32 are as exact as others
+_LEAST_INVERSE = 1e-30  # factors below it would lose precision in float32
 
 
 def _as_table(embeddings: Array, side: str) -> Tensor:
@@ -155,12 +155,12 @@ def _as_table(embeddings: Array, side: str) -> Tensor:
         )
     if isinstance(table, Tensor):
         return table
-    if table.dtype not in (np.float16, np.float32, np.float64):  # of another byte order, or longer
+    if table.dtype not in (np.float16, np.float32, np.float64):  # another byte order, or longer than 64 bits
         table = table.astype(np.float64)
     if min(table.strides) < 0:
         table = np.ascontiguousarray(table)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nor is it written
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # hgld does not write to it
         return torch.from_numpy(table)
 
 
@@ -187,7 +187,7 @@ def prepare_embeddings(
 def open_embeddings(
     embeddings: Array, side: str, *, normalize: bool = True, device: torch.device | str = "cpu"
 ) -> "Tensor | Rows":
-    """Prepare embeddings all at once where they take little of the memory, else part by part; the rows are the same.
+    """Prepare embeddings at once if they need little memory, else part by part; the rows are the same.
 
     Many numbers of 16 bits are prepared part by part too. Arguments and errors are those of :func:`prepare_embeddings`.
     """
@@ -199,7 +199,7 @@ def open_embeddings(
 
 
 def _are_scalable(norms: Tensor, normalize: bool) -> bool:
-    """Tell whether finite norms are those of rows with a direction, or with products within float32."""
+    """Tell whether rows of these finite norms can be normalised, or have products within float32."""
     return bool((norms > 0).all()) if normalize else float(norms.max()) <= _LARGEST_DOT**0.5
 
 
@@ -260,7 +260,7 @@ def block_rows(num_queries: int, num_gallery: int, device: torch.device, chunk_s
 
 def _free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch's own, and free
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # unused, in torch's allocator
         return torch.cuda.mem_get_info(device)[0] + kept
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
@@ -339,7 +339,7 @@ def _tiles(gallery: "Tensor | Rows", tiles: list[slice]) -> Iterator[tuple[slice
 
 
 def _column_tiles(num_gallery: int, device: torch.device) -> list[slice]:
-    """Return the columns of each product; the last ones reach back into those before, or beyond a small gallery."""
+    """Return the columns of each product; the last tile overlaps the one before it, or exceeds a small gallery."""
     if device.type != "cpu":
         return [slice(0, num_gallery)]
     tiles = []

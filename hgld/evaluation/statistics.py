@@ -71,7 +71,7 @@ def exponential_gains(num_levels: int) -> np.ndarray:
     return 2.0 ** np.arange(num_levels + 1) - 1
 
 
-@lru_cache(maxsize=2)  # every block of a gallery asks for the same ones
+@lru_cache(maxsize=2)  # every block of a gallery needs the same discounts
 def discounts(size: int) -> np.ndarray:
     """Return 1 / log2(1 + rank) for the ranks 0..G, (G + 1,) float64; rank 0 does not exist."""
     ranks = np.arange(1, size + 1)
@@ -277,7 +277,7 @@ def _ideal_dcg(counts: np.ndarray, k: int | None) -> np.ndarray:
     """Return (q,) DCG of the items in descending order of grade, or of the best k of them."""
     num_levels = counts.shape[1] - 1
     gains = exponential_gains(num_levels)
-    ends = np.cumsum(counts[:, :0:-1], axis=1)  # of the grades L, L - 1, ..., 1 in an ideal list
+    ends = np.cumsum(counts[:, :0:-1], axis=1)  # last ranks of the grades L, L - 1, ..., 1 in an ideal list
     ends = ends if k is None else np.minimum(ends, k)
     summed = np.cumsum(discounts(int(ends.max(initial=0))))
     parts = np.diff(summed[ends], axis=1, prepend=0.0)
@@ -402,12 +402,12 @@ def order_statistics(
         kinds: names of the metrics without numbers and levels (``kind`` of a metric).
 
     Returns:
-        the sums; those that read the whole list may be meaningless where ``depth`` is given, and those that no metric
-        of ``kinds`` asks for may be 0.
+        the sums. If ``depth`` is given, sums over the whole list may be meaningless. Sums that no metric of ``kinds``
+        reads may be 0.
     """
     (num_queries, size), num_levels = scores.shape, counts.shape[1] - 1
     sums = OrderStatistics.zeros(num_queries, num_levels, len(depths))
-    by_others = any(kind not in METRICS for kind in kinds)  # metrics of other packages may read any sum
+    by_others = any(kind not in METRICS for kind in kinds)  # metrics of other packages may read every sum
     asked = (by_others or "mAP@R" in kinds, by_others or "ASI" in kinds)
     wanted = Wanted(exponential_gains(num_levels), discounts(size), depths, *asked)
 

@@ -17,10 +17,10 @@ from sklearn.linear_model import LogisticRegression
 
 from hgld.label_audit.class_model import ClassModel
 
-FEWEST = 8  # with fewer pairs, or fewer planted errors, there are no probabilities
+FEWEST = 8  # fewer pairs or planted errors give no probabilities
 _MOST_FAULTS = 0.1  # largest believable share of classes with an error of one kind
-_NEAREST = 5  # each class is compared with so many nearest classes
-_MOST_ITEMS = 200  # of a larger class a sample is compared
+_NEAREST = 5  # nearest classes that each class is compared with
+_MOST_ITEMS = 200  # a larger class is compared by a sample
 _MOST_PLANTED = 400
 _LEAST_ITEMS = 6  # smaller classes are not cut in halves
 _NEAR = 3  # nearest items counted per item
@@ -239,7 +239,7 @@ def share_of_faults(found: np.ndarray, planted: np.ndarray) -> float:
 def _density(scores: np.ndarray, sample: np.ndarray, side: int) -> np.ndarray:
     """Return the density of scores under Student's t around a sample's median, with the spread of one side of it.
 
-    The clear cases are on the other side: they may be far away and would widen it.
+    Clear cases are on the other side. They may be far away and would widen the density.
     """
     middle = np.median(sample)
     beyond = side * (sample - middle)

@@ -1,4 +1,4 @@
-"""Two models of classes that score items which they leave out: a Gaussian one and a regression.
+"""Two models of classes, which score each item without having seen it: a Gaussian model and a regression.
 
 In the Gaussian model an item is its class's mean plus noise, x ~ N(m, W), and the means are m ~ N(0, B): probabilistic
 linear discriminant analysis (Ioffe, Probabilistic Linear Discriminant Analysis, ECCV 2006). In the basis that makes W
@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_RIDGE = 0.05  # of W's mean eigenvalue: embeddings of few dimensions in use have a singular W
+_RIDGE = 0.05  # share of W's mean eigenvalue, because W is singular if embeddings use few dimensions
 _LEAST_BETWEEN = 1e-6
-_MOST_AXES = 64  # principal axes that are kept: on raw pixels more of them find less
+_MOST_AXES = 64  # principal axes to keep; on raw pixels more axes find fewer errors
 _FOLDS = 5
 _REGRESSION_STEPS = 40
-_SMOOTHING = 0.05  # of the labels that are fitted: some are wrong
-_BLOCK_NUMBERS = 20_000_000  # of a block's table of scores
+_SMOOTHING = 0.05  # label smoothing, because some labels are wrong
+_BLOCK_NUMBERS = 20_000_000  # numbers in a block's table of scores
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class ClassModel:
         scale, axes = np.linalg.eigh(within)
         whiten = axes / np.sqrt(scale)
         spread = whiten.T @ ((means * counts[:, None]).T @ means / num) @ whiten
-        excess = spread - np.eye(dim) * (classes / num)  # means of few items vary by themselves
+        excess = spread - np.eye(dim) * (classes / num)  # means of few items vary by chance
         between, turn = np.linalg.eigh(excess)
         basis = whiten @ turn
         return cls(x @ basis, labels, np.maximum(between, _LEAST_BETWEEN), counts, sums @ basis)
@@ -90,7 +90,7 @@ class ClassModel:
         return self._evidence(both) - self._evidence(first) - self._evidence(second)
 
     def _evidence(self, part: np.ndarray) -> float:
-        """Return the log evidence of a set of items, less what every division of the items shares."""
+        """Return the log evidence of a set of items, without the terms that every partition of the items shares."""
         shrunk = 1 + len(part) * self.between
         return float(0.5 * (self.between * part.sum(axis=0) ** 2 / shrunk - np.log(shrunk)).sum())
 
@@ -123,7 +123,7 @@ class ClassRegression:
         """
         x = reduced(embeddings)
         x = np.concatenate([x / np.maximum(x.std(axis=0), 1e-12), np.ones((len(x), 1))], axis=1)
-        along = x @ np.random.default_rng(0).standard_normal(x.shape[1])  # an order that is the items' own
+        along = x @ np.random.default_rng(0).standard_normal(x.shape[1])  # an order that depends only on the items
         folds = np.empty(len(x), np.int64)
         folds[np.lexsort((along, labels))] = np.arange(len(x)) % _FOLDS
         items, targets = torch.from_numpy(x.astype(np.float32)), torch.from_numpy(labels)

@@ -25,7 +25,7 @@ _COPY_QUANTILE = 0.01  # pairs less similar than 99% of the synthetic copies are
 _SIDE = 32
 _COARSE = 12  # side of the images among which candidates are searched
 _BLURRED = 1.2  # standard deviation of the blur before the first comparison, in pixels
-_ALIGNED_FROM = 0.75  # less correlated blurred images are not aligned: crops by 5% have at least .79
+_ALIGNED_FROM = 0.75  # less correlated images are not aligned; crops by 5% reach at least 0.79
 _LARGEST_CHANGE = 0.15  # share of the side: an alignment that moves more is of another image
 _STOP = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 15, 1e-4)
 _BLUR = 3  # size of the Gaussian filter of the alignment, in pixels
@@ -74,7 +74,7 @@ class ImageCopies:
         made = np.stack([cv2.resize(self._small[i], (_COARSE, _COARSE), interpolation=cv2.INTER_AREA) for i in items])
         rows = made.reshape(len(items), -1)
         rows = rows - rows.mean(axis=1, keepdims=True)
-        rows[~self._shown[items], 0] = 1.0  # a direction of their own, as zero has none
+        rows[~self._shown[items], 0] = 1.0  # a zero row has no direction, so blank images get one of their own
         return rows
 
     def of_copies(self, items: np.ndarray) -> np.ndarray:
@@ -222,6 +222,6 @@ def decoy_posterior(found: np.ndarray, decoys: np.ndarray) -> np.ndarray:
         return np.full(len(found), np.nan)
     decoys = np.append(decoys, max(found.max(), decoys.max()) + 1)
     scores, is_found = np.concatenate([found, decoys]), np.arange(len(found) + len(decoys)) < len(found)
-    weights = np.where(is_found, 1 / len(found), 1 / (len(decoys) - 1))  # both kinds count as equally many
+    weights = np.where(is_found, 1 / len(found), 1 / (len(decoys) - 1))  # both kinds have equal weight
     part = IsotonicRegression().fit_transform(scores, is_found.astype(float), sample_weight=weights)[: len(found)]
     return np.clip(1 - (1 - part) / np.maximum(part, 1e-9), 0.0, 1.0)

@@ -29,12 +29,12 @@ from hgld.evaluation.options import Progress
 from hgld.label_audit.class_model import ClassModel, ClassRegression, minimized, reduced
 
 NEIGHBORS = 20
-_MOST_EVIDENCE = 120_000_000  # numbers, 4 bytes each; all classes are candidates as far as they go
+_MOST_EVIDENCE = 120_000_000  # numbers of 4 bytes; fewer candidates per item if all classes need more
 _LEAST_CANDIDATES = 32
-_MOST_REGRESSED = 100_000_000  # items x classes, some minutes of a core; else the regression takes a coarser level
-_SIMILARITY_SCALE = 0.1  # of the exponential by which nearer neighbours count more
-_PRIOR_SHARE = 0.1  # of a level's classes in the neighbours' votes
-_LEAST_SIZE = 0.5  # items, of a class that has no other
+_MOST_REGRESSED = 100_000_000  # items x classes, some minutes on a core; beyond it the regression takes a coarser level
+_SIMILARITY_SCALE = 0.1  # scale of the exponential weight of nearer neighbours
+_PRIOR_SHARE = 0.1  # weight of a class's share of all items in the neighbours' votes
+_LEAST_SIZE = 0.5  # size that stands for a class without another item
 _SIZE = 1  # column of the evidence: log size
 _LEAST_SIZE_SPREAD = 0.25
 _BLOCK = 1024
@@ -82,7 +82,7 @@ def find_wrong_labels(
     )
     wrong, proposed = _fit(candidates, evidence, ancestors)
     rates = wrong.mean(axis=0)
-    alone = np.bincount(classes)[classes] == 1  # nothing else is known of such a finest class
+    alone = np.bincount(classes)[classes] == 1  # such a class has no other item to compare with
     wrong[alone, 0] = wrong[alone, 1] if wrong.shape[1] > 1 else np.nan
     return LabelNoise(wrong, proposed, rates, near)
 
@@ -196,7 +196,7 @@ def _fit(candidates: np.ndarray, features: np.ndarray, ancestors: np.ndarray) ->
     number = np.take_along_axis(choices(ancestors)[known], met[:, :, None], axis=2)[:, :, 0]
     evidence, filled = torch.from_numpy(features), torch.from_numpy(candidates < 0)
     spread = evidence[~filled].std(dim=0).clamp_min(1e-6)
-    # Of classes of one size only the item's own has another number of others: magnified, that would tell its label.
+    # If all classes have one size, only the item's own class has one item fewer; scaling would reveal its label.
     spread[_SIZE] = spread[_SIZE].clamp_min(_LEAST_SIZE_SPREAD)
     chance = torch.from_numpy(-np.log(np.maximum(number, 1))).float()
     fixed = (evidence / spread, filled, torch.from_numpy(met), chance)

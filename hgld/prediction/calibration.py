@@ -1,9 +1,8 @@
 """Calibration of answers: from the votes of neighbours to the probability that a class is right, level by level.
 
 Platt scaling (Platt, Advances in Large Margin Classifiers, 1999) of the features of :func:`features_of`, one logistic
-regression per level. It is fitted on queries some of whose classes are removed from the gallery on purpose: a query
-whose class the gallery lacks still has nearest neighbours, and they often agree. A calibration that has never seen one
-takes them for sure.
+regression per level. For a part of the fitted queries the gallery lacks their class on purpose. Such a query still has
+nearest neighbours, and they often agree. Without such queries a calibration would be certain of wrong predictions.
 """
 
 import json
@@ -36,8 +35,8 @@ CALIBRATION = "calibration.json"  # in the folder of a run
 NEIGHBORS, TEMPERATURE, UNKNOWN = 20, 0.05, 0.2
 MOST_QUERIES = 10_000
 _FOLDS = 5
-_FEWEST_CLASSES = 10  # finest ones, for folds that are worth the name
-_LEAST_SHARE = 1e-3  # shares are taken this far from 0 and 1, for their log-odds
+_FEWEST_CLASSES = 10  # finest classes; fewer do not fill the folds
+_LEAST_SHARE = 1e-3  # shares are clipped this far from 0 and 1, so that log-odds are finite
 _FEATURES = 3
 _UNMEASURED = -30.0  # log-odds
 _MOST_BYTES = 1 << 20
@@ -46,7 +45,7 @@ _MOST_LEVELS, _MOST_NEIGHBORS, _MOST_TEXT = 32, 1000, 200
 # -- risk --------------------------------------------------------------------------------------------------------------
 
 BINS = 15
-_POINTS = 101  # most points of a curve that is kept
+_POINTS = 101  # most points of a saved curve
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class LevelRisk:
         ece: expected calibration error (:func:`calibration_error`).
         area: mean risk over the coverages: the area under the curve.
         coverage: share of the queries that are answered, ascending.
-        risk: share of wrong ones among these, at each coverage.
+        risk: share of wrong predictions among the answered queries, at each coverage.
         threshold: least confidence of an answer, at each coverage.
     """
 
@@ -312,7 +311,7 @@ class Cases:
         device = choose_device(self.queries, None)
         query = prepare_embeddings(self.queries, "query", device=device)[torch.from_numpy(asked).to(device)]
         gallery = prepare_embeddings(self.queries if self.gallery is None else self.gallery, "gallery", device=device)
-        # For each level whose class is hidden from its queries; -1: none is.
+        # Levels at which the query's class is hidden from the gallery; -1: no class is hidden.
         several = [c for c in range(table.shape[1]) if len(np.unique(table[table[:, c] >= 0, c])) > 2]
         hidden = [-1, *several] if unknown else [-1]
         k = min(neighbors, len(gallery) - int(own is not None))
@@ -373,9 +372,9 @@ class _CaseVotes:
 
         known = self.known[:, column]
         features, right, weights = self.features[known, column], self.right[known, column], self.weights[known]
-        if not len(right):  # nothing was measured, so that the confidence is that of the finer level
+        if not len(right):  # no labels: the confidence becomes that of the finer level
             return LevelScaling((0.0,) * _FEATURES, _UNMEASURED)
-        if right.all() or not right.any():  # nothing to tell apart: Laplace's rule of succession
+        if right.all() or not right.any():  # one outcome only: Laplace's rule of succession
             return LevelScaling((0.0,) * _FEATURES, float(logit((right.sum() + 1) / (len(right) + 2))))
         middle, spread = features.mean(axis=0), np.maximum(features.std(axis=0), 1e-6)
         model = LogisticRegression(max_iter=1000)
@@ -406,7 +405,7 @@ def calibrate(
     facts: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
-    """Calibrate predictions on queries that the model was not trained on, best of classes that it was not trained on.
+    """Calibrate predictions on queries that the model was not trained on, ideally of classes unseen in training.
 
     Every query searches the whole gallery. For each level it also searches the gallery without its own class of that
     level, as if the gallery lacked the class. A level is skipped if fewer than two classes would be left. The queries

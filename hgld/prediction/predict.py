@@ -171,7 +171,7 @@ def predict(
         own = checked_self_index(self_index, len(query_embeddings))
         if len(own) and own.max() >= len(labels):
             raise InputError(f"self_index reaches {own.max()}; expected indices of a gallery of {len(labels)}.")
-        own = np.where((own >= 0) & kept[own], np.cumsum(kept)[own] - 1, -1)  # among the rows that are searched
+        own = np.where((own >= 0) & kept[own], np.cumsum(kept)[own] - 1, -1)  # index among the searched rows
     most = len(rows) - int(own is not None and bool((own >= 0).any()))
     if most < 1:
         raise InputError("a query is in the gallery, which has no other item to search; name further classes, or none.")
@@ -213,7 +213,7 @@ def answers_of(
         calibration: calibration that :func:`predict` takes.
         min_confidence: least confidence of an answer.
         level: finest level to answer at.
-        sure: finest column at which the caller knows the class; None: none.
+        sure: finest column at which the caller knows the class; None: the caller knows no class.
         classes: names of the classes by level, at the places of the labels; None, or nothing: labels are ids.
 
     Raises:
@@ -276,7 +276,7 @@ def known_within(
             )
         kept &= np.isin(column, [known[one] for one in asked]) & (column >= 0)
         if len(asked) > 1:
-            columns.pop()  # one of several: the class itself is not known
+            columns.pop()  # one of several classes: the class itself is unknown
     if not kept.any():
         said = ", ".join(f"{name}={wanted}" for name, wanted in within.items())
         raise InputError(f"no item of the gallery is within {said}; leave that out, or name classes that it has.")

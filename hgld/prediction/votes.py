@@ -16,7 +16,8 @@ class Votes:
         labels: (Q, L) class of the path at every level, finest first; -1 if it is unknown.
         shares: (Q, L) share of the votes in [0, 1]; it does not fall from fine to coarse.
         nearest: (Q, L) highest score of a neighbour that is of the path's class there.
-        rival: (Q, L) highest score of a neighbour that is not; the lowest score of all where every one is.
+        rival: (Q, L) highest score of a neighbour of another class; the lowest score of all if there is no such
+            neighbour.
         supports: (Q, K) finest level at which each neighbour is of the path's class; L if at none.
     """
 
@@ -54,16 +55,16 @@ def count_votes(scores: np.ndarray, labels: np.ndarray, temperature: float) -> V
 
 def _count(scores: np.ndarray, labels: np.ndarray, temperature: float) -> tuple[np.ndarray, ...]:
     keys = [labels[:, :, level] for level in reversed(range(labels.shape[2]))]
-    order = np.lexsort((*keys, -scores), axis=1)  # sums in this order do not depend on the order of the neighbours
+    order = np.lexsort((*keys, -scores), axis=1)  # a fixed order makes sums independent of the order of the neighbours
     scores = np.take_along_axis(scores, order, axis=1)
     labels = np.take_along_axis(labels, order[:, :, None], axis=1)
     real = np.isfinite(scores)
     weights = np.exp((scores - scores[:, :1]) / temperature)
     weights /= weights.sum(axis=1, keepdims=True)
     equal = (labels[:, :, None] == labels[:, None]) & (labels >= 0)[:, :, None]  # (q, K, K, L): j, i, level
-    same = np.logical_or.accumulate(equal, axis=3)  # one class at a level is one class at all coarser ones
+    same = np.logical_or.accumulate(equal, axis=3)  # items of one class at a level share all coarser classes
     shares = np.einsum("qjil,qi->qjl", same, weights)
-    worth = np.where(real, (shares * (labels >= 0)).sum(axis=2), -1.0).round(9)  # sums of one value may round apart
+    worth = np.where(real, (shares * (labels >= 0)).sum(axis=2), -1.0).round(9)  # equal sums may differ by rounding
     best, row = worth.argmax(axis=1), np.arange(len(scores))
     chosen = same[row, best] & real[:, :, None]
     lowest = np.where(real, scores, np.inf).min(axis=1, keepdims=True)[:, :, None]

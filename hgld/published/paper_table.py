@@ -30,7 +30,7 @@ def find_table(spelling: str) -> tuple[str, list[PublishedValue]]:
         title, and the values in the table's order.
 
     Raises:
-        ConfigError: no such paper or table; it says what there is.
+        ConfigError: no such paper or table; the message lists the known ones.
     """
     paper, rest = _paper_of(spelling)
     values = [value for value in published_values() if value.paper == paper]
@@ -118,7 +118,7 @@ class PaperBlock:
 
     Attributes:
         title: facts that all its rows share.
-        details: headings of what tells rows of a method apart: backbone, dimensions, setting.
+        details: headings of the columns that distinguish rows of a method: backbone, dimensions, setting.
         columns: headings, each of some lines.
         rows: published ones, then one's own.
         notes: remarks about values.
@@ -139,7 +139,7 @@ class PaperTable:
         title: paper and table.
         source: citation of the paper.
         blocks: one per dataset; a single one if the table is narrow.
-        notes: runs that are not in it, with the reason, and what the rows' statements rest on.
+        notes: runs that are missing from the table, with the reason, and the source of inferred columns.
         own: number of rows of the user's own runs.
     """
 

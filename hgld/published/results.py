@@ -76,8 +76,8 @@ PAPERS: Mapping[str, Paper] = {
 }
 """The papers by their names in the table; the five of the toolkit's losses first, then texts with further rows."""
 
-_MOST_NAMED = 12  # names of an error
-_SAME_IMAGES = {"inat-full": "inat-base"}  # the same images and species; the coarser levels differ
+_MOST_NAMED = 12  # names that an error lists
+_SAME_IMAGES = {"inat-full": "inat-base"}  # they share images and species; the coarser levels differ
 _FINEST = {"sop": "product", "vehicleid": "vehicle", "h-gldv2": "landmark", "cars196": "model", "inshop": "item"}
 _FINEST |= dict.fromkeys(("inat-base", "inat-full", "cub"), "species")
 _FINEST |= dict.fromkeys(("vggface2", "ijb-c"), "identity")
@@ -163,7 +163,7 @@ class PublishedValue:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """All by which a value is found; no two values have the same."""
+        """The fields that identify a value; no two values have the same key."""
         row = (self.paper, self.table, self.dataset, self.part, self.method, self.backbone, self.dim, self.setting)
         return (*row, self.metric, self.level)
 
@@ -220,7 +220,7 @@ def search_values(
         metric: ``R@1``, ``AP``, ``R@1/product``; whole names, where AP and mAP are one.
 
     Raises:
-        ConfigError: nothing is found; it says by which word, and what there is.
+        ConfigError: nothing is found; the message names the word and the known names.
     """
     found = list(published_values() if values is None else values)
     wanted = _DATASET_SPELLINGS.get(fold(dataset), fold(dataset))

@@ -46,7 +46,7 @@ class EmbeddedSplit:
 
 @dataclass(frozen=True, eq=False)
 class Benchmark:
-    """All that a protocol evaluates.
+    """The input of a protocol: embedded splits and their tables.
 
     Attributes:
         name: name of the dataset.
@@ -123,13 +123,13 @@ class Benchmark:
         """Return the judgements of a split's items about those of another.
 
         Returns:
-            for every query and verdict the gallery positions; the number of judgements that are left out because an
-            image of theirs could not be embedded.
+            for every query and verdict the gallery positions; the number of judgements that are left out because one of
+            their images could not be embedded.
 
         Raises:
             InputError: a verdict that is not expected.
         """
-        assert self.judgements is not None  # Protocol.check has seen it
+        assert self.judgements is not None  # Protocol.check refuses a benchmark without judgements
         odd = self.judgements.filter(~pl.col("verdict").is_in(verdicts))
         if len(odd):
             raise InputError(
@@ -220,7 +220,7 @@ def checked_protocol(dataset: ShardDataset, place: str, protocol: str = "") -> s
 
 
 def open_searched(place: str) -> ShardDataset:
-    """Open what the queries of a dataset's protocol search in; all items where it names no protocol or an unknown one.
+    """Open the gallery of a dataset's protocol; all items if the dataset names no protocol or an unknown one.
 
     Args:
         place: directory of the dataset, or its address.

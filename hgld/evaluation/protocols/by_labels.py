@@ -419,8 +419,8 @@ def join_reports(reports: Mapping[str, RetrievalReport]) -> RetrievalReport:
         reports: a report per set, by the set's name.
 
     Returns:
-        a report whose values are named by their sets (``R@1/small``); the rows of the sets stand one behind the
-        other, NaN in the columns of other sets.
+        a report whose values are named by their sets (``R@1/small``). It has the rows of all sets, with NaN in the
+        columns of other sets.
 
     Raises:
         ConfigError: a report has a metric at several levels.
@@ -455,6 +455,6 @@ def _report(
 
 
 def _stack(tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Stack the queries of all reports, numbered through, NaN if a report has no such metric."""
+    """Stack the rows of all reports and number the queries anew; NaN if a report lacks a metric."""
     rows = pl.concat(tables, how="diagonal").drop("query").fill_null(math.nan)
     return rows.with_columns(query=pl.int_range(pl.len(), dtype=pl.Int64))
