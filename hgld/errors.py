@@ -58,7 +58,7 @@ def quoted(foreign: object) -> str:
 class HgldError(Exception):
     """Root of every error that hgld raises on purpose.
 
-    What a terminal could take for a command, as names from outside hold it, is escaped in its message.
+    Its message escapes the characters that could command a terminal, because foreign names may hold them.
 
     >>> str(InputError("no file a\\x1b[2J"))
     'no file a\\\\x1b[2J'
@@ -80,7 +80,7 @@ class ImageError(InputError):
     """An image that cannot be used.
 
     Attributes:
-        reason: short and stable, to count by: ``truncated``, ``too-many-pixels``, ...
+        reason: short, stable category for counts: ``truncated``, ``too-many-pixels``, ...
     """
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -124,9 +124,9 @@ class StorageError(HgldError, OSError):
 
 
 def some(items: Iterable[str], most: int = 5, separator: str = ", ") -> str:
-    """Return a list of the first of several things for a message, and the number of the rest.
+    """Return a list of the first items for a message, with the number of the other items.
 
-    Semicolons separate them where one holds the separator itself.
+    Semicolons separate the items if an item contains the separator.
     """
     listed = list(items)
     separator = "; " if any(separator in item for item in listed[:most]) else separator
@@ -154,7 +154,7 @@ def optional_dependency(extra: str, purpose: str, hint: str = "") -> Iterator[No
         hint: alternative to the package; it ends the message.
 
     Raises:
-        MissingExtraError: a package that is imported within is not installed.
+        MissingExtraError: a package that the body imports is not installed.
     """
     try:
         yield
@@ -174,7 +174,7 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
 
 @contextmanager
 def storage_errors(what: str, hint: str, *also: type[Exception]) -> Iterator[None]:
-    """Turn a failed write in the body into an error that names what could not be written, and the fix.
+    """Turn a failed write in the body into an error that names the action and the fix.
 
     Args:
         what: action of the body, for instance ``write FILE``.

@@ -1,8 +1,8 @@
 """Atomic writing of files and folders, and locks that end with their process.
 
 A file is first written under another name (``.NAME.part``), flushed to the disk, and then renamed. A process that is
-killed anywhere leaves the earlier file or the new one; what it leaves beside it is overwritten by the next one. Of two
-processes or threads that write one file or folder at a time, one waits for the other (``.NAME.lock``).
+killed at any time leaves the earlier file or the new file; the next process overwrites its temporary file. If two
+processes or threads write one file or folder at a time, one waits for the other (``.NAME.lock``).
 """
 
 import errno
@@ -22,7 +22,7 @@ from hgld.errors import InputError, StorageError, excerpt
 
 PART = ".part"
 _CALLS = itertools.count()
-NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # file systems of clusters may be mounted without
+NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # file systems of clusters may be mounted without locks
 _Made = TypeVar("_Made")
 
 
@@ -37,14 +37,14 @@ def fault_point(change: str) -> None:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 _MOST_JSON_BYTES = 1 << 28
-_MOST_JSON_VALUES = 1 << 22  # each takes some 100 bytes of memory, even if the file spends 2 on it
+_MOST_JSON_VALUES = 1 << 22  # each takes some 100 bytes of memory, even if it has 2 bytes in the file
 
 
 def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
-    """Open a file for reading; never a pipe, which would wait for its writer, or a device.
+    """Open a regular file for reading; refuse pipes, which would wait for their writer, and devices.
 
     Raises:
-        OSError: it cannot be opened, is no regular file, or a link that is not followed.
+        OSError: the file cannot be opened, is no regular file, or is a link that is not followed.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -66,12 +66,12 @@ def parse_json(
     Args:
         data: the text.
         where: name of the source in messages.
-        kind: ``dict`` or ``list``: what the text must hold; None: anything.
+        kind: type that the text must hold, ``dict`` or ``list``; None: any type.
         max_bytes: most bytes that the text may have.
         max_values: most values, keys and brackets that it may hold.
 
     Raises:
-        InputError: not JSON, too large, nested too deep, or something else than ``kind``.
+        InputError: the text is no JSON, too large, nested too deep, or of another type than ``kind``.
     """
     if len(data) > max_bytes:
         raise InputError(f"{where}: more than {max_bytes:,} bytes; expected a smaller JSON file.")
@@ -94,11 +94,11 @@ def read_json(path: Path, *, max_bytes: int = _MOST_JSON_BYTES, fix: str = "", *
     Args:
         path: the file.
         max_bytes: most bytes that it may have.
-        fix: last sentence of messages: what to do about a file that cannot be used.
+        fix: last sentence of messages: the fix for a file that cannot be used.
         bounds: ``kind`` and ``max_values`` of :func:`parse_json`.
 
     Raises:
-        InputError: it cannot be read, or is refused by :func:`parse_json`.
+        InputError: the file cannot be read, or :func:`parse_json` refuses it.
     """
     try:
         with open_regular(path) as file:
@@ -136,10 +136,10 @@ def aside_of(path: Path, *, racing: bool = False) -> Path:
 
 
 def lock_of(path: Path) -> Path:
-    """Return the path of the lock for writing a file or folder: ``.NAME.lock`` beside it, while it is written.
+    """Return the path of the lock for writing a file or folder: ``.NAME.lock`` beside it, during the writing.
 
-    The file that is written aside is not locked itself. Over SMB, only the descriptor that holds the lock can write to
-    a locked file. And some writers (safetensors) replace the file that they are given.
+    The temporary file itself has no lock. Over SMB, only the descriptor that holds the lock can write to a locked file.
+    And some writers (safetensors) replace the file at the given path.
     """
     return path.with_name(f".{path.name}.lock")
 
@@ -147,7 +147,7 @@ def lock_of(path: Path) -> Path:
 def put_in_place(aside: Path, path: Path) -> None:
     """Flush a file that was written at :func:`aside_of` to the disk, and rename it to its final path.
 
-    The folder is not synced: a name that a power failure takes away only means that the work is done again.
+    The folder is not flushed: if a power failure removes the new name, the work is only done again.
     """
     sync(aside)
     fault_point(f"replace {path.name}")
@@ -165,7 +165,7 @@ def write_atomic(path: Path, content: bytes | str | Callable[[Path], object], *,
 
     Args:
         path: the file; its folder exists.
-        content: bytes, text (written as UTF-8), or a function that writes the file it is given.
+        content: bytes, text (written as UTF-8), or a function that writes a file at the given path.
         racing: whether several processes may write it at a time, as in :func:`aside_of`.
     """
     aside = aside_of(path, racing=racing)
@@ -178,7 +178,7 @@ def write_atomic(path: Path, content: bytes | str | Callable[[Path], object], *,
                     file.write(content.encode() if isinstance(content, str) else content)
             if callable(content):
                 content(aside)
-                aside.chmod(mode)  # some writers (safetensors) make files that nobody else may read
+                aside.chmod(mode)  # some writers (safetensors) make files that other users cannot read
             put_in_place(aside, path)
         except BaseException:
             fault_point(f"remove {aside.name}")
@@ -187,14 +187,14 @@ def write_atomic(path: Path, content: bytes | str | Callable[[Path], object], *,
 
 
 def write_folder(path: Path, fill: Callable[[Path], _Made]) -> _Made:
-    """Fill a new folder and replace the existing one by it; until then the existing one stays unchanged.
+    """Fill a new folder and replace the existing folder by it; until then the existing folder stays unchanged.
 
-    A process that is killed between the two renames leaves the earlier folder beside its place; the next one puts it
-    back first.
+    A process that is killed between the two renames leaves the earlier folder under another name; the next process
+    first renames it back.
 
     Args:
         path: the folder.
-        fill: writes files into the empty folder it is given.
+        fill: function that writes files into a given empty folder.
 
     Returns:
         the result of ``fill``.
@@ -223,7 +223,7 @@ def write_folder(path: Path, fill: Callable[[Path], _Made]) -> _Made:
             fault_point(f"remove {aside.name}")
             try:
                 _remove(aside, *([before] if path.exists() else []))
-            except BaseException:  # Ctrl-C comes once: what it interrupted is brought to its end
+            except BaseException:  # after a Ctrl-C, finish the interrupted removal
                 _remove(aside)
                 raise
     return made
@@ -235,7 +235,7 @@ def _remove(*folders: Path) -> None:
 
 
 def _flush(folder: Path) -> None:
-    """Flush a folder and all in it to the disk; its files get the rights that new ones have."""
+    """Flush a folder and its content to the disk; its files get the rights of new files."""
     mode = folder.stat().st_mode
     for file in folder.rglob("*"):
         if file.is_file():
@@ -246,11 +246,11 @@ def _flush(folder: Path) -> None:
 
 @contextmanager
 def file_lock(path: Path, busy: str = "", *, keep: bool = True) -> Iterator[FileIO]:
-    """Lock a file against other processes; the system releases the lock when this one ends, however it ends.
+    """Lock a file against other processes; the system releases the lock when this process ends for any reason.
 
     Args:
-        path: the file, made if it is not there.
-        busy: the message where another process holds it; empty: wait for that one.
+        path: the file, made if it does not exist.
+        busy: message of the error if another process holds the lock; empty: wait for that process.
         keep: whether the file stays afterwards.
 
     Yields:
@@ -258,8 +258,8 @@ def file_lock(path: Path, busy: str = "", *, keep: bool = True) -> Iterator[File
 
     Raises:
         StorageError: with ``busy``, another process holds the lock, or the file cannot be opened.
-        OSError: with ``busy``, of :data:`NO_LOCKS`. Without, the file cannot be opened; a file system that has no locks
-            keeps nobody out.
+        OSError: with ``busy``, the file system has no locks (:data:`NO_LOCKS`). Without ``busy``, the file cannot be
+            opened; a file system without locks is used without one.
     """
     try:
         file = _locked(path, wait=not busy)
@@ -293,4 +293,4 @@ def _locked(path: Path, *, wait: bool = True) -> FileIO:
                 return file
             file.close()
             raise
-        file.close()  # its last holder removed it meanwhile
+        file.close()  # its last holder has removed it

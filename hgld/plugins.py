@@ -1,8 +1,8 @@
-"""Registries: hgld's own definitions in TOML files, and what other packages add by entry points.
+"""Registries: hgld's own definitions in TOML files, and the definitions of other packages by entry points.
 
-Names of other packages are known at once; their objects are imported when they are used.
+hgld lists the names of other packages without importing them; it imports an object when it is used.
 
-A registry (losses, metrics, encoders, ...) has a group of entry points. A package that brings a loss says so in its
+A registry (losses, metrics, encoders, ...) has a group of entry points. A package declares its loss in its
 ``pyproject.toml``::
 
     [project.entry-points."hgld.losses"]
@@ -29,7 +29,7 @@ class Plugins:
     Attributes:
         group: group of entry points, for example ``hgld.losses``.
         noun: name of one member of the group, for messages.
-        own: names that hgld itself has; none of them can be taken.
+        own: hgld's own names, which no other package can take.
     """
 
     group: str
@@ -44,7 +44,7 @@ class Plugins:
         """Refuse a name of hgld's own that another package claims too.
 
         Raises:
-            ConfigError: naming the package.
+            ConfigError: another package claims the name; the message names the package.
         """
         for point in (point for point in _points(self.group) if point.name == name):
             raise ConfigError(
@@ -53,10 +53,10 @@ class Plugins:
             )
 
     def load(self, name: str) -> Any:
-        """Import the thing of that name.
+        """Import the object of that name.
 
         Raises:
-            ConfigError: there is none, two packages bring it, or it cannot be imported.
+            ConfigError: no package has that name, two packages have it, or it cannot be imported.
         """
         found = [point for point in _points(self.group) if point.name == name]
         if not found:
@@ -69,7 +69,7 @@ class Plugins:
             return found[0].load()
         except HgldError:
             raise
-        except Exception as error:  # importing runs code of others, which may raise anything
+        except Exception as error:  # importing runs the package's code, which may raise any error
             reason = f"{type(error).__name__}: {error}"
             raise ConfigError(
                 f"the {self.noun} {name!r} of {_source(found[0])} cannot be imported ({reason}). Repair or uninstall "
@@ -88,11 +88,11 @@ def _source(point: EntryPoint) -> str:
 
 
 def read_definitions(file: Path, kind: type[_Definition]) -> dict[str, _Definition]:
-    """Return the definitions in a TOML file: a table per name, whose keys are the fields of a dataclass.
+    """Return the definitions in a TOML file by their names.
 
     Args:
-        file: the file.
-        kind: the dataclass.
+        file: the file, with a table per name.
+        kind: dataclass of a definition; its fields are the keys of the table.
     """
     entries = tomllib.loads(file.read_text(encoding="utf-8"))
     return {

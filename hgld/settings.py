@@ -40,23 +40,23 @@ def setting(
     """Make the field of a config dataclass for one option.
 
     Args:
-        default: the value if none is given; ``...``: one has to be given.
+        default: the value if the user gives none; ``...``: the user must give a value.
         help: description for people, in sentences.
         unit: unit of its number, in the plural.
-        choices: the texts that it can be, where its type is no ``Literal``.
-        above: bound that its number exceeds.
+        choices: the allowed texts if its type is no ``Literal``.
+        above: bound that its number must exceed.
         least: smallest value of a number.
         most: largest value of a number.
         repeated: whether its flag can be given several times (tuples).
         commas: whether commas separate the values of one text (tuples).
-        key: whether it can change the output of the stage that reads it.
-        common: whether the short help lists it; None: if it is of one subcommand alone. ``--help-all`` lists all.
+        key: whether it can change the output of its stage.
+        common: whether the short help lists it; None: only if a single subcommand has it. ``--help-all`` lists all.
         argument: whether it is a positional argument of its subcommand.
         flag: spelling of its flag without dashes; default: the name of the field.
         metavar: placeholder of the value in the help.
         path: kind of path: an existing file, a folder of this machine, an existing path, or a new file to write.
-        parse: reader of a text in a form of its own; raises ValueError with what was expected.
-        offered: gives names that the shell completes, of a field that can have others too.
+        parse: reader of a text in a special form; raises ValueError with the expected form.
+        offered: returns names that the shell completes; the field may have other values too.
     """
     facts = {name: value for name, value in locals().items() if name not in ("default", "above", "least", "most")}
     bounds = {name: bound for name, bound in (("above", above), ("least", least), ("most", most)) if bound is not None}
@@ -80,10 +80,10 @@ class Option:
     Attributes:
         name: name of the field.
         default: default of the field; ``dataclasses.MISSING`` if a value is required.
-        member: type of a value, of one of them where there are several.
+        member: type of the value, or of one value of a tuple.
         several: whether the value is a tuple.
         optional: whether it can be None.
-        choices: the texts that it can be; empty: any.
+        choices: the allowed texts; empty: any text.
         facts: the other arguments of :func:`setting`.
     """
 
@@ -101,7 +101,7 @@ class Option:
         return self.facts["flag"] or self.name.rstrip("_").replace("_", "-")
 
     def parse(self, text: str) -> Any:
-        """Return the value that a text stands for; commas separate the values of a tuple, where the field says so.
+        """Return the value that a text represents; if the field's ``commas`` is true, commas separate a tuple's values.
 
         Raises:
             ConfigError: the text is not of the field's type.
@@ -124,7 +124,7 @@ class Option:
         """Return a value if it is of the field's type; whole numbers pass for real ones, lists for tuples.
 
         Raises:
-            ConfigError: it is of another type, or none of the choices.
+            ConfigError: the value has another type, or is none of the choices.
         """
         if self.several:
             if not isinstance(value, tuple | list) or not all(self._fits(one) for one in value):
@@ -137,7 +137,7 @@ class Option:
         return float(value) if self.member is float and value is not None else value
 
     def bound_problem(self, value: Any) -> str:
-        """Describe the bound that a number, or one of several, violates; empty if there is none."""
+        """Describe the bound that a number, or a tuple's number, violates; empty if it violates no bound."""
         for name, wrong, expected in (
             ("above", lambda number, bound: not number > bound, "more than {}"),
             ("least", lambda number, bound: number < bound, "{} or more"),
@@ -180,7 +180,7 @@ class Option:
 
 @functools.cache
 def options_of(config: type) -> dict[str, Option]:
-    """Return the options of a config dataclass by their names; fields without :func:`setting` are none."""
+    """Return the options of a config dataclass by their names; fields without :func:`setting` are no options."""
     hints = typing.get_type_hints(config)
     fields = [field for field in dataclasses.fields(config) if "help" in field.metadata]
     return {field.name: _option(field, hints[field.name]) for field in fields}

@@ -114,7 +114,7 @@ def read_levels(source: Source, version: int, what: str, *, where: str, fix: str
     Args:
         source: the table.
         version: schema version that this hgld reads.
-        what: noun for the table.
+        what: name of the table's type in messages.
         where: name of the source in messages.
         fix: last sentence of the message about another version.
 
@@ -417,9 +417,9 @@ def read_text(path: Path) -> str:
 def table_rows(
     path: Path, text: str, separator: str = ",", width: int | None = None
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line in which each row begins (from 1) and its cells; skip blank lines.
+    """Yield the number of each row's first line (from 1) and its cells; skip blank lines.
 
-    Between commas cells may be quoted; between tabs quotes mean themselves.
+    Cells between commas may be quoted; between tabs, quotes are plain characters.
 
     Args:
         path: path of the table, for errors.
@@ -455,7 +455,7 @@ def table_rows(
 
 @dataclass(frozen=True)
 class CsvText:
-    """The text of a CSV file and the columns of its header; its rows come with the line they begin in.
+    """The text of a CSV file and the columns of its header; rows are read with the number of their first line.
 
     Raises:
         TableError: the file cannot be read, is too large, empty or not UTF-8, or its header is not CSV.
@@ -473,11 +473,11 @@ class CsvText:
         return cls(path, text, tuple(cell.strip() for cell in header))
 
     def select(self, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-        """Yield the line in which each row begins (from 1) and its cells of these columns; skip blank lines.
+        """Yield the number of each row's first line (from 1) and its cells of these columns; skip blank lines.
 
         Raises:
-            TableError: a column is missing or there twice, a row is not CSV or has other than the header's number of
-                cells.
+            TableError: a column is missing or repeated, or a row is no CSV or has another number of cells than the
+                header.
         """
         for column in columns:
             if (times := self.columns.count(column)) != 1:
@@ -492,7 +492,7 @@ class CsvText:
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> str:
-    """Return rows of cells as CSV, quoted where they must be, each with a newline at its end."""
+    """Return rows of cells as CSV with the necessary quotes, each with a newline at its end."""
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()

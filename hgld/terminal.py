@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TextIO
 
-# C0 but for tab and newline, DEL and C1 command a terminal, bidirectional overrides turn what is read around, and
-# surrogates are bytes of file names that are no text.
+# Control characters (C0 without tab and newline, DEL, C1) command a terminal. Bidirectional overrides change the order
+# of the characters that people see. Surrogates are bytes of file names that are no text.
 _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def is_terminal(stream: TextIO) -> bool:
     """Tell whether the stream is a terminal that can move its cursor, so that a person is looking.
 
-    A notebook gives the commands of its cells (``!hgld ...``) one that cannot, and calls it xterm.
+    The terminal of a notebook's cell (``!hgld ...``) cannot move its cursor, although it is called xterm.
     """
     can_move = os.environ.get("TERM", "dumb") not in ("dumb", "unknown") and "JPY_PARENT_PID" not in os.environ
     return can_move and stream.isatty()
@@ -27,17 +27,17 @@ def printable(text: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    """Escape these characters, which only strings can hold, in a JSON text as JSON does it."""
+    """Escape the characters of a JSON text that could command a terminal, in JSON's own form."""
     return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def say(text: str) -> None:
-    """Print a line on stderr, for functions of the library that were asked to show what they do."""
+    """Print a line on stderr, for functions whose caller asked for reports of progress."""
     print(printable(text), file=sys.stderr, flush=True)  # noqa: T201
 
 
 class Progress(Protocol):
-    """A callable told the task, the number of units done and their total (None: not known)."""
+    """Protocol for a function of a task, its number of finished units and their total (None: unknown)."""
 
     def __call__(self, task: str, done: int, total: int | None) -> None: ...
 
@@ -48,7 +48,7 @@ def silent(task: str, done: int, total: int | None) -> None:
 
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """Yield a function of task, units done and their total that shows bars on stderr, where a person looks."""
+    """Yield a function that shows progress bars on stderr, or does nothing if stderr is no terminal."""
     if not is_terminal(sys.stderr):
         yield silent
         return

@@ -1,4 +1,4 @@
-"""Folders in the user's cache: results that are made once, and found again by what they were made from."""
+"""Folders in the user's cache: results that are made once, and found again by the facts that they depend on."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from platformdirs import user_cache_path
 
 from hgld.files import read_json, write_folder
 
-MOST_BYTES = 8 << 30  # of all folders of one subject; those that were not read for longest go first
+MOST_BYTES = 8 << 30  # of all folders of one subject; beyond it, the folders whose last read is oldest are removed
 _RECORD = "made-from.json"
 _Result = TypeVar("_Result")
 
@@ -24,8 +24,8 @@ class KeptFolder:
     A folder is read only if its files have the checksums that were written with them.
 
     Args:
-        subject: name of the folder above, for instance ``galleries``.
-        made_from: JSON-ready facts that the content depends on; other facts are another folder.
+        subject: name of the parent folder, for instance ``galleries``.
+        made_from: JSON-ready facts that the content depends on; other facts have another folder.
     """
 
     def __init__(self, subject: str, made_from: Mapping[str, Any]) -> None:
@@ -34,7 +34,7 @@ class KeptFolder:
         self.folder = user_cache_path("hgld") / subject / name
 
     def read(self, load: "Callable[[Path], _Result]") -> "_Result | None":
-        """Return ``load(folder)``; None if there is no such folder, or a file of it changed."""
+        """Return ``load(folder)``; None if the folder does not exist, or one of its files changed."""
         try:
             record = read_json(self.folder / _RECORD, kind=dict)
             if record != self._make_record(self.folder):
@@ -45,10 +45,10 @@ class KeptFolder:
             return None
 
     def write(self, fill: Callable[[Path], object]) -> None:
-        """Make the folder anew: ``fill(folder)`` writes plain files into an empty one.
+        """Make the folder anew: ``fill(folder)`` writes plain files into an empty folder.
 
         Raises:
-            OSError: the disk is full or not writable; what was there stays.
+            OSError: the disk is full or not writable; the existing folder stays.
         """
 
         def fill_and_seal(folder: Path) -> None:

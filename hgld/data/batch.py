@@ -28,7 +28,7 @@ class BatchBuffers:
         self._free: deque[Tensor] = deque()
 
     def __reduce__(self) -> tuple[type["BatchBuffers"], tuple[bool]]:
-        return BatchBuffers, (self._pin_memory,)  # the memory stays in its process
+        return BatchBuffers, (self._pin_memory,)  # another process makes its own memory
 
     def take(self, count: int, shape: tuple[int, int]) -> Tensor:
         """Return uninitialised memory for ``count`` images of ``shape`` (height H and width W).
@@ -45,7 +45,7 @@ class BatchBuffers:
                 buffer = self._free.popleft()
             except IndexError:
                 buffer = torch.empty(wanted, dtype=torch.uint8)
-        lent = buffer.numpy()[:]  # the tensor below holds this array for as long as its memory is in use
+        lent = buffer.numpy()[:]  # the returned tensor holds this array as long as its memory is in use
         weakref.finalize(lent, self._free.append, buffer).atexit = False
         return torch.from_numpy(lent).permute(0, 3, 1, 2)
 
@@ -104,7 +104,7 @@ def normalize(
         (B, 3, H, W), in the memory format of ``images``.
     """
     moved = images.to(device or images.device, non_blocking=True)
-    # Filled on the device: a copy of these numbers from the CPU would be waited for.
+    # The numbers are made on the device, because a copy from the CPU would make it wait.
     numbers = [torch.full((1,), value, device=moved.device) for value in (*mean, *std)]
     shift, scale = torch.cat(numbers).mul_(255).view(2, 1, 3, 1, 1)
     return moved.to(torch.float32).sub_(shift).div_(scale).to(dtype)

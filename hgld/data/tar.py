@@ -154,7 +154,7 @@ def stream_members(
 
 
 class _Damage(Exception):  # noqa: N818  # not an error that leaves this module
-    """Damage of a tar: what it is, and its offset."""
+    """Damage of a tar, with its description and offset."""
 
 
 class _Cursor:

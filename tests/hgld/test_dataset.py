@@ -60,7 +60,7 @@ def items_of(split: str) -> list[Item]:
 # -- what an open dataset says ---------------------------------------------------------------------------------------
 
 
-def test_a_split_is_its_rows_of_the_index(url):
+def test_opened_split_has_the_rows_of_its_index(url):
     dataset = open_dataset(url, "train")
     expected = items_of("train")
     assert len(dataset) == len(expected) == 15
@@ -78,14 +78,14 @@ def test_a_split_is_its_rows_of_the_index(url):
     assert repr(dataset) == "ShardDataset(small, train: 15 items, Hierarchy(fine: 6, coarse: 3))"
 
 
-def test_without_a_split_all_items_are_there(root):
+def test_dataset_without_split_has_all_items(root):
     dataset = open_dataset(root)
     assert (len(dataset), dataset.split) == (len(ITEMS), None)
     assert hgld.load_dataset is open_dataset
     assert [dataset.read(i) for i in range(len(dataset))] == [i.data for s in ("test", "train") for i in items_of(s)]
 
 
-def test_bytes_are_those_that_were_written(url):
+def test_read_bytes_equal_the_written_bytes(url):
     dataset = open_dataset(url, "test")
     expected = [item.data for item in items_of("test")]
     order = np.random.default_rng(0).permutation(len(expected))
@@ -114,7 +114,7 @@ def test_shards_that_shrink_or_vanish_under_an_open_dataset_are_errors(root):
         late.read(7)
 
 
-def test_items_are_what_loaders_take(root):
+def test_item_has_image_labels_index_and_key(root):
     dataset = open_dataset(root, "train", transform=pil_to_tensor)
     item = dataset[4]
     assert set(item) == {"image", "labels", "index", "key"}
@@ -126,7 +126,7 @@ def test_items_are_what_loaders_take(root):
     assert (plain.mode, plain.size) == ("RGB", (40, 32))
 
 
-def test_some_items_are_a_dataset_too(root):
+def test_selected_items_are_a_dataset_with_the_same_content(root):
     whole = open_dataset(root, "train")
     assert len(whole.frame) == 15
     chosen = whole.select([7, 2, 9])
@@ -146,7 +146,7 @@ def test_some_items_are_a_dataset_too(root):
         whole.select([3, 15])
 
 
-def test_slices_lists_and_masks_are_datasets(root):
+def test_slices_lists_and_masks_select_datasets(root):
     dataset = open_dataset(root, "train")
     whole = dataset.keys.to_list()
     for chosen, expected in (
@@ -162,7 +162,7 @@ def test_slices_lists_and_masks_are_datasets(root):
         dataset[np.array([True, False, True])]
 
 
-def test_columns_are_those_of_the_items(root):
+def test_column_by_name_has_the_values_of_all_items(root):
     dataset = open_dataset(root, "train", transform=lambda image: image.size)
     fine, coarse = dataset.hierarchy.names
     assert (dataset.classes, dataset.targets.tolist()) == (fine, [item.labels[0] for item in items_of("train")])
@@ -178,7 +178,7 @@ def test_columns_are_those_of_the_items(root):
         dataset["lables"]
 
 
-def test_pairs_are_those_of_torchvision(root):
+def test_to_torch_gives_pairs_like_torchvision(root):
     dataset = open_dataset(root, "train")
     pairs = dataset.to_torch()
     image, label = pairs[4]
@@ -198,7 +198,7 @@ def test_pairs_are_those_of_torchvision(root):
         dataset.to_torch(level="colour")
 
 
-def test_a_batch_sampler_given_as_sampler_is_refused_with_the_fix(root):
+def test_batch_sampler_given_as_sampler_fails_with_the_fix(root):
     dataset = open_dataset(root, "train")
     for given in (dataset, dataset.to_torch(), list(range(15))):
         loader = DataLoader(given, sampler=PKSampler(dataset, p=2, k=2))  # pyright: ignore[reportArgumentType]
@@ -206,7 +206,7 @@ def test_a_batch_sampler_given_as_sampler_is_refused_with_the_fix(root):
             next(iter(loader))
 
 
-def test_levels_can_be_chosen(root):
+def test_dataset_opened_with_levels_has_only_these_levels(root):
     coarse = open_dataset(root, "train", levels=["coarse"])
     assert coarse.levels == ("coarse",)
     assert coarse.labels.tolist() == [[item.labels[1]] for item in items_of("train")]
@@ -238,7 +238,7 @@ def test_images_are_upright_and_cropped(tmp_path, orientation):
 # -- tables ----------------------------------------------------------------------------------------------------------
 
 
-def test_lists_and_judgements(tmp_path):
+def test_lists_are_positions_and_judgements_are_rows_of_the_split(tmp_path):
     listed = pl.DataFrame(
         {
             "list": ["small", "small", "large", "large", "large", "others"],
@@ -267,7 +267,7 @@ def plain(items: list[dict]) -> list[tuple]:
 @pytest.mark.parametrize("url", ["local", "http"], indirect=True)
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")  # on one core
-def test_torch_workers_read_through_their_own_files(url, method):
+def test_torch_workers_read_the_same_images_as_the_main_process(url, method):
     dataset = open_dataset(url, "train", transform=pil_to_tensor)
     expected = {
         i: dataset[i]["image"] for i in range(len(dataset))
@@ -284,7 +284,7 @@ def test_torch_workers_read_through_their_own_files(url, method):
             assert np.array_equal(image, expected[index])
 
 
-def test_a_batch_is_read_at_one_go(root, monkeypatch):
+def test_data_loader_reads_a_batch_in_one_call(root, monkeypatch):
     dataset = open_dataset(root, "train", transform=pil_to_tensor)
     asked = []
     read_many = dataset.storage.read_many
@@ -295,7 +295,7 @@ def test_a_batch_is_read_at_one_go(root, monkeypatch):
     assert asked == [6, 6, 3]
 
 
-def test_a_system_that_takes_no_advice_reads_all_the_same(root, monkeypatch):
+def test_reads_work_on_systems_without_fadvise(root, monkeypatch):
     expected = open_dataset(root, "train").read_many([0, 7, 3])
     monkeypatch.delattr(os, "posix_fadvise")  # as on macOS
     dataset = open_dataset(root, "train")
@@ -399,7 +399,7 @@ def test_damaged_files_behind_a_url_are_named_by_the_url(root):
 
 
 @pytest.mark.parametrize("damage", ["zeros", "cut", "other size"])
-def test_bytes_that_are_not_the_image_are_named(tmp_path, damage):
+def test_corrupt_image_fails_with_its_shard_key_and_offset(tmp_path, damage):
     rng = np.random.default_rng(0)
     whole = jpeg(rng)
     data = {"zeros": bytes(900), "cut": whole[: len(whole) // 2], "other size": jpeg(rng, width=48)}[damage]
@@ -412,7 +412,7 @@ def test_bytes_that_are_not_the_image_are_named(tmp_path, damage):
         list(DataLoader(dataset, batch_size=2, collate_fn=list))
 
 
-def test_a_data_loader_needs_no_transform(root):
+def test_data_loader_without_transform_gets_square_tensors(root):
     dataset = open_dataset(root, "train")
     batch = next(iter(DataLoader(dataset, batch_sampler=PKSampler(dataset, p=2, k=2))))
     assert batch["image"].shape == (4, 3, 224, 224)

@@ -68,7 +68,7 @@ def test_keys_are_safe_as_file_names_or_refused():
 
 
 @given(st.text(max_size=12))
-def test_a_safe_key_stays_in_its_folder(tmp_path_factory, key):
+def test_safe_keys_stay_in_their_folder(tmp_path_factory, key):
     folder = tmp_path_factory.getbasetemp().resolve()
     if files.is_safe_key(key):
         assert folder in (folder / f"{key}.jpg").resolve().parents
@@ -101,7 +101,7 @@ def test_item_json_has_the_same_fields_whatever_is_unknown():
 
 
 @pytest.mark.parametrize(("box", "read"), [((1, 2, 3, 4), (1, 2, 3, 4)), ((), None)])
-def test_boxes_stand_in_the_json(box, read):
+def test_item_json_keeps_the_box(box, read):
     facts = files.parse_item_json(files.item_json([0], ["a"], "query", "", ["landmark"], box), "x.json")
     assert (facts.box, facts.boxed) == (read, True)
     assert not files.parse_item_json(files.item_json([0], ["a"], "query", "", ["landmark"]), "x.json").boxed
@@ -161,7 +161,7 @@ def test_index_is_read_back(tmp_path, boxes):
         assert frame.to_dicts() == index_rows(**boxes).to_dicts()
 
 
-def test_columns_that_are_not_needed_are_not_read(tmp_path):
+def test_excluded_index_columns_are_not_read(tmp_path):
     index_file.write_index(index_rows(), tmp_path / "x", LEVELS)
     frame, _ = index_file.read_index(tmp_path / "x", leave_out=("sha256", "duplicate_of"))
     assert set(index_file.index_schema(LEVELS)) - set(frame.columns) == {"sha256", "duplicate_of"}
@@ -244,7 +244,7 @@ def test_runs_are_counted_within_a_shard_and_duplicates_name_the_first():
 # -- manifest ---------------------------------------------------------------------------------------------------------
 
 
-def test_counts_of_splits():
+def test_split_facts_count_items_shards_and_classes():
     assert index_file.split_facts(index_rows(), LEVELS) == {
         "test": {"items": 1, "shards": 1, "classes": {"species": 0, "family": 1}, "unlabelled": 1},
         "train": {"items": 2, "shards": 1, "classes": {"species": 1, "family": 1}, "unlabelled": 0},

@@ -79,7 +79,7 @@ VIEWS += [TrainView(64, erasing=0.8), TestView(64, resize_mode="squash")]
 @pytest.mark.parametrize("path", ["fast", "reference"])
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 @pytest.mark.parametrize("box", [(7, 0, 47, 40), (0, 13, 40, 53), (5, 21, 45, 61)], ids=str)
-def test_a_box_is_the_part_of_the_image_that_pillow_cuts(path, kind, box):
+def test_box_equals_pillows_crop(path, kind, box):
     """The image is not square and its left and top offsets differ, so that swapped axes would show."""
     data = stored(picture(90, 64, noise=4), kind)
     with Image.open(io.BytesIO(data)) as whole:
@@ -90,7 +90,7 @@ def test_a_box_is_the_part_of_the_image_that_pillow_cuts(path, kind, box):
 
 
 @pytest.mark.parametrize("box", [(160, 32, 416, 288), (32, 64, 288, 320)], ids=str)
-def test_a_box_of_a_large_jpeg_is_reduced_where_it_lies(box):
+def test_reduced_decoding_keeps_the_position_of_the_box(box):
     """The fast path decodes at an eighth; there the box must lie where Pillow cuts it, not somewhere near."""
     data = stored(picture(480, 360), "JPEG", quality=95)
     with Image.open(io.BytesIO(data)) as whole:
@@ -104,7 +104,7 @@ def test_a_box_of_a_large_jpeg_is_reduced_where_it_lies(box):
 
 
 @pytest.mark.parametrize("view", [*VIEWS, TrainView(64, autoaugment=True)], ids=str)
-def test_both_paths_give_the_same_bytes_where_nothing_is_reduced(view):
+def test_fast_path_equals_the_reference_without_reduction(view):
     """Images on their side differ by the rounding between two directions."""
     sizes = [(90, 70), (70, 90), (64, 64), (30, 41), (127, 120)]
     images = [
@@ -123,7 +123,7 @@ def test_both_paths_give_the_same_bytes_where_nothing_is_reduced(view):
 
 @pytest.mark.parametrize("resize_mode", ["longest", "original"])
 @pytest.mark.parametrize("orientation", [1, 6])
-def test_whole_images_by_both_paths(resize_mode, orientation):
+def test_fast_path_equals_the_reference_for_whole_images(resize_mode, orientation):
     """The longest side at 64, and at their own size: nothing is cut off."""
     images = [encoded(stored(picture(90, 70, noise=30, seed=seed)), orientation) for seed in range(3)]
     view = TestView(64, resize_mode=resize_mode)
@@ -136,7 +136,7 @@ def test_whole_images_by_both_paths(resize_mode, orientation):
             assert np.array_equal(found[1], np.asarray(whole))
 
 
-def test_policies_are_torchvisions(monkeypatch):
+def test_policies_equal_torchvisions_autoaugment(monkeypatch):
     """The reference is torchvision's AutoAugment with the same random numbers."""
     image, policies = picture(40, 30, noise=20), AutoAugment()
     numbers = np.random.default_rng(0).uniform(size=(60, 5))
@@ -197,7 +197,7 @@ def _stored_from(upright: Image.Image, orientation: int) -> Image.Image:
 
 
 @pytest.mark.parametrize("orientation", range(9))
-def test_turns_are_exifs(orientation):
+def test_turns_equal_pillows_transposes_for_every_exif_orientation(orientation):
     image = picture(5, 3, seed=1)
     expected = image.transpose(TRANSPOSES[orientation]) if orientation in TRANSPOSES else image
     assert np.array_equal(turned(np.asarray(image), turn_of(orientation)), np.asarray(expected))
@@ -240,7 +240,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_file_by_both_paths(kind):
+def test_every_image_format_decodes_equally_by_both_paths(kind):
     make, tolerance = KINDS[kind]
     image = encoded(make())
     view = TestView(50, 50)
@@ -256,7 +256,7 @@ def test_every_kind_of_file_by_both_paths(kind):
         assert close or kind == "bilevel png"
 
 
-def test_the_test_view_is_torchvisions_resize_and_center_crop():
+def test_test_view_equals_torchvisions_resize_and_center_crop():
     for seed, (width, height) in enumerate([(341, 256), (256, 300), (100, 77), (500, 499), (64, 250)]):
         image = picture(width, height, noise=20, seed=seed)
         tensor = functional.pil_to_tensor(image)
@@ -300,7 +300,7 @@ def test_lighting_moves_along_the_principal_components():
     assert np.allclose(values, [0.2175, 0.0188, 0.0045], rtol=0.05)
 
 
-def test_buffers_of_either_layout_take_a_batch():
+def test_batch_is_equal_in_either_memory_layout():
     images = [encoded(stored(picture(40, 40, seed=s))) for s in range(3)]
     parameters = TrainView(32).parameters([40] * 3, [40] * 3, seed=0, epoch=0, positions=places(0, 3))
     outs = [torch.empty(shape, dtype=torch.uint8) for shape in ((3, 3, 32, 32), (3, 32, 32, 3))]
@@ -335,7 +335,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_broken_files_are_named(kind):
+def test_broken_images_fail_with_their_name_and_become_black(kind):
     good = encoded(stored(picture(90, 90)))
     parameters = TestView(32, 32).parameters([90, 90], [90, 90])
     out = torch.full((2, 3, 32, 32), 7, dtype=torch.uint8)
@@ -350,7 +350,7 @@ def test_broken_files_are_named(kind):
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_images_of_another_size_than_the_index_says(kind):
+def test_image_of_another_size_than_in_the_index_fails(kind):
     image = encoded(stored(picture(90, 60), kind), orientation=6)
     out = torch.empty(1, 3, 32, 32, dtype=torch.uint8)
     with pytest.raises(InputError, match=r"upright image has 60 x 90 pixels, the index says 90 x 60"):
@@ -373,7 +373,7 @@ SEEDS = [
 
 @settings(max_examples=200)
 @given(st.sampled_from(SEEDS), st.data())
-def test_hostile_bytes_are_a_picture_or_a_named_fault(seed, data):
+def test_damaged_bytes_decode_or_fail_with_the_image_name(seed, data):
     damaged = bytearray(seed)
     for _ in range(data.draw(st.integers(0, 6))):
         place = data.draw(st.one_of(st.integers(0, min(len(seed), 300) - 1), st.integers(0, len(seed) - 1)))
@@ -388,7 +388,7 @@ def test_hostile_bytes_are_a_picture_or_a_named_fault(seed, data):
     assert bool(faults) <= (not out.any())
 
 
-def test_harmless_warnings_of_libjpeg_are_no_fault():
+def test_harmless_libjpeg_warnings_raise_no_error():
     seed = stored(picture(70, 60, noise=10))
     image = encoded(seed[:-2] + b"\0\0\0\0" + seed[-2:])  # extraneous bytes before the end marker
     assert np.array_equal(decoded([image], TrainView(24), "fast"), decoded([image], TrainView(24), "reference"))
@@ -396,7 +396,7 @@ def test_harmless_warnings_of_libjpeg_are_no_fault():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_normalize_is_torchvisions(dtype):
+def test_normalize_equals_torchvisions(dtype):
     images = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     expected = functional.normalize(images.double() / 255, list(mean), list(std))

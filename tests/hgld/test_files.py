@@ -46,7 +46,7 @@ def listed(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("racing", [False, True])
 @pytest.mark.parametrize("content", [b"new", "new", lambda path: path.write_bytes(b"new")], ids=["bytes", "text", "fn"])
-def test_a_file_is_the_old_one_or_the_new_one(tmp_path, monkeypatch, content, racing):
+def test_stopped_write_leaves_the_old_or_the_new_file(tmp_path, monkeypatch, content, racing):
     path = tmp_path / "report.json"
     path.write_bytes(b"old")
     found = {}
@@ -58,7 +58,7 @@ def test_a_file_is_the_old_one_or_the_new_one(tmp_path, monkeypatch, content, ra
     assert racing or list(listed(tmp_path)) == ["report.json"]  # what stopped ones left was overwritten
 
 
-def test_a_writer_that_fails_leaves_what_was_there(tmp_path):
+def test_failing_writer_leaves_the_existing_file(tmp_path):
     (tmp_path / "x").write_text("old")
 
     def half(path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_writer_that_fails_leaves_what_was_there(tmp_path):
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_a_folder_is_the_old_one_or_the_new_one(tmp_path, monkeypatch, there):
+def test_stopped_write_leaves_the_old_or_the_new_folder(tmp_path, monkeypatch, there):
     """There may be none between two renames: the next one puts it back."""
     path = tmp_path / "kept"
 
@@ -107,7 +107,7 @@ def test_a_folder_is_the_old_one_or_the_new_one(tmp_path, monkeypatch, there):
     assert listed(tmp_path) == {f"kept/{name}": data for name, data in new.items()}
 
 
-def test_files_have_the_rights_that_others_have(tmp_path):
+def test_atomic_files_have_the_rights_of_plain_files(tmp_path):
     def private(path: Path) -> None:
         path.write_text("x")
         path.chmod(0o600)
@@ -119,7 +119,7 @@ def test_files_have_the_rights_that_others_have(tmp_path):
     assert len(modes) == 1
 
 
-def test_processes_that_race_each_write_a_whole_folder(tmp_path):
+def test_racing_processes_each_write_a_whole_folder(tmp_path):
     with multiprocessing.get_context("fork").Pool(2) as pool:
         pool.starmap(_fill_again_and_again, [(tmp_path / "kept", "a"), (tmp_path / "kept", "b")])
     texts = {path.name: path.read_text() for path in (tmp_path / "kept").iterdir()}
@@ -139,7 +139,7 @@ def _fill_again_and_again(path: Path, letter: str) -> None:
 # -- locks -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_lock_is_held_once(tmp_path):
+def test_second_holder_of_a_lock_fails(tmp_path):
     with file_lock(tmp_path / "lock", "somebody is at work") as file:
         assert os.fstat(file.fileno()).st_size == 0
         with (
@@ -156,7 +156,7 @@ def test_a_lock_is_held_once(tmp_path):
         pass
 
 
-def test_a_lock_is_waited_for_and_never_held_on_a_file_that_is_gone(tmp_path):
+def test_waiting_threads_hold_a_lock_one_after_another(tmp_path):
     """Many threads pass a lock on whose file each of them removes; a counter that is read and written loses nothing."""
     path, counter = tmp_path / "lock", tmp_path / "counter"
     counter.write_text("0")
@@ -175,7 +175,7 @@ def test_a_lock_is_waited_for_and_never_held_on_a_file_that_is_gone(tmp_path):
 
 
 @pytest.mark.parametrize("write", [write_atomic, write_folder])
-def test_writers_hold_a_lock_that_is_not_on_what_they_write(tmp_path, write):
+def test_writers_lock_another_file_than_the_written_file(tmp_path, write):
     """What is locked cannot be written over SMB; and a writer may put another file in the place of the one given."""
 
     def fill(aside: Path) -> None:

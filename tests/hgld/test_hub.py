@@ -91,7 +91,7 @@ def test_a_run_is_pushed_without_its_optimizer_and_loaded_again(hub, tmp_path, c
     assert all(torch.equal(here[name], there[name]) for name in here)
 
 
-def test_a_file_that_is_not_whole_is_not_pushed(made):
+def test_truncated_file_is_not_pushed(made):
     next(made.glob("*.tar")).write_bytes(b"")
     with pytest.raises(InputError, match=r"has not the \d+ bytes that dataset\.json states"):
         dataset_contents(made)
@@ -118,7 +118,7 @@ def test_refusals_of_the_hub_come_with_a_fix(hub, monkeypatch, status, headers, 
         hgld.open_dataset(ADDRESS, "train")
 
 
-def test_a_repository_that_is_not_there_and_a_forbidden_network_are_told_apart(hub, monkeypatch):
+def test_missing_repository_and_offline_mode_have_different_errors(hub, monkeypatch):
     with pytest.raises(ServiceError, match="there is no such repository, or you may not see it"):
         hgld.open_dataset("hf://nobody/nothing", "train")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -126,7 +126,7 @@ def test_a_repository_that_is_not_there_and_a_forbidden_network_are_told_apart(h
         hgld.open_dataset("hf://nobody/nothing", "train")
 
 
-def test_a_file_that_vanishes_during_fetching_is_not_a_missing_repository(hub, made):
+def test_file_that_vanishes_during_fetching_fails_with_404(hub, made):
     push(ADDRESS, dataset_contents(made))
     hub.vanished.add("index.parquet")
     with pytest.raises(ServiceError, match="the Hub answered 404"):

@@ -34,7 +34,7 @@ def classes(dataset):
     return [tuple(n[i] if i >= 0 else None for n, i in zip(dataset.hierarchy.names, row, strict=True)) for row in rows]
 
 
-def test_folders_are_classes_whatever_their_names(make):
+def test_folder_names_become_class_names(make):
     found = make("Äpfel rot/1 a.jpg", "Äpfel rot/b.JPEG", "b[1]/c.jpg", "b[1]/notes.txt", "b[1]/.hidden.jpg")
     assert found.keys.to_list() == ["b[1]/c.jpg", "Äpfel rot/1 a.jpg", "Äpfel rot/b.JPEG"]
     assert classes(found) == [("b[1]",), ("Äpfel rot",), ("Äpfel rot",)]
@@ -52,11 +52,11 @@ def test_folders_are_classes_whatever_their_names(make):
         (["train/x/a.jpg", "test/y/b.jpg"], [("y",), ("x",)]),
     ],
 )
-def test_levels_are_the_depth_that_a_twentieth_of_the_images_reaches(make, paths, expected):
+def test_number_of_levels_is_the_depth_of_a_twentieth_of_the_images(make, paths, expected):
     assert classes(make(*paths)) == expected
 
 
-def test_folders_of_splits_are_splits(make):
+def test_folders_named_like_splits_are_splits(make):
     assert make("train/x/a.jpg", "test/y/b.jpg", "test/y/c.jpg", split="test").keys.to_list() == [
         "test/y/b.jpg",
         "test/y/c.jpg",
@@ -65,7 +65,7 @@ def test_folders_of_splits_are_splits(make):
         make(split="val")
 
 
-def test_it_can_be_selected_pickled_and_loaded_in_batches(make):
+def test_plain_folder_is_selected_pickled_and_loaded_in_batches(make):
     found = make("x/a.jpg", "x/b.jpg", "y/c.jpg")
     part = pickle.loads(pickle.dumps(found.select([2, 0])))
     assert part.frame["key"].to_list() == part.keys.to_list() == ["y/c.jpg", "x/a.jpg"]
@@ -96,7 +96,7 @@ def test_headers_are_read_once_and_again_when_a_file_changes(make, tmp_path, mon
         make()
 
 
-def test_a_folder_without_images_is_refused_with_both_ways_on(make, tmp_path):
+def test_folder_without_images_fails_with_both_fixes(make, tmp_path):
     with pytest.raises(InputError, match=r"no dataset\.json, and no image .*hgld build-shards.*hgld index"):
         make("notes.txt")
 

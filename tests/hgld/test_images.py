@@ -67,7 +67,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("data", KINDS.values(), ids=KINDS)
-def test_a_header_says_what_pillow_says(data):
+def test_headers_equal_pillows(data):
     header = read_header(data)
     with Image.open(io.BytesIO(data)) as picture:
         assert (header.width, header.height) == picture.size
@@ -78,11 +78,11 @@ def test_a_header_says_what_pillow_says(data):
     assert header.format in IMAGE_FORMATS
 
 
-def test_a_jpeg_with_further_pictures_is_a_jpeg():
+def test_jpeg_with_further_images_is_a_jpeg():
     assert read_header(KINDS["several pictures"]) == ImageHeader("JPEG", 50, 30, 1)
 
 
-def test_plain_jpegs_need_no_pillow(monkeypatch):
+def test_plain_jpeg_headers_are_read_without_pillow(monkeypatch):
     monkeypatch.setattr(images, "open_image", lambda data: pytest.fail("asked"))
     assert read_header(KINDS["baseline"]) == ("JPEG", 50, 30, 1)
     assert read_header(KINDS["progressive"]) == ("JPEG", 50, 30, 1)
@@ -109,7 +109,7 @@ def test_damaged_exif_means_upright():
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")  # from 89,478,486 pixels on
-def test_the_limit_of_pixels_is_the_last_size_that_is_read():
+def test_images_up_to_the_pixel_limit_are_read():
     with pytest.raises(ImageError, match=f"the {MOST_PIXELS:,} that are read") as caught:
         read_header(resized(KINDS["baseline"], 10_000, 10_001))
     assert caught.value.reason == "too-many-pixels"
@@ -247,7 +247,7 @@ def test_images_that_unpack_to_much_are_refused_or_left_packed(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "GIF"])
-def test_the_largest_that_are_read(form):
+def test_largest_allowed_images_decode_in_time(form):
     """The limits themselves: what they let pass takes at most three seconds on one core that others use too."""
     side = int((MOST_PIXELS if form == "JPEG" else MOST_PIXELS_WHOLE) ** 0.5)
     options = {"lossless": True, "method": 0} if form == "WEBP" else {"progressive": True} if form == "JPEG" else {}
@@ -258,7 +258,7 @@ def test_the_largest_that_are_read(form):
 
 
 @pytest.mark.slow
-def test_as_many_passes_as_are_decoded():
+def test_largest_allowed_number_of_passes_decodes_in_time():
     side = int((MOST_PASSES / 90) ** 0.5)
     data = saved("JPEG", (side, side), progressive=True)
     scan = data[data.rindex(b"\xff\xda\x00") : -2]
@@ -269,7 +269,7 @@ def test_as_many_passes_as_are_decoded():
     assert time.process_time() - began < 1.5 * MOST_SECONDS
 
 
-def test_orientations_of_damaged_exif():
+def test_damaged_exif_gives_an_orientation_of_1_to_8():
     rng = np.random.default_rng(0)
     whole = greedy_exif(3, 6)[:100]
     for _ in range(300):

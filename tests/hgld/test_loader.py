@@ -45,7 +45,7 @@ def dataset(tmp_path_factory):
     return written(tmp_path_factory.mktemp("loader") / "data")
 
 
-def test_large_images_are_not_held_together(dataset, monkeypatch):
+def test_batch_over_the_byte_limit_is_read_image_by_image(dataset, monkeypatch):
     """Of a batch of too many bytes every image is read by itself, and the batch is the same."""
     batch = next(iter(Loader(dataset, pk(dataset), VIEW, seed=5)))
     monkeypatch.setattr("hgld.data.images.MOST_BATCH_BYTES", int(dataset.places[3].max()))
@@ -65,7 +65,7 @@ def same(first: list[Batch], second: list[Batch]) -> bool:
     )
 
 
-def test_a_batch_is_the_samplers_items_seen_by_the_view(dataset):
+def test_batch_holds_the_samplers_items_as_the_view_crops_them(dataset):
     loader = Loader(dataset, pk(dataset), TrainView(24), seed=5)
     sampler = pk(dataset)
     for step, batch in enumerate(loader):
@@ -91,7 +91,7 @@ def test_threads_and_prefetch_change_nothing(dataset):
 
 
 @pytest.mark.parametrize(("processes", "last"), [(2, {3}), (9, {0, 1}), (2, {4})])
-def test_parts_of_processes_are_the_single_processs_batch(dataset, processes, last):
+def test_parts_of_processes_equal_the_batch_of_one_process(dataset, processes, last):
     """Also of a short last batch; those of the P x K sampler are whole."""
 
     def batches(**share):
@@ -106,7 +106,7 @@ def test_parts_of_processes_are_the_single_processs_batch(dataset, processes, la
 
 
 @pytest.mark.slow
-def test_an_iterator_left_open_ends_quietly_with_the_interpreter(tmp_path):
+def test_open_iterator_ends_without_error_at_interpreter_exit(tmp_path):
     written(tmp_path / "data")
     program = """
 import concurrent.futures.thread, sys, hgld
@@ -127,7 +127,7 @@ for batches in kept:
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_state_is_that_of_the_batches_handed_out(dataset):
+def test_stopped_loader_resumes_after_the_last_returned_batch(dataset):
     whole = list(Loader(dataset, pk(dataset), VIEW))
     loader = Loader(dataset, pk(dataset), VIEW, prefetch=3)
     batches = iter(loader)
@@ -149,7 +149,7 @@ def test_views_of_one_image_differ_within_a_batch(dataset):
     assert not torch.equal(batch.images[0], batch.images[1])
 
 
-def test_memory_is_used_again_but_never_while_a_batch_is_held(dataset):
+def test_memory_of_a_batch_is_reused_only_after_its_deletion(dataset):
     loader = Loader(dataset, pk(dataset), VIEW)
     kept = [(batch.images[2:3], batch.images[2].clone()) for _ in range(6) for batch in loader]
     assert all(torch.equal(image[0], copy) for image, copy in kept)  # a part of a batch holds all of it
@@ -181,7 +181,7 @@ def test_threads_end_with_the_iterator(dataset):
         assert not threads(), end
 
 
-def test_a_damaged_item_is_raised_at_its_batch(tmp_path):
+def test_corrupt_item_raises_at_its_batch(tmp_path):
     dataset = written(tmp_path / "data", broken=(9,))
     sampler = pk(dataset)
     expected = next(step for step in range(len(sampler)) if 9 in sampler.batch(0, step))
@@ -215,7 +215,7 @@ def test_damaged_items_are_replaced_by_others_of_their_class(tmp_path):
     assert {fault.index for fault in found} == {0, 9, 12}
 
 
-def test_damaged_items_may_be_left_black(tmp_path):
+def test_corrupt_items_stay_black_with_on_fault_leave(tmp_path):
     dataset = written(tmp_path / "data", broken=(0, 9, 12))
     replaced = list(Loader(dataset, pk(dataset), VIEW, on_fault="replace"))
     for workers in (1, 3):
@@ -229,7 +229,7 @@ def test_damaged_items_may_be_left_black(tmp_path):
             assert not batch.images[rows].any()
 
 
-def test_a_class_without_a_sound_item_is_replaced_by_the_batchs_others(tmp_path):
+def test_class_of_corrupt_items_is_replaced_by_other_items_of_the_batch(tmp_path):
     dataset = written(tmp_path / "data", broken=(4, 5, 6))  # all of class 1
     batches = list(Loader(dataset, pk(dataset), VIEW, on_fault="replace"))
     assert sum(len(batch.faults) for batch in batches) >= 3
@@ -246,7 +246,7 @@ def test_views_of_a_damaged_image_stay_views_of_one_image(tmp_path):
     assert len({fault.replacement for fault in batch.faults}) == 1
 
 
-def test_a_batch_with_nothing_sound_is_an_error(tmp_path):
+def test_batch_of_corrupt_items_fails(tmp_path):
     dataset = written(tmp_path / "data", broken=tuple(range(24)))
     with pytest.raises(InputError, match=r"No other item of its class and batch .* hgld verify"):
         next(iter(Loader(dataset, pk(dataset), VIEW, on_fault="replace")))

@@ -134,14 +134,14 @@ def test_every_reading_from_a_liar_ends_in_time_with_one_error(read, about, lie,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lie", [lie for lie in LIES if lie not in _FOR_RANGES])
-def test_downloads(lie, server, folder, tmp_path):
+def test_downloads_from_a_liar_end_with_a_complete_file_or_one_error(lie, server, folder, tmp_path):
     message = lied_to(server, lambda url: downloaded(url, tmp_path, folder), lie)
     assert (tmp_path / "a.tar").exists() is (message == "")
     assert not message or "received bytes are kept" in message
 
 
 @pytest.mark.parametrize("verb", ["verify", "index"])
-def test_verbs_that_read_folders_alone_say_so(verb, capsys):
+def test_subcommands_for_local_folders_refuse_urls(verb, capsys):
     url = "http://127.0.0.1:9/set"
     with pytest.raises(SystemExit) as ended:
         main([verb, url])
@@ -156,7 +156,7 @@ def redirecting(target: str) -> Callable[[Asked], None]:
     return lambda asked: asked.head("Content-Length: 0", f"Location: {target}", status="307 Elsewhere")
 
 
-def test_other_hosts_are_followed_where_they_are_allowed_without_the_credentials(server, folder):
+def test_redirects_to_allowed_hosts_carry_no_credentials(server, folder):
     seen = []
     with serve(folder) as other:
         server.lie = redirecting(f"{other.url}/train-000000.tar?signature=s3cret")
@@ -193,7 +193,7 @@ def test_public_names_do_not_lead_to_private_addresses(server, monkeypatch):
     assert len(named.read_at("train-000000.tar", 0, 9)) == 9
 
 
-def test_user_and_password_go_to_the_host_and_into_no_message(server, folder):
+def test_user_and_password_reach_the_host_but_no_message(server, folder):
     seen = []
     server.lie = lambda asked: (seen.append(asked.handler.headers["Authorization"]), asked.honest())[1]
     storage = ShardStorage(server.url.replace("//", "//me:s3cret@"), {"limits": SHORT})
@@ -205,7 +205,7 @@ def test_user_and_password_go_to_the_host_and_into_no_message(server, folder):
     assert "s3cret" not in str(caught.value) + repr(storage)
 
 
-def test_a_certificate_that_nobody_vouches_for_ends_the_connection(folder, tmp_path):
+def test_untrusted_certificate_ends_the_connection(folder, tmp_path):
     """One of 127.0.0.1 that signed itself: it is trusted where it is named, and then for its own address alone."""
     certificate = Path(__file__).with_name("localhost.pem")
     with serve(folder, certificate) as server:
@@ -225,7 +225,7 @@ def test_a_certificate_that_nobody_vouches_for_ends_the_connection(folder, tmp_p
         assert ShardStorage(server.url, options).read_at("train-000000.tar", 0, 9) == expected
 
 
-def test_only_bytes_that_were_asked_for_lengthen_a_reading():
+def test_only_requested_bytes_extend_the_deadline():
     limits = HttpLimits(whole=100, slowest=10)
     deadline = Deadline(limits)
     watch = _Watch(limits, deadline, asked=50)
@@ -260,7 +260,7 @@ def test_invalid_options_of_http_are_refused_without_secrets(option, said):
 # -- bytes of the index ------------------------------------------------------------------------------------------------
 
 
-def test_a_shard_that_changed_is_named(folder, tmp_path):
+def test_changed_shard_fails_its_checksum(folder, tmp_path):
     with serve(folder) as server:
         dataset = open_dataset(server.url, "train")
         server.lie = LIES["other_bytes"]

@@ -51,7 +51,7 @@ def test_a_package_cannot_take_a_name_of_hgld(install):
         OWN.refuse_namesakes("one")
 
 
-def test_a_name_that_no_package_claims_is_hglds(install):
+def test_own_name_without_rival_is_accepted(install):
     install("brought", two="brought_module:THING")
     OWN.refuse_namesakes("one")
 

@@ -38,7 +38,7 @@ class Config:
         ("on", "True", True),
     ],
 )
-def test_texts_stand_for_values_that_are_of_the_field_s_type(name, text, value):
+def test_texts_are_parsed_into_the_fields_type(name, text, value):
     option = options_of(Config)[name]
     assert option.parse(text) == value
     assert option.check(value) == value

@@ -168,7 +168,7 @@ def open_files(folder: Path) -> list[Path]:
     return [target for target in (link.readlink() for link in links) if target.is_relative_to(folder)]
 
 
-def test_few_files_stay_open(tmp_path):
+def test_number_of_open_files_is_bounded(tmp_path):
     names = [f"train-{i:06d}.tar" for i in range(MOST_OPEN_FILES + 20)]
     for name in names:
         (tmp_path / name).write_bytes(name.encode())
@@ -250,7 +250,7 @@ def test_a_relative_folder_stays_where_it_was(folder, tmp_path_factory, monkeypa
 
 
 @pytest.mark.parametrize("url", ["pipe:cat x", "pipe://cat", "simplecache::http://a/b", "ssh://a/b", "python://x"])
-def test_schemes_that_could_do_more_than_read_are_refused(url):
+def test_schemes_that_run_code_are_refused(url):
     if url == "pipe:cat x":  # a folder's name like any other
         assert ShardStorage(url).is_local
         return
@@ -258,7 +258,7 @@ def test_schemes_that_could_do_more_than_read_are_refused(url):
         ShardStorage(url)
 
 
-def test_a_scheme_without_its_package_says_which(monkeypatch):
+def test_scheme_without_its_package_names_the_package(monkeypatch):
     def missing(*_, **__):
         raise ImportError("Please install s3fs to access S3")
 
@@ -267,7 +267,7 @@ def test_a_scheme_without_its_package_says_which(monkeypatch):
         ShardStorage("s3://bucket/set").exists("dataset.json")
 
 
-def test_neighbours_come_in_one_request_each_byte_once(server, remote):
+def test_neighbouring_ranges_share_one_request(server, remote):
     remote.read_at("train-000000.tar", 0, 1)
     server.requests.clear()
     remote.read_many([("train-000000.tar", i * 1000, 900) for i in (5, 3, 4, 200)])
@@ -277,7 +277,7 @@ def test_neighbours_come_in_one_request_each_byte_once(server, remote):
     ]
 
 
-def test_failures_that_pass_are_tried_again(server, remote, folder):
+def test_temporary_failures_are_retried(server, remote, folder):
     server.failures += [503, 429, 500]
     assert remote.read_at("train-000000.tar", 9, 9) == bytes_of(folder, "train-000000.tar", 9, 9)
     server.failures += [503]
@@ -287,7 +287,7 @@ def test_failures_that_pass_are_tried_again(server, remote, folder):
         assert stream.read(5) == bytes_of(folder, "train-000000.tar", 0, 5)
 
 
-def test_failures_that_stay_are_named(server, remote):
+def test_permanent_failures_are_reported_with_their_status(server, remote):
     server.failures += [500] * 6
     with pytest.raises(ServiceError, match=r"/train-000000.tar: status 500, asked several times"):
         remote.read_at("train-000000.tar", 0, 9)
@@ -315,7 +315,7 @@ def test_an_unreachable_server_is_an_error_not_a_missing_file(tmp_path, monkeypa
             use()
 
 
-def test_only_failed_ranges_are_asked_for_again(server, remote, folder):
+def test_retries_request_only_failed_ranges(server, remote, folder):
     requests = [("train-000000.tar", i * 100_000, 10) for i in range(3)]
     remote.read_at(*requests[0])
     server.requests.clear()
@@ -324,7 +324,7 @@ def test_only_failed_ranges_are_asked_for_again(server, remote, folder):
     assert len(server.requests) == 4
 
 
-def test_cut_connections_are_continued_where_they_broke(server, remote, folder):
+def test_cut_connections_resume_at_the_last_byte(server, remote, folder):
     server.cut_after = 20_000
     with remote.open_stream("train-000000.tar") as stream:
         assert stream.read() == bytes_of(folder, "train-000000.tar", 0, SIZE)
@@ -340,7 +340,7 @@ def test_a_server_without_ranges_is_refused_before_it_floods_the_memory(server, 
     assert len(server.requests) == 3  # at the same time, and none of them a second time
 
 
-def test_queries_go_with_every_file_and_into_no_message(server, folder):
+def test_query_of_a_signed_url_reaches_every_file_but_no_message(server, folder):
     storage = ShardStorage(f"{server.url}/?signature=secret")
     assert storage.where == server.url
     assert "secret" not in repr(storage)
@@ -366,12 +366,12 @@ def test_messages_of_a_service_are_shown_without_secrets(monkeypatch):
     assert not any(secret in shown.partition("PermissionError:")[2] for secret in ("s3cret", "s1gned"))
 
 
-def test_a_manifest_cannot_make_a_table_fill_the_memory():
+def test_table_of_too_many_stated_bytes_is_refused():
     with pytest.raises(InputError, match=r"2000000000000 bytes, as dataset\.json says; a table at a URL may have"):
         ShardStorage("http://127.0.0.1:9").table("index.parquet", FileFacts(bytes=2 * 10**12, sha256="0" * 64))
 
 
-def test_names_are_quoted_and_stay_names(server, remote, folder):
+def test_file_names_are_quoted_in_urls(server, remote, folder):
     (folder / "a%2e%2e%2fb?c#d.tar").write_bytes(b"odd")
     assert remote.read_at("a%2e%2e%2fb?c#d.tar", 0, 3) == b"odd"
 
@@ -385,7 +385,7 @@ def test_options_reach_the_server(server):
         server.headers = {}
 
 
-def test_a_proxy_of_the_environment_is_asked(server, folder, monkeypatch):
+def test_requests_use_the_proxy_of_the_environment(server, folder, monkeypatch):
     monkeypatch.setenv("http_proxy", server.url)
     monkeypatch.delenv("no_proxy", raising=False)
     storage = ShardStorage("http://data.example.org/sets/")

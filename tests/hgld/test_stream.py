@@ -71,7 +71,7 @@ def test_every_batch_has_p_classes_of_k_items_and_an_epoch_has_every_item(folder
     assert sum(count > 1 for count in seen.values()) < len(labels) / 4  # only what fills groups and the last batch
 
 
-def test_read_by_the_index_the_same_batches_come(folder):
+def test_loader_with_the_streams_sampler_gives_the_same_batches(folder):
     one = stream(folder, seed=3)
     assert one.sampler is not None
     by_index = Loader(dataset_of(one), one.sampler, VIEW, seed=3)
@@ -82,13 +82,13 @@ def test_read_by_the_index_the_same_batches_come(folder):
 
 
 @pytest.mark.parametrize("processes", [pytest.param(2, marks=pytest.mark.slow), 4])
-def test_the_parts_of_all_processes_are_the_batches_of_one(shards, processes):
+def test_parts_of_streaming_processes_equal_the_batches_of_one(shards, processes):
     parts = [list(stream(shards, process_index=r, process_count=processes)) for r in range(processes)]
     assert same_batches(joined(parts), list(stream(shards)))
     assert not same_batches(parts[0], parts[1])
 
 
-def test_epochs_and_seeds_differ_and_the_same_is_the_same(shards):
+def test_batches_depend_on_epoch_and_seed_alone(shards):
     one = stream(shards)
     first, second = list(one), list(one)
     assert same_batches(first, list(stream(shards)))
@@ -123,7 +123,7 @@ def test_items_without_a_class_are_left_out_and_counted(tmp_path):
 
 
 @pytest.mark.parametrize(("short", "dropped"), [("repeat", 0), ("drop", 8)])
-def test_groups_of_one_item(tmp_path, short, dropped):
+def test_short_groups_are_repeated_or_dropped(tmp_path, short, dropped):
     write_streamed(tmp_path, grouped_items([4] * 8 + [1] * 8))
     one = stream(tmp_path, num_streams=2, short=short)
     assert one.sampler is not None
@@ -189,7 +189,7 @@ def test_streams_can_be_pickled(shards):
 # -- over a network -------------------------------------------------------------------------------------------
 
 
-def test_from_a_server_that_cuts_connections_and_fails_now_and_then(folder, monkeypatch):
+def test_stream_from_a_failing_server_gives_the_same_batches(folder, monkeypatch):
     expected = list(stream(folder))
     with serve(folder) as server:
         one = stream(server.url)
@@ -200,7 +200,7 @@ def test_from_a_server_that_cuts_connections_and_fails_now_and_then(folder, monk
         assert not server.failures
 
 
-def test_a_server_that_never_answers_is_named(folder, monkeypatch):
+def test_server_that_always_fails_is_reported_with_its_shard(folder, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda _: None)
     with serve(folder) as server:
         one = stream(server.url)
@@ -217,7 +217,7 @@ def hgld_threads() -> list[str]:
     return [name for name in names if name.startswith("hgld") and not name.startswith("hgld http")]
 
 
-def test_no_thread_is_left(folder, tmp_path):
+def test_streams_leave_no_thread(folder, tmp_path):
     list(stream(folder, workers=2))
     for _ in stream(folder, workers=2):
         break
@@ -228,7 +228,7 @@ def test_no_thread_is_left(folder, tmp_path):
     assert hgld_threads() == []
 
 
-def test_values_are_made_a_bounded_number_ahead():
+def test_read_ahead_makes_a_bounded_number_of_values():
     made, ended = [], []
 
     def values():
@@ -256,7 +256,7 @@ def test_values_are_made_a_bounded_number_ahead():
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.enable_socket  # a socket of the file system, by which torch hands on shared memory
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-def test_in_one_worker_process_of_torch(folder, method):
+def test_one_torch_worker_gives_the_same_batches(folder, method):
     expected = list(stream(folder))
     loader = DataLoader(stream(folder), batch_size=None, num_workers=1, multiprocessing_context=method)
     assert same_batches(list(loader), expected)
@@ -271,7 +271,7 @@ def test_several_worker_processes_are_refused(folder, monkeypatch):
         next(iter(stream(folder)))
 
 
-def test_in_loaders_of_torch_and_pipelines_of_webdataset(folder):
+def test_torch_loaders_and_webdataset_pipelines_give_the_same_batches(folder):
     expected = list(stream(folder))
     assert same_batches(list(DataLoader(stream(folder), batch_size=None)), expected)
     pipeline = DataPipeline(stream(folder), webdataset.filters.map(lambda batch: batch.indices))
@@ -303,12 +303,12 @@ def test_options_that_do_not_fit_are_refused(folder, options, message):
 
 
 @pytest.mark.parametrize(("p", "processes", "expected"), [(10, 1, 5), (8, 1, 8), (7, 1, 7), (11, 1, 1), (6, 2, 6)])
-def test_by_default_as_many_streams_are_read_as_fit_the_classes(folder, p, processes, expected):
+def test_default_number_of_streams_divides_the_classes(folder, p, processes, expected):
     found = hgld.stream(folder, p, 2, process_count=processes)
     assert found.sampler is not None
     assert found.sampler.num_streams == expected
 
 
-def test_more_items_a_class_than_stand_together_are_refused(folder):
+def test_k_above_the_group_size_is_refused(folder):
     with pytest.raises(ConfigError, match=r"Take k=2, or build the shards with --group-size 4"):
         hgld.stream(folder, P, 4, num_streams=4)

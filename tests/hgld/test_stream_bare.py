@@ -116,13 +116,13 @@ def test_no_shard_is_read_by_two_processes(folder):
     assert not read[0] & read[1]
 
 
-def test_shards_come_round(folder):
+def test_bare_shards_repeat_without_end(folder):
     batches = list(stream(tars(folder), batches_per_epoch=60))
     assert len(batches) == 60  # of data for 12
     assert len({i for batch in batches for i in batch.indices.tolist()}) == 188
 
 
-def test_items_of_one_key_in_two_shards_are_two(tmp_path):
+def test_equal_keys_in_two_shards_are_two_items(tmp_path):
     other = jpeg(np.random.default_rng(1))
     write_tar(tmp_path / "a.tar", classes([0, 0, 1, 1, 2, 2, 3, 3]))
     write_tar(tmp_path / "b.tar", classes([4, 4, 5, 5, 6, 6, 7, 7], other))
@@ -212,7 +212,7 @@ def test_members_of_one_key_do_not_fill_the_memory(tmp_path, suffix):
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 8000), st.integers(0, 255), st.integers(0, 8000))
-def test_no_damage_raises_anything_but_names_it(tmp_path_factory, at, byte, end):
+def test_any_damage_of_a_tar_becomes_a_named_fault(tmp_path_factory, at, byte, end):
     path = tmp_path_factory.getbasetemp() / "damaged.tar"
     write_tar(path, classes([0, 0, 1, 1]))
     data = bytearray(path.read_bytes())
@@ -257,7 +257,7 @@ def test_tars_without_a_class_are_refused(tmp_path):
         runs([tar], 2, 1)
 
 
-def test_a_tar_full_of_rubbish_ends_soon(tmp_path, monkeypatch):
+def test_tar_of_damaged_members_fails_early(tmp_path, monkeypatch):
     monkeypatch.setattr("hgld.data.streaming._MOST_BAD", 20)
     tar = write_tar(tmp_path / "a.tar", [(f"{i}.jpg", b"") for i in range(30)])
     with pytest.raises(InputError, match="the 21th damaged item"):
@@ -267,7 +267,7 @@ def test_a_tar_full_of_rubbish_ends_soon(tmp_path, monkeypatch):
 # -- lists of shards ------------------------------------------------------------------------------------------
 
 
-def test_by_default_no_more_streams_are_read_than_there_are_shards():
+def test_default_number_of_streams_is_at_most_the_number_of_shards():
     assert len(hgld.stream(["a.tar", "b.tar", "c.tar"], 8, 2, batches_per_epoch=4)) == 4
 
 

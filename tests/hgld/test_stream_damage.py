@@ -57,7 +57,7 @@ def test_a_damaged_image_is_replaced_by_one_of_its_class_and_named(own, bare):
     assert same_batches(joined([list(of(process_index=r, process_count=2)) for r in range(2)]), batches)
 
 
-def test_damage_changes_no_other_batch_and_not_what_other_processes_see(own):
+def test_corrupt_images_change_no_other_row_or_process(own):
     folder, index = own
     before = list(stream(folder))
     group = index.filter(shard="train-000001.tar", class_run=3)["key"].to_list()
@@ -74,7 +74,7 @@ def test_damage_changes_no_other_batch_and_not_what_other_processes_see(own):
     assert same_batches(list(one), whole[4:])
 
 
-def test_the_whole_items_of_a_truncated_shard_are_used(own):
+def test_complete_items_of_a_truncated_shard_are_used(own):
     folder, index = own
     path = folder / "train-000003.tar"
     path.write_bytes(path.read_bytes()[:20_000])
@@ -102,7 +102,7 @@ def test_checksums_find_damage_that_decoders_miss(own):
 
 
 @pytest.mark.parametrize("bare", [False, True])
-def test_a_dataset_without_a_sound_image_is_an_error(own, bare):
+def test_dataset_of_corrupt_images_fails(own, bare):
     folder, index = own
     damage(folder, index, range(len(index)), lambda data: data[:-400])
     with pytest.raises(InputError, match=r"train-00000\d.tar: .*key 'train/\d{4}'.*hgld verify"):

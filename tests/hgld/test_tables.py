@@ -114,14 +114,14 @@ def test_refusals_name_the_file_and_what_was_found(tmp_path, case):
 
 
 @pytest.mark.parametrize("read", [read_parquet, parquet_schema, parquet_metadata, read_csv, read_json])
-def test_a_file_that_is_missing_or_no_file_is_refused(tmp_path, read):
+def test_missing_file_and_folder_are_refused(tmp_path, read):
     for path in (tmp_path / "none", tmp_path):
         with pytest.raises(InputError, match=r"cannot be read \(.+\)"):
             read(path)
 
 
 @pytest.mark.parametrize("call", [{"columns": ["x"]}, {"schema": {"label": pl.String}}, {"schema": {"x": pl.Int8}}])
-def test_columns_are_looked_at_before_anything_is_decoded(tmp_path, call):
+def test_columns_are_checked_before_decoding(tmp_path, call):
     file = tmp_path / "t.parquet"
     TABLE.write_parquet(file)
     with _budget(0), pytest.raises(TableError, match="column"):
@@ -136,7 +136,7 @@ def test_a_changed_byte_gives_a_table_or_a_refusal(at, byte):
         read_parquet(bytes(data))
 
 
-def test_json_bounds_are_the_callers():
+def test_json_beyond_the_callers_limits_is_refused():
     assert parse_json('{"a": [1, 2]}', "x") == {"a": [1, 2]}
     with pytest.raises(InputError, match="x: more than 3 bytes"):
         parse_json(b"[1, 2]", "x", max_bytes=3)

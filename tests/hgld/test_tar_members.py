@@ -47,7 +47,7 @@ def streamed(data, most=1 << 20, **options):
 
 
 @given(name=NAMES, size=st.integers(0, 1 << 40))
-def test_headers_are_those_of_tarfile(name, size):
+def test_headers_equal_tarfiles(name, size):
     assert member_header(name, size) == _info(name, size).tobuf(tarfile.PAX_FORMAT)
 
 
@@ -123,7 +123,7 @@ def test_walk_reads_sizes_beyond_eight_gigabytes(name, size, form):
     ],
 )
 @pytest.mark.parametrize("form", sorted(FORMATS))
-def test_members_that_must_not_be_used_say_why(name, kind, link, fault, form):
+def test_unsafe_members_have_an_error(name, kind, link, fault, form):
     hostile = _info(name, 0, kind, link).tobuf(FORMATS[form])
     data = hostile + written([("sound.jpg", b"1")])
     (bad, nothing), (sound, content) = streamed(data)
@@ -141,13 +141,13 @@ def test_directories_and_leading_dots_are_harmless():
     ]
 
 
-def test_a_name_outside_utf8_is_visible():
+def test_name_outside_utf8_is_escaped():
     data = by_tarfile([("a.jpg", b"1")], tarfile.USTAR_FORMAT).replace(b"a.jpg", b"\xe9.jpg", 1)
     assert streamed(_with_sound_checksum(data))[0][0].name == "\\xe9.jpg"
 
 
 @given(st.binary(min_size=512, max_size=512) | st.sampled_from([b"\xff" * 512, bytes(512)]))
-def test_checksums_are_plain_sums(block):
+def test_checksum_is_the_sum_of_the_header(block):
     assert checksum(block) == sum(block[:148]) + 8 * ord(" ") + sum(block[156:])
 
 

@@ -120,7 +120,7 @@ def test_urls_that_webdataset_would_run_are_refused(tmp_path):
     assert not flag.exists()
 
 
-def test_pickles_beside_an_image_are_passed_over(tmp_path):
+def test_pickles_beside_an_image_are_ignored(tmp_path):
     flag = tmp_path / "flag"
     bomb = f"cos\nsystem\n(S'touch {flag}'\ntR.".encode()
     members = [("0000.pyd", bomb), ("0000.pth", bomb), ("0000.pickle", bomb), *classes([0, 0])]
@@ -130,7 +130,7 @@ def test_pickles_beside_an_image_are_passed_over(tmp_path):
     assert not flag.exists()
 
 
-def test_files_are_closed(folder, monkeypatch):
+def test_closed_reader_closes_its_files(folder, monkeypatch):
     opened = []
     original = ShardStorage.open_stream
 

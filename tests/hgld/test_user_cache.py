@@ -24,7 +24,7 @@ def read(kept):
     return kept.read(lambda folder: (folder / "a.txt").read_text())
 
 
-def test_a_folder_is_found_by_its_facts_alone():
+def test_cached_folder_is_found_by_its_facts():
     assert read(KeptFolder("things", FACTS)) is None
     kept = keep(FACTS)
     assert read(KeptFolder("things", {"size": 3, "weights": "abc"})) == "content"
@@ -44,7 +44,7 @@ def test_a_damaged_folder_is_not_read(name, data):
     assert read(keep(FACTS)) == "content"
 
 
-def test_a_disk_that_fails_leaves_what_was_there():
+def test_failing_disk_leaves_the_existing_cache():
     kept = keep(FACTS)
 
     def fill(folder):
@@ -57,7 +57,7 @@ def test_a_disk_that_fails_leaves_what_was_there():
     assert [path.name for path in kept.folder.parent.iterdir()] == [kept.folder.name]
 
 
-def test_what_was_not_read_for_longest_goes_first_beyond_the_limit(monkeypatch):
+def test_least_recently_read_folders_are_removed_beyond_the_limit(monkeypatch):
     kept = [keep({"number": number}, "x" * 1000) for number in range(4)]
     for age, one in enumerate(kept):
         os.utime(one.folder / "made-from.json", ns=(age * 10**9, age * 10**9))

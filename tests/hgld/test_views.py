@@ -79,7 +79,7 @@ SIDES = st.one_of(st.integers(1, 30), st.integers(1, 5000))
 
 
 @given(st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=8), st.integers(0, 2**64 - 1), st.integers(0, 99))
-def test_crops_are_torchvisions_algorithm(sizes, seed, epoch):
+def test_crops_equal_torchvisions_algorithm(sizes, seed, epoch):
     view = TrainView(32, scale=(0.3, 1.0))
     positions = np.arange(len(sizes)) * 7
     widths, heights = zip(*sizes, strict=True)
@@ -121,7 +121,7 @@ def test_parameters_do_not_depend_on_the_batch_they_are_drawn_in():
     assert plain.colors is None
 
 
-def test_places_tell_every_slot_of_an_epoch_apart():
+def test_positions_of_an_epoch_are_distinct():
     slots = [places(step, 8, 8 * process) for step in range(50) for process in range(4)]
     assert len(np.unique(np.concatenate(slots))) == 50 * 32
 
@@ -158,14 +158,14 @@ def test_whole_images_keep_their_shape_and_the_limit(width, height, size, most):
     assert limited.count_reduced([width], [height]) == (width * height > most)
 
 
-def test_a_scaled_original_is_a_part_of_its_own_size():
+def test_scaled_original_has_the_scaled_size():
     view = TestView(resize_mode="original").scaled(0.5)
     assert view.shape([101], [60]) == (30, 50)
     assert view.scaled(2).shape([101], [60]) == (60, 101)
     assert TestView(resize_mode="original").scaled(1 / 3).shape([9], [27]) == (9, 3)
 
 
-def test_erased_rectangles_have_the_share_the_area_and_the_ratio_that_are_said():
+def test_erased_rectangles_have_the_documented_share_area_and_ratio():
     count, size = 4000, 64
     rectangles = random_rectangles(np.random.default_rng(0).uniform(size=(count, 5)), 0.3, size)
     left, top, width, height = rectangles[rectangles[:, 2] > 0].T
@@ -180,7 +180,7 @@ def test_erased_rectangles_have_the_share_the_area_and_the_ratio_that_are_said()
     assert np.median(ratio) == pytest.approx(1, rel=0.05)
 
 
-def test_a_rectangle_is_painted_over_and_nothing_else():
+def test_erase_changes_only_the_rectangle():
     pixels = np.arange(8 * 9 * 3, dtype=np.uint8).reshape(8, 9, 3)
     found = erase(pixels, np.array([2, 3, 4, 5]))
     inside = np.zeros((8, 9), dtype=bool)
@@ -191,7 +191,7 @@ def test_a_rectangle_is_painted_over_and_nothing_else():
     assert np.array_equal(pixels.ravel(), np.arange(216, dtype=np.uint8))  # the argument is unchanged
 
 
-def test_policies_and_erasing_leave_the_other_draws_as_they_are():
+def test_policies_and_erasing_change_no_other_draw():
     sizes, where = np.full((50, 2), 80), places(3, 50)
     view = TrainView(32, jitter=0.2)
     plain, policies, erased = (
