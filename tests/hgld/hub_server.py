@@ -1,4 +1,4 @@
-"""A server with those parts of the Hugging Face Hub's interface that ``hgld push`` and ``hgld pull`` use."""
+"""A server with the parts of the Hugging Face Hub's interface that ``hgld push`` and ``hf:`` addresses use."""
 
 import base64
 import hashlib
@@ -8,19 +8,19 @@ from urllib.parse import unquote, urlsplit
 
 from tests.local_server import LocalServer, SilentHandler
 
-LARGE = 10_000  # bytes from which a file goes to large file storage
+LARGE = 10_000  # files of at least this many bytes go to large file storage
 
 
 class Hub(LocalServer):
-    """Repositories by kind and name, each with its files; and what was asked."""
+    """Repositories by type and name, each with its files, and a record of the requests."""
 
     def __init__(self) -> None:
         self.repositories: dict[str, dict[str, bytes]] = {}
         self.stored: dict[str, bytes] = {}
         self.asked: list[str] = []
-        self.refuse_after: int | None = None  # commits that are still taken
+        self.refuse_after: int | None = None  # number of commits before the next is refused
         self.refusal: tuple[int, dict[str, str]] | None = None  # status and headers of answers about repositories
-        self.vanished: set[str] = set()  # files that are listed and not there
+        self.vanished: set[str] = set()  # files that are listed but missing
         super().__init__(_Handler)
 
 
@@ -127,7 +127,7 @@ def revision(files: dict[str, bytes]) -> str:
 
 
 def object_id(content: bytes) -> str:
-    """SHA-256 of a file in large file storage, git's SHA-1 of others."""
+    """Return the SHA-256 of a file in large file storage, or git's SHA-1 of another file."""
     if len(content) >= LARGE:
         return hashlib.sha256(content).hexdigest()
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()

@@ -1,4 +1,4 @@
-"""Lies that a server tells of its files (:class:`tests.hgld.range_server.RangeServer`), one a function."""
+"""Wrong answers of a server about its files (:class:`tests.hgld.range_server.RangeServer`), one function per lie."""
 
 import socket
 import struct
@@ -77,7 +77,7 @@ def redirect_elsewhere(asked: Asked) -> None:
 
 
 def redirect_in_disguise(asked: Asked) -> None:
-    """Redirect to an address whose host is one thing to urllib, and another to urllib3."""
+    """Redirect to an address whose host differs between urllib and urllib3."""
     own = asked.handler.headers["Host"]
     asked.head("Content-Length: 0", f"Location: http://169.254.169.254\\@{own}/latest", status="302 Found")
 

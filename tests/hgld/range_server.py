@@ -1,4 +1,4 @@
-"""A server of one folder on 127.0.0.1 which serves ranges, and misbehaves on request."""
+"""A server of one folder on 127.0.0.1 that serves ranges, and fails or lies on request."""
 
 import re
 import select
@@ -31,7 +31,7 @@ class Asked:
         self.send("".join(f"{line}\r\n" for line in (f"HTTP/1.1 {first}", *lines, "")).encode())
 
     def partial(self, data: bytes, **other: str) -> None:
-        """Answer with some bytes and honest headers, but for those given."""
+        """Answer with some bytes and honest headers; ``other`` replaces some headers."""
         headers = {"Content-Length": str(len(data)), "Content-Range": self.range}
         headers |= {name.replace("_", "-"): value for name, value in other.items()}
         self.head(*(f"{name}: {value}" for name, value in headers.items() if value))
@@ -58,7 +58,7 @@ Lie = Callable[[Asked], None]
 
 
 class RangeServer(LocalServer):
-    """What the server is, does and saw.
+    """A server of a folder, with its planned failures and a record of its requests.
 
     Args:
         folder: folder of the files that it serves.

@@ -1,4 +1,4 @@
-"""A slow reference of decoding: Pillow and torchvision.transforms.v2, one step after another.
+"""A slow reference implementation of decoding: Pillow and torchvision.transforms.v2, step by step.
 
 Pillow decodes, as it did for the published results; torchvision's own decoders are deprecated since 0.29.
 """
@@ -18,7 +18,7 @@ from hgld.data.views import ViewParameters, vary
 
 
 def decode(image: EncodedImage, parameters: ViewParameters, row: int, out: NDArray[np.uint8]) -> None:
-    """Decode one image into its place in the batch; arguments and errors as in :func:`hgld.data.decode.decode`."""
+    """Decode one image into its row of the batch; arguments and errors as in :func:`hgld.data.decode.decode`."""
     boxed = (int(parameters.sizes[row, 0]), int(parameters.sizes[row, 1]))
     pixels = torch.from_numpy(decode_with_pillow(image, boxed)).permute(2, 0, 1)
     pixels = _upright(pixels, image.orientation)

@@ -31,7 +31,7 @@ LEVELS = ("fine", "coarse")
 
 @dataclass(frozen=True)
 class Item:
-    """An item to write: labels finest first, the bytes of its image, and what the index says about them."""
+    """An item to write: labels (finest first), the bytes of its image, and its facts for the index."""
 
     labels: tuple[int, ...]
     split: str
@@ -44,7 +44,7 @@ class Item:
 
 
 def items_of_classes(sizes: Sequence[int], splits: Sequence[str] = ("train",), per_coarse: int = 2) -> list[Item]:
-    """``sizes[c]`` items of every fine class c; classes go to the splits in turn."""
+    """Return ``sizes[c]`` items of every fine class c; the classes take turns among the splits."""
     rng = np.random.default_rng(0)
     return [
         Item((c, c // per_coarse), splits[c % len(splits)], jpeg(rng))
@@ -63,7 +63,7 @@ def write_dataset(
     levels: Sequence[str] = LEVELS,
     edit: Callable[[pl.DataFrame], pl.DataFrame] = lambda frame: frame,
 ) -> pl.DataFrame:
-    """Write the directory; returns its index. ``edit`` changes the index before it is written."""
+    """Write the directory and return its index. ``edit`` changes the index before it is written."""
     folder.mkdir(parents=True, exist_ok=True)
     rows, shards = [], []
     for split in sorted({item.split for item in items}):

@@ -1,4 +1,4 @@
-"""Datasets for the tests of streams: groups of two items and more, shuffled over shards as a build does it."""
+"""Datasets for the tests of streams: groups of two items or more, shuffled over shards as in a build."""
 
 import json
 import random
@@ -27,7 +27,7 @@ P, K = 8, 2
 
 
 def grouped_items(sizes: Sequence[int], k: int = K, seed: int = 0) -> list[Item]:
-    """``sizes[c]`` items of class c (four classes share a coarse one), in groups of k to 2k - 1, shuffled."""
+    """Return ``sizes[c]`` items of class c in shuffled groups of k to 2k - 1; four classes share a coarse class."""
     rng = np.random.default_rng(seed)
     groups = []
     for c, size in enumerate(sizes):
@@ -39,7 +39,7 @@ def grouped_items(sizes: Sequence[int], k: int = K, seed: int = 0) -> list[Item]
 
 
 def write_streamed(folder: Path, items: Sequence[Item], *, per_shard: int = 40, k: int = K) -> pl.DataFrame:
-    """Write the dataset; its manifest promises groups of k."""
+    """Write a dataset whose manifest states groups of k."""
     index = write_dataset(folder, items, per_shard=per_shard)
     manifest = json.loads((folder / MANIFEST).read_text())
     (folder / MANIFEST).write_text(json.dumps(manifest | {"group_size": k}))
@@ -47,13 +47,13 @@ def write_streamed(folder: Path, items: Sequence[Item], *, per_shard: int = 40, 
 
 
 def typical(folder: Path) -> pl.DataFrame:
-    """24 classes of 2 to 13 items in 5 shards."""
+    """Write a dataset of 24 classes with 2 to 13 items in 5 shards."""
     sizes = np.random.default_rng(1).integers(2, 14, size=24)
     return write_streamed(folder, grouped_items(sizes.tolist()))
 
 
 def damage(folder: Path, index: pl.DataFrame, rows: Sequence[int], how: Callable[[bytes], bytes]) -> list[str]:
-    """Change the stored bytes of some items, length kept; their keys."""
+    """Change the stored bytes of some items, but not their number; return the items' keys."""
     for row in index[list(rows)].iter_rows(named=True):
         path, begin, end = folder / row["shard"], row["offset"], row["offset"] + row["size"]
         data = bytearray(path.read_bytes())
@@ -74,7 +74,7 @@ def same_batches(some: Sequence[Batch], others: Sequence[Batch]) -> bool:
 
 
 def joined(parts: Sequence[Sequence[Batch]]) -> list[Batch]:
-    """The parts of all processes as the batches of one."""
+    """Join the parts of all processes to the batches of one process."""
 
     def cat(name: str, batch: Sequence[Batch]) -> torch.Tensor:
         return torch.cat([getattr(part, name) for part in batch])
@@ -98,7 +98,7 @@ def key_in(where: str) -> str:
 
 
 def stream(root: str | Path | list[str], **options: Any) -> ShardStream:
-    """Batches of P x K from a dataset directory or, ten an epoch, from bare shards."""
+    """Return a stream of P x K batches from a dataset directory, or from bare shards with ten batches per epoch."""
     length = {"batches_per_epoch": 10} if isinstance(root, list) or is_shard(str(root)) else {}
     return hgld.stream(root, P, K, **{"view": VIEW, "num_streams": 4, **length, **options})
 
@@ -109,6 +109,6 @@ def dataset_of(one: ShardStream) -> ShardDataset:
 
 
 def is_pk(batch: Batch, p: int = P, k: int = K) -> bool:
-    """Whether all classes have k items, or a multiple of that, and there are p k of them."""
+    """Tell whether a batch has p x k items, and a multiple of k for every class."""
     counts = Counter(batch.labels[:, 0].tolist())
     return len(batch.labels) == p * k and all(count % k == 0 for count in counts.values())

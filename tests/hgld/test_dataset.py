@@ -40,7 +40,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["local", "memory", "http"])
 def url(request, root) -> Iterator[str]:
-    """The same dataset on a disk, in memory and behind a server."""
+    """Yield the address of the same dataset on a disk, in memory and behind a server."""
     if request.param == "local":
         yield str(root)
     elif request.param == "memory":
@@ -259,19 +259,21 @@ def test_lists_are_positions_and_judgements_are_rows_of_the_split(tmp_path):
 
 
 def plain(items: list[dict]) -> list[tuple]:
-    """Without tensors, which torch would hand over through Unix sockets that the tests block."""
+    """Return the items without tensors, which torch would send through Unix sockets that the tests block."""
     return [(item["index"], item["key"], item["labels"].tolist(), item["image"].numpy()) for item in items]
 
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("url", ["local", "http"], indirect=True)
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")  # on one core
+@pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create 2 worker processes:UserWarning"
+)  # on a machine with one core
 def test_torch_workers_read_the_same_images_as_the_main_process(url, method):
     dataset = open_dataset(url, "train", transform=pil_to_tensor)
     expected = {
         i: dataset[i]["image"] for i in range(len(dataset))
-    }  # files and connections are open before the workers
+    }  # opens files and connections before the workers start
     sampler = PKSampler(dataset, 3, 2, level="fine", seed=1)
     loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=plain, num_workers=2, multiprocessing_context=method)
     batches = list(loader)
@@ -410,12 +412,3 @@ def test_corrupt_image_fails_with_its_shard_key_and_offset(tmp_path, damage):
         dataset.image(1)
     with pytest.raises(InputError, match=r"key 'train/0001'"):
         list(DataLoader(dataset, batch_size=2, collate_fn=list))
-
-
-def test_data_loader_without_transform_gets_square_tensors(root):
-    dataset = open_dataset(root, "train")
-    batch = next(iter(DataLoader(dataset, batch_sampler=PKSampler(dataset, p=2, k=2))))
-    assert batch["image"].shape == (4, 3, 224, 224)
-    assert batch["image"].dtype == torch.uint8
-    assert torch.equal(batch["labels"], dataset.labels[batch["index"]])
-    assert dataset[0]["image"].size == dataset.image(0).size  # both are the decoded image

@@ -1,4 +1,4 @@
-"""The forms of a dataset's files: what is written is read back, and what others could plant is refused."""
+"""A dataset's files are read back as written, and hostile files are refused."""
 
 import json
 

@@ -58,7 +58,7 @@ def boxed_size(image: EncodedImage) -> tuple[int, int]:
 
 
 def decoded(images: list[EncodedImage], view: View, path, seed: int = 0) -> np.ndarray:
-    """(B, S, S, 3) by that path."""
+    """Return the images decoded by one of the two paths, (B, S, S, 3)."""
     widths, heights = zip(*map(boxed_size, images), strict=True)
     parameters = view.parameters(widths, heights, seed=seed, epoch=0, positions=np.arange(len(images)))
     out = torch.empty(len(images), *parameters.shape, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
@@ -67,7 +67,7 @@ def decoded(images: list[EncodedImage], view: View, path, seed: int = 0) -> np.n
 
 
 def differences(images: list[EncodedImage], view: View) -> np.ndarray:
-    """(B, S, S, 3) absolute differences between the paths."""
+    """Return the absolute differences between the two paths, (B, S, S, 3)."""
     fast, reference = (decoded(images, view, path).astype(int) for path in ("fast", "reference"))
     return np.abs(fast - reference)
 
@@ -80,7 +80,7 @@ VIEWS += [TrainView(64, erasing=0.8), TestView(64, resize_mode="squash")]
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 @pytest.mark.parametrize("box", [(7, 0, 47, 40), (0, 13, 40, 53), (5, 21, 45, 61)], ids=str)
 def test_box_equals_pillows_crop(path, kind, box):
-    """The image is not square and its left and top offsets differ, so that swapped axes would show."""
+    """The image is not square, and its left and top offsets differ, so that the test would notice swapped axes."""
     data = stored(picture(90, 64, noise=4), kind)
     with Image.open(io.BytesIO(data)) as whole:
         expected = np.asarray(whole.crop(box))
@@ -91,7 +91,7 @@ def test_box_equals_pillows_crop(path, kind, box):
 
 @pytest.mark.parametrize("box", [(160, 32, 416, 288), (32, 64, 288, 320)], ids=str)
 def test_reduced_decoding_keeps_the_position_of_the_box(box):
-    """The fast path decodes at an eighth; there the box must lie where Pillow cuts it, not somewhere near."""
+    """The fast path decodes at 1/8 of the size; its box must be the one that Pillow cuts out, not a shifted one."""
     data = stored(picture(480, 360), "JPEG", quality=95)
     with Image.open(io.BytesIO(data)) as whole:
         sides = {place: np.asarray(whole.crop(place).resize((32, 32), Image.Resampling.BOX)).astype(int) for place in (
@@ -105,7 +105,7 @@ def test_reduced_decoding_keeps_the_position_of_the_box(box):
 
 @pytest.mark.parametrize("view", [*VIEWS, TrainView(64, autoaugment=True)], ids=str)
 def test_fast_path_equals_the_reference_without_reduction(view):
-    """Images on their side differ by the rounding between two directions."""
+    """Images that are stored on their side differ by the rounding between the two directions of the resize."""
     sizes = [(90, 70), (70, 90), (64, 64), (30, 41), (127, 120)]
     images = [
         encoded(stored(picture(w, h, noise=40, seed=w + q), quality=q, subsampling=s), orientation)
@@ -124,7 +124,7 @@ def test_fast_path_equals_the_reference_without_reduction(view):
 @pytest.mark.parametrize("resize_mode", ["longest", "original"])
 @pytest.mark.parametrize("orientation", [1, 6])
 def test_fast_path_equals_the_reference_for_whole_images(resize_mode, orientation):
-    """The longest side at 64, and at their own size: nothing is cut off."""
+    """Views of whole images cut nothing off, with the longest side at 64 and at the images' own size."""
     images = [encoded(stored(picture(90, 70, noise=30, seed=seed)), orientation) for seed in range(3)]
     view = TestView(64, resize_mode=resize_mode)
     found = decoded(images, view, "fast")
@@ -172,7 +172,7 @@ def test_reduced_decoding_stays_within_the_stated_tolerance(name, tolerance):
     ):
         mean = differences(images, view).mean(axis=(1, 2, 3))
         assert mean.max() < tolerance, view
-        assert mean.max() > 0  # so the images were reduced
+        assert mean.max() > 0  # otherwise no image was reduced
         assert name != "photograph" or mean.mean() < 2.5
 
 
@@ -191,7 +191,7 @@ def test_orientation_is_applied_before_box_and_crop(path, orientation):
 
 
 def _stored_from(upright: Image.Image, orientation: int) -> Image.Image:
-    """What a camera stores so that the orientation makes it upright."""
+    """Return the image that a camera stores, which the orientation turns upright."""
     inverse = {6: 8, 8: 6}.get(orientation, orientation)
     return upright.transpose(TRANSPOSES[inverse])
 
@@ -274,7 +274,9 @@ def test_long_strips_are_cut_to_their_middle_instead_of_filling_the_memory():
 
 
 def test_color_jitter_equals_torchvision_in_every_order():
-    pixels = (np.asarray(picture(40, 30, seed=5)).astype(int) // 4 + 90).astype(np.uint8)  # far from both ends
+    pixels = (np.asarray(picture(40, 30, seed=5)).astype(int) // 4 + 90).astype(
+        np.uint8
+    )  # far from 0 and 255, so that nothing is clipped
     numbers = np.random.default_rng(0).uniform(size=(24, 7))
     matrices = color_matrices(numbers, jitter=0.15, lighting=0.0)
     orders = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
@@ -287,7 +289,7 @@ def test_color_jitter_equals_torchvision_in_every_order():
         for step in order:
             expected = adjust[step](expected, 1 + 0.15 * (2 * row[step] - 1))
         found = change_colors(pixels, matrix).transpose(2, 0, 1)
-        assert np.abs(found - 255 * expected.numpy()).max() < 1.0  # torchvision rounds no floats, we round once
+        assert np.abs(found - 255 * expected.numpy()).max() < 1.0  # torchvision does not round floats, hgld rounds once
     assert len(seen) == 6
 
 

@@ -1,4 +1,4 @@
-"""Files and folders are whole or as they were, wherever the process that writes them stops; locks end with it."""
+"""A stopped process leaves complete or unchanged files and folders; its locks end with it."""
 
 import fcntl
 import multiprocessing
@@ -16,11 +16,11 @@ from hgld.files import file_lock, lock_of, write_atomic, write_folder
 
 
 class Stopped(BaseException):
-    """Stands for kill -9: error handling does not get to the disk either."""
+    """Replacement for kill -9: it stops error handling before it changes the disk."""
 
 
 def at_every_point(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object]) -> Iterator[str]:
-    """Stop a run before its first, second, ... change until it comes to its end; yield the change that was stopped."""
+    """Stop a run before its first, second, ... change until a run finishes; yield the change that was prevented."""
     for stop in range(1_000):
         passed: list[str] = []
 
@@ -55,7 +55,9 @@ def test_stopped_write_leaves_the_old_or_the_new_file(tmp_path, monkeypatch, con
     lock = {} if racing else {"remove .report.json.lock": b"new"}
     assert found == {"write report.json": b"old", "replace report.json": b"old"} | lock
     assert path.read_bytes() == b"new"
-    assert racing or list(listed(tmp_path)) == ["report.json"]  # what stopped ones left was overwritten
+    assert racing or list(listed(tmp_path)) == [
+        "report.json"
+    ]  # the last run overwrote the temporary files of the stopped runs
 
 
 def test_failing_writer_leaves_the_existing_file(tmp_path):
@@ -74,7 +76,7 @@ def test_failing_writer_leaves_the_existing_file(tmp_path):
 
 @pytest.mark.parametrize("there", [False, True])
 def test_stopped_write_leaves_the_old_or_the_new_folder(tmp_path, monkeypatch, there):
-    """There may be none between two renames: the next one puts it back."""
+    """Between two renames there may be no folder: the next writer restores it."""
     path = tmp_path / "kept"
 
     def fill(folder: Path) -> str:
@@ -152,12 +154,15 @@ def test_second_holder_of_a_lock_fails(tmp_path):
     assert not (tmp_path / "lock").exists()
     with pytest.raises(StorageError, match="cannot be opened"), file_lock(tmp_path / "no folder" / "lock", "busy"):
         pass
-    with pytest.raises(FileNotFoundError), file_lock(tmp_path / "no folder" / "lock"):  # what writers say themselves
+    with (
+        pytest.raises(FileNotFoundError),
+        file_lock(tmp_path / "no folder" / "lock"),
+    ):  # writers report this error themselves
         pass
 
 
 def test_waiting_threads_hold_a_lock_one_after_another(tmp_path):
-    """Many threads pass a lock on whose file each of them removes; a counter that is read and written loses nothing."""
+    """Each holder of the lock removes its file; a counter under the lock still counts every turn."""
     path, counter = tmp_path / "lock", tmp_path / "counter"
     counter.write_text("0")
 
@@ -176,7 +181,7 @@ def test_waiting_threads_hold_a_lock_one_after_another(tmp_path):
 
 @pytest.mark.parametrize("write", [write_atomic, write_folder])
 def test_writers_lock_another_file_than_the_written_file(tmp_path, write):
-    """What is locked cannot be written over SMB; and a writer may put another file in the place of the one given."""
+    """Over SMB a locked file cannot be written; and a writer may replace the given file."""
 
     def fill(aside: Path) -> None:
         with pytest.raises(StorageError, match="busy"), file_lock(lock_of(tmp_path / "x"), "busy"):

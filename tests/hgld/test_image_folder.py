@@ -1,4 +1,4 @@
-"""A plain folder of images, image files and images in memory are opened as datasets are."""
+"""Plain folders of images, image files and images in memory open like datasets."""
 
 import os
 import pickle

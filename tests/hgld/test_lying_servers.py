@@ -1,4 +1,4 @@
-"""Servers that lie, read by all that reads from one: each reading ends in time, in little memory, in one line."""
+"""Every reading from a lying server ends in time, with little memory and a one-line error."""
 
 import hashlib
 import math
@@ -23,8 +23,8 @@ from tests.hgld.range_server import Asked, RangeServer, serve
 from tests.hgld.streamed_dataset import VIEW, grouped_items, write_streamed
 
 SHORT = {"connect": 2, "headers": 0.4, "silence": 0.4, "whole": 0.8, "slowest": 1 << 22, "attempts": 2}
-DEADLINE = 20.0  # seconds of a reading on a machine that does other things too; by its limits it takes two
-MOST_MEMORY = 100 << 20  # bytes that a reading may add; the servers would give all there is
+DEADLINE = 20.0  # seconds of a reading on a busy machine; its limits allow two
+MOST_MEMORY = 100 << 20  # bytes that a reading may add; the servers send without end
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def peak() -> int:
 
 
 def lied_to(server: RangeServer, read: Callable[[str], None], lie: str, about: str = ".tar") -> str:
-    """The message of the error that ends a reading from a liar; empty where the lie did no harm."""
+    """Return the message of the error that ends a reading from a liar; empty if the lie did no harm."""
     read_before = peak()
     server.lie, server.about = LIES[lie], about
     began = time.monotonic()
@@ -97,24 +97,24 @@ def lied_to(server: RangeServer, read: Callable[[str], None], lie: str, about: s
     return message
 
 
-_HARMLESS = ("endless_trailer",)  # the bytes are right and complete; the lines after them do no harm
+_HARMLESS = ("endless_trailer",)  # the bytes are complete and right; the lines after them do no harm
 
-# Lies that waste no time, and no bytes that only an index knows.
+# Lies that are found at once, without an index.
 _QUICK = [
     *("endless", "long", "ranges_ignored", "wrong_range", "no_range", "gzip", "redirect_loop", "redirect_in_disguise")
 ]
-_FOR_RANGES = ("wrong_range", "no_range")  # no lies where the whole file was asked for
+_FOR_RANGES = ("wrong_range", "no_range")  # these answers are right for a request of the whole file
 
 
 @pytest.mark.parametrize("lie", _QUICK)
 def test_answers_that_do_not_match_the_request_are_refused(lie, server):
     message = lied_to(server, one_range, lie)
-    assert "Try again later" not in message  # it would lie again
+    assert "Try again later" not in message  # a retry would get the same lie
     assert server.count == 1 or lie == "redirect_loop"
 
 
 _PARTLY = ("short", "trickle", "silence", "reset", "endless_whole")  # lies about some of several ranges
-_READINGS = [  # how bytes are read, the files lied about, the lies
+_READINGS = [  # a way of reading, a part of the affected files' names, the lies
     (one_range, ".tar", [lie for lie in LIES if lie not in (*_QUICK, "other_bytes")]),
     (several_ranges, ".tar", _PARTLY),
     (first_of_stream, ".tar", LIES),
@@ -206,7 +206,7 @@ def test_user_and_password_reach_the_host_but_no_message(server, folder):
 
 
 def test_untrusted_certificate_ends_the_connection(folder, tmp_path):
-    """One of 127.0.0.1 that signed itself: it is trusted where it is named, and then for its own address alone."""
+    """A self-signed certificate of 127.0.0.1 is trusted only if the user names it, and only for its address."""
     certificate = Path(__file__).with_name("localhost.pem")
     with serve(folder, certificate) as server:
         options = {"limits": SHORT, "ca_file": str(certificate)}
@@ -220,7 +220,7 @@ def test_untrusted_certificate_ends_the_connection(folder, tmp_path):
         client = PoliteClient((server.url,), rate=1000)
         with pytest.raises(AnswerError, match=r"connection is not safe .*certificate"):
             client.page(server.url)
-        assert client.requests == 1  # it would not be trusted later either
+        assert client.requests == 1  # a retry would not be trusted either
         expected = (folder / "train-000000.tar").read_bytes()[:9]
         assert ShardStorage(server.url, options).read_at("train-000000.tar", 0, 9) == expected
 

@@ -1,4 +1,4 @@
-"""Entry points of other packages: found by name, imported when used, and never in the place of hgld's own."""
+"""Entry points of other packages are found by name, imported when used, and never replace hgld's own names."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ OWN = Plugins("hgld.things", "thing", ("one",))
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """``install(package, **entry points)``; forgotten afterwards."""
+    """Return ``install(package, **entry_points)``, which makes a package for the test."""
     monkeypatch.syspath_prepend(tmp_path)
     plugins._points.cache_clear()
 

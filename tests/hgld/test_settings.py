@@ -1,4 +1,4 @@
-"""Options as fields: text and values are read into their types, and numbers kept within their bounds."""
+"""Options of config fields read texts and values into their types, and check the bounds of numbers."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -21,7 +21,7 @@ SIZE = 300_000
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two files that play shards."""
+    """Return a folder with two files named like shards."""
     rng = np.random.default_rng(0)
     for name in ("train-000000.tar", "train-000001.tar"):
         (tmp_path / name).write_bytes(rng.bytes(SIZE))
@@ -37,7 +37,7 @@ def server(folder):
 
 @pytest.fixture(params=["local", "file", "memory", "http"])
 def storage(request, folder, monkeypatch):
-    monkeypatch.setattr(time, "sleep", lambda _: None)  # between tries
+    monkeypatch.setattr(time, "sleep", lambda _: None)  # between attempts
     if request.param == "http":
         server: RangeServer = request.getfixturevalue("server")
         yield ShardStorage(server.url)
@@ -176,7 +176,7 @@ def test_number_of_open_files_is_bounded(tmp_path):
     requests = [(name, 0, len(name)) for name in names]
     assert storage.read_many(requests) == [name.encode() for name in names]
     assert len(open_files(tmp_path)) == MOST_OPEN_FILES
-    with ThreadPoolExecutor(8) as pool:  # threads that push each other's files out
+    with ThreadPoolExecutor(8) as pool:  # each thread's files displace those of other threads
         assert list(pool.map(storage.read_at, *zip(*requests * 3, strict=True))) == [n.encode() for n in names] * 3
     assert len(open_files(tmp_path)) == MOST_OPEN_FILES
     del storage
@@ -199,7 +199,7 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path):
         with pytest.raises(InputError, match="a link that leads out of the folder is not followed"):
             use()
     assert storage.read_at("train-000001.tar", 0, 4) == b"real"
-    (tmp_path / "link").symlink_to(folder)  # the folder itself may be one
+    (tmp_path / "link").symlink_to(folder)  # the folder itself may be a link
     assert ShardStorage(tmp_path / "link").read_at("real.tar", 0, 4) == b"real"
 
 
@@ -251,7 +251,7 @@ def test_a_relative_folder_stays_where_it_was(folder, tmp_path_factory, monkeypa
 
 @pytest.mark.parametrize("url", ["pipe:cat x", "pipe://cat", "simplecache::http://a/b", "ssh://a/b", "python://x"])
 def test_schemes_that_run_code_are_refused(url):
-    if url == "pipe:cat x":  # a folder's name like any other
+    if url == "pipe:cat x":  # this is a valid name of a folder
         assert ShardStorage(url).is_local
         return
     with pytest.raises(ConfigError, match="cannot be read from; expected a folder, or a URL"):
@@ -337,7 +337,7 @@ def test_a_server_without_ranges_is_refused_before_it_floods_the_memory(server, 
     message = r"the server sent 300000 bytes where 10 were asked for: it does not serve ranges"
     with pytest.raises(ServiceError, match=message):
         remote.read_many([("train-000000.tar", i * 100_000, 10) for i in range(3)])
-    assert len(server.requests) == 3  # at the same time, and none of them a second time
+    assert len(server.requests) == 3  # one request per range, without a retry
 
 
 def test_query_of_a_signed_url_reaches_every_file_but_no_message(server, folder):

@@ -1,4 +1,4 @@
-"""The one reader of tables, and that of JSON: literal paths, and bounds that hold before anything is decoded."""
+"""Readers of tables and JSON take literal paths, and refuse large files before decoding them."""
 
 import gzip
 import io
@@ -25,7 +25,7 @@ TABLE.write_parquet(WRITTEN)
 def test_paths_are_literal(tmp_path, name):
     file = tmp_path / name
     file.parent.mkdir(exist_ok=True)
-    TABLE.head(1).write_parquet(tmp_path / "a1.parquet")  # what a pattern would find
+    TABLE.head(1).write_parquet(tmp_path / "a1.parquet")  # a pattern would find these files
     TABLE.head(1).write_parquet(tmp_path / "l1.parquet")
     write_table(TABLE, file, {"version": "2"})
     assert_frame_equal(read_parquet(file), TABLE)
@@ -83,7 +83,7 @@ def test_a_small_file_of_a_large_table_is_refused_unless_its_column_is_not_wante
         assert len(read_parquet(file, ["b"])) == len(table)
 
 
-REFUSED = {  # content of a file, how it is read, words of the refusal
+REFUSED = {  # content of a file, its reader, words of the error
     "no parquet": (b"junk", read_parquet, "not a readable parquet file (it does not end as one)"),
     "empty": (b"", read_parquet, "not a readable parquet file"),
     "footer beyond the file": (b"PAR1\xff\xff\xff\x7fPAR1", read_parquet, "it does not end as one"),
@@ -132,7 +132,7 @@ def test_columns_are_checked_before_decoding(tmp_path, call):
 def test_a_changed_byte_gives_a_table_or_a_refusal(at, byte):
     data = bytearray(WRITTEN.getvalue())
     data[at % len(data)] = byte
-    with suppress(TableError):  # anything else fails
+    with suppress(TableError):  # any other error fails the test
         read_parquet(bytes(data))
 
 

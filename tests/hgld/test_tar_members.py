@@ -1,4 +1,4 @@
-"""Headers against tarfile, GNU tar and webdataset; the walk against what tarfile writes, and against damage."""
+"""Tar headers equal tarfile's; the reader of members reads tarfile's tars, and names damage."""
 
 import contextlib
 import gzip
@@ -20,7 +20,7 @@ NAMES = st.lists(NAME_PARTS.filter(lambda part: part not in (".", "..")), min_si
 
 
 def written(files):
-    """A tar by our own headers."""
+    """Return a tar with hgld's own headers."""
     parts = [member_header(name, len(data)) + data + padding(len(data)) for name, data in files]
     return b"".join(parts) + END_OF_ARCHIVE
 
@@ -91,7 +91,7 @@ def test_names_and_sizes_that_no_file_can_have_are_refused(name, size):
 def test_walk_reads_what_tarfile_writes(files, form):
     try:
         data = by_tarfile(files, FORMATS[form])
-    except ValueError:  # ustar's names end at 255 bytes
+    except ValueError:  # names in ustar have at most 255 bytes
         return
     expected = [(name.removeprefix("./"), content) for name, content in files]
     members = streamed(data)
@@ -163,7 +163,7 @@ EACH = 512 + 1024
 
 
 def until_error(data):
-    """The members before the error, and its message."""
+    """Return the members before the error, and its message."""
     members = stream_members(io.BytesIO(data), where="x.tar", max_member_bytes=1 << 20)
     found: list[Member] = []
     with pytest.raises(InputError) as caught:
@@ -178,7 +178,7 @@ def test_a_tar_cut_off_anywhere_is_an_error_that_names_it():
         assert message.startswith("x.tar: ")
         assert "offset" in message
         assert [m.name for m in found] == ["a.jpg", "b.jpg", "c.jpg"][: len(found)]
-        assert len(found) * EACH <= length + 424 + 512  # a member whose padding alone is missing was whole
+        assert len(found) * EACH <= length + 424 + 512  # a member without its padding is complete
 
 
 def pax(records, kind=tarfile.XHDTYPE):
@@ -250,7 +250,7 @@ def test_large_members_have_a_fault_and_no_bytes():
 
 
 class _Pipe(io.RawIOBase):
-    """Gives a few bytes at a time and cannot seek."""
+    """A stream that returns few bytes at a time and cannot seek."""
 
     def __init__(self, data):
         self.rest = data

@@ -1,4 +1,4 @@
-"""What webdataset gets to see of tars from anywhere: nothing that could fill the memory, run, or be opened."""
+"""Hostile tars in webdataset's pipeline fill no memory, run nothing and open nothing."""
 
 import gzip
 import os
@@ -29,7 +29,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def nothing_else_opens(monkeypatch):
-    """No shell, no process, and nothing by webdataset's own means."""
+    """Forbid shells, processes and webdataset's own opener."""
 
     def refused(*arguments, **_):
         raise AssertionError(f"webdataset opened {arguments}")
@@ -41,7 +41,7 @@ def nothing_else_opens(monkeypatch):
 
 
 def header(kind: bytes, size: int, name: bytes = b"1.jpg") -> bytes:
-    """A header with a right checksum, whatever it says."""
+    """Return a header with any facts and a right checksum."""
     block = bytearray(member_header(name.decode(), 0))
     block[124:136] = b"%011o\0" % size if size < 8**11 else b"\x80" + size.to_bytes(11, "big")
     block[156:157] = kind
@@ -60,7 +60,7 @@ def pax(*records: tuple[str, str]) -> bytes:
 
 SPARSE = bytearray(header(b"S", 512))
 SPARSE[386:410] = b"%011o\0%011o\0" % (0, 512)
-SPARSE[483:495] = b"\x80" + struct.pack(">3xQ", 1 << 36)  # as long as that once it is filled with zeros
+SPARSE[483:495] = b"\x80" + struct.pack(">3xQ", 1 << 36)  # size of the file with its holes filled
 SPARSE[148:156] = b"%06o\0 " % checksum(bytes(SPARSE))
 
 HOSTILE = {
@@ -86,7 +86,7 @@ HOSTILE = {
 def test_hostile_headers_are_named_and_take_no_memory(what, tmp_path):
     sound = write_tar(tmp_path / "sound.tar", classes([0, 0]))
     (tmp_path / "hostile.tar").write_bytes(HOSTILE[what] + (tmp_path / "sound.tar").read_bytes())
-    runs([sound], 2, 1)  # imports
+    runs([sound], 2, 1)  # the first call imports packages, which takes memory
     tracemalloc.start()
     try:
         found = runs([type(sound)(sound.storage, "hostile.tar"), sound], 2, 3)
