@@ -54,7 +54,7 @@ def rank_from_env() -> tuple[int, int, int]:
         ConfigError: the environment is incomplete.
     """
     names = _variables()
-    if names[0] not in os.environ:
+    if names[0] == "RANK" and "RANK" not in os.environ:
         return 0, 1, 0
     missing = [name for name in (*names, "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:

@@ -15,7 +15,6 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,7 +33,7 @@ from hgld.version import __version__
 _Guarded = HTTPConnection if TYPE_CHECKING else object  # a mixin at run time
 
 _CHUNK = 1 << 20
-_TOGETHER = 16  # requests of a process at a time
+_TOGETHER = 16  # connections to a host
 _MOST_TRAILERS = 100  # lines after the last chunk of a body; http.client takes as many in a head
 _MOST_REDIRECTS = 5
 _LONGEST_TIMEOUT = 1e6  # seconds; sockets take no more than some 10^9
@@ -486,29 +485,14 @@ class HttpRanges:
         hosts = {name: options.get(name, ()) for name in ("allow_redirects_to", "allow_private")}
         lists: dict[str, Any] = {name: [some] if isinstance(some, str) else some for name, some in hosts.items()}
         self._client = HttpClient(self.limits, ca_file=options.get("ca_file"), **lists)
-        self._workers = ThreadPoolExecutor(_TOGETHER, "hgld http")
+        self.interrupt = self._client.interrupt
 
-    def fetch(self, spans: Spans, deadline: Deadline) -> Sequence[bytes | RemoteFault]:
-        """Return the bytes, or the error, of every span (address, start, stop)."""
+    def get(self, url: str, start: int, stop: int, deadline: Deadline) -> bytes:
+        """Return some bytes of a file, fewer if it ends earlier.
 
-        def one(span: tuple[str, int, int]) -> bytes | RemoteFault:
-            try:
-                return self._get(*span, deadline)
-            except RemoteFault as fault:
-                return fault
-
-        if len(spans) == 1:
-            return [one(spans[0])]
-        try:
-            return list(self._workers.map(one, spans))
-        except BaseException:  # Ctrl-C: nobody waits for these requests any more
-            self._client.interrupt()
-            raise
-
-    def _get(self, url: str, start: int, stop: int, deadline: Deadline) -> bytes:
-        """Return some bytes of a file, fewer if it ends earlier."""
-        if start == stop:
-            return b""
+        Raises:
+            RemoteFault: the request failed; it holds the bytes that came before.
+        """
         headers = {"Range": f"bytes={start}-{stop - 1}"}
         with self._client.request(url, headers, own=self._own, deadline=deadline, asked=stop - start) as response:
             status = response.status

@@ -1,11 +1,11 @@
 """Files below a URL: http(s) by :mod:`hgld.data.http_files`, object stores and the like by fsspec, with retries."""
 
-import asyncio
 import io
 import os
+import threading
 from bisect import bisect_right
-from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -17,6 +17,7 @@ from hgld.addresses import HTTP, without_secrets
 from hgld.data.http_files import Deadline, HttpLimits, HttpRanges, RemoteFault, Spans, retry
 from hgld.errors import InputError, MissingResourceError, ServiceError, excerpt
 
+_TOGETHER = 16  # requests of a process at a time
 _GAP = 1 << 16  # bytes read in vain to save a request: an item's JSON is between two images of a group
 _MOST_SPAN = 8 << 20
 _STREAM_BLOCK = 8 << 20
@@ -44,6 +45,7 @@ class RemoteFiles:
         if self._ranges is None or self._process != os.getpid():
             kind = HttpRanges if self._parts.scheme in HTTP else FsspecRanges
             self._ranges, self._process = kind(self._root, self._options), os.getpid()
+            self._workers = ThreadPoolExecutor(_TOGETHER, "hgld http")
         return self._ranges
 
     def _url(self, name: str) -> str:
@@ -86,34 +88,39 @@ class RemoteFiles:
         If a connection breaks, the received bytes are kept, and the next request asks for the rest.
         """
         served = self._served()
-        came = [b""] * len(spans)
-        answers: list[bytes | RemoteFault] = list(came)
-        pending, deadline = list(range(len(spans))), Deadline(served.limits)
-
-        def ask_pending() -> None:
-            asked = [(self._url(spans[i][0]), spans[i][1] + len(came[i]), spans[i][2]) for i in pending]
-            progress, waiting = False, []
-            for i, answer in zip(list(pending), served.fetch(asked, deadline), strict=True):
-                if isinstance(answer, bytes):
-                    answers[i] = came[i] + answer
-                    continue
-                answers[i] = answer
-                came[i] += answer.received
-                progress |= bool(answer.received)
-                waiting += [(i, answer)] if answer.passing else []
-            pending[:] = [i for i, _ in waiting]
-            if waiting:
-                worst = max((fault for _, fault in waiting), key=lambda fault: fault.wait)
-                raise RemoteFault(str(worst), passing=True, wait=worst.wait, progress=progress)
+        deadline, failed = Deadline(served.limits), threading.Event()
 
         def give_up_in_time(seconds: float, fault: RemoteFault) -> None:
-            if deadline.left() <= seconds:
+            if failed.is_set() or deadline.left() <= seconds:  # the first failed span fails the whole reading
                 raise fault
 
-        if spans:
-            with suppress(RemoteFault):
-                retry(ask_pending, attempts=served.limits.attempts, before_wait=give_up_in_time)
-        return answers
+        def read(span: tuple[str, int, int]) -> bytes | RemoteFault:
+            name, start, stop = span
+            came = bytearray()
+
+            def attempt() -> bytes:
+                if start + len(came) == stop:
+                    return bytes(came)
+                try:
+                    return bytes(came + served.get(self._url(name), start + len(came), stop, deadline))
+                except RemoteFault as fault:
+                    came.extend(fault.received)
+                    fault.progress = bool(fault.received)
+                    raise
+
+            try:
+                return retry(attempt, attempts=served.limits.attempts, before_wait=give_up_in_time)
+            except RemoteFault as fault:
+                failed.set()
+                return fault
+
+        if len(spans) == 1:
+            return [read(spans[0])]
+        try:
+            return list(self._workers.map(read, spans))
+        except BaseException:  # Ctrl-C: nobody waits for these requests any more
+            served.interrupt()
+            raise
 
     def _refusal(self, name: str, fault: RemoteFault) -> InputError | ServiceError:
         """Return the error for people, without the URL's secrets."""
@@ -167,38 +174,38 @@ class FsspecRanges:
         except ImportError as error:
             raise MissingResourceError(f"{without_secrets(root)}: {error}.") from error
 
-    def fetch(self, spans: Spans, deadline: Deadline) -> Sequence[bytes | RemoteFault]:
-        """Return the bytes, or the error, of every span (URL, start, stop)."""
-        columns = [list(column) for column in zip(*spans, strict=True)]
-        answers: Any
+    def get(self, url: str, start: int, stop: int, deadline: Deadline) -> bytes:
+        """Return some bytes of a file, fewer if it ends earlier.
+
+        Raises:
+            RemoteFault: the service gives an error, or more bytes.
+        """
+        bounds = {"start": start, "end": stop}
         try:
             if isinstance(self._system, AsyncFileSystem):
-                called = self._system._cat_ranges(*columns, on_error="return")
-                answers = sync(self._system.loop, _bounded, called, max(deadline.left(), 0.0))
+                seconds = max(deadline.left(), 0.1)  # fsspec takes 0 for no limit
+                data: Any = sync(self._system.loop, self._system._cat_file, url, timeout=seconds, **bounds)
             else:
-                answers = self._system.cat_ranges(*columns, on_error="return")
-        except Exception as error:  # noqa: BLE001  # every scheme's package raises errors of its own
-            answers = [error] * len(spans)
-        return [_checked(answer, stop - start) for answer, (_, start, stop) in zip(answers, spans, strict=True)]
+                data = self._system.cat_file(url, **bounds)
+        except Exception as error:  # every scheme's package raises errors of its own
+            raise _fault_of(error) from error
+        if len(data) > stop - start:
+            raise RemoteFault(
+                f"the service sent {len(data)} bytes where {stop - start} were asked for: it does not serve ranges",
+                hint="Use one that does, or copy the dataset to a disk.",
+            )
+        return data
+
+    def interrupt(self) -> None:
+        """Do nothing: fsspec's requests end by themselves."""
 
 
-async def _bounded(called: Coroutine[Any, Any, Any], seconds: float) -> Any:
-    return await asyncio.wait_for(called, seconds)
-
-
-def _checked(answer: bytes | BaseException, asked: int) -> bytes | RemoteFault:
-    if isinstance(answer, BaseException):
-        status = getattr(answer, "status", None)
-        missing = isinstance(answer, FileNotFoundError) or status in (404, 410)
-        if isinstance(status, int) and status:
-            is_passing = status in (408, 425, 429) or status >= 500
-            return RemoteFault(f"status {status}", passing=is_passing, missing=missing)
-        is_connection = isinstance(answer, OSError) or type(answer).__module__.startswith("aiohttp")
-        said = f"{type(answer).__name__}: {excerpt(answer)}"
-        return RemoteFault(said, passing=is_connection and not isinstance(answer, _FINAL), missing=missing)
-    if len(answer) > asked:
-        return RemoteFault(
-            f"the service sent {len(answer)} bytes where {asked} were asked for: it does not serve ranges",
-            hint="Use one that does, or copy the dataset to a disk.",
-        )
-    return answer
+def _fault_of(error: Exception) -> RemoteFault:
+    status = getattr(error, "status", None)
+    missing = isinstance(error, FileNotFoundError) or status in (404, 410)
+    if isinstance(status, int) and status:
+        is_passing = status in (408, 425, 429) or status >= 500
+        return RemoteFault(f"status {status}", passing=is_passing, missing=missing)
+    is_connection = isinstance(error, OSError) or type(error).__module__.startswith("aiohttp")
+    said = f"{type(error).__name__}: {excerpt(error)}"
+    return RemoteFault(said, passing=is_connection and not isinstance(error, _FINAL), missing=missing)

@@ -359,7 +359,7 @@ def test_messages_of_a_service_are_shown_without_secrets(monkeypatch):
     def refuse(*args, **options):
         raise PermissionError(f"{url} is not for you")
 
-    monkeypatch.setattr(MemoryFileSystem, "cat_ranges", refuse)
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", refuse)
     with pytest.raises(ServiceError, match="is not for you") as caught:
         ShardStorage(url).read_at("train-000000.tar", 0, 1)
     shown = "".join(traceback.format_exception(caught.value))
