@@ -1,7 +1,7 @@
-"""A GPU that computes: tensors of the device ``cuda`` whose numbers lie on the CPU, for machines without one.
+"""A simulated GPU for machines without one: tensors of the device ``cuda`` whose numbers are on the CPU.
 
-Tensors of two devices do not mix, except where CUDA lets them: numbers without dimensions, and indices on the CPU.
-No derivatives. It has to be entered in a process of its own: torch believes afterwards that CUDA was started.
+Tensors of two devices do not mix, except where CUDA allows it: scalars, and indices on the CPU. There are no
+derivatives. Use it in a separate process, because torch believes afterwards that CUDA was started.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ STALLS = {
 
 
 class _OnGpu(Tensor):
-    """A tensor of the GPU.
+    """Tensor of the simulated GPU.
 
     Attributes:
         held: its numbers, on the CPU; views of one tensor hold views of one tensor.
@@ -59,7 +59,7 @@ class _OnGpu(Tensor):
 
 
 class ComputingGpu(TorchDispatchMode):
-    """The device, which counts what the host waits for.
+    """Simulated device that counts how often the host waits.
 
     Attributes:
         waits: number of waits per operation that waits.
@@ -75,7 +75,7 @@ class ComputingGpu(TorchDispatchMode):
         kwargs = dict(kwargs or {})
         name = func.name().partition(".")[0]
         if name not in _COPIES:
-            with self:  # in inference mode composite operations come whole
+            with self:  # inference mode does not decompose composite operations
                 parts = func.decompose(*args, **kwargs)
             if parts is not NotImplemented:
                 return parts
@@ -129,11 +129,11 @@ def _held(leaf: Any) -> Any:
 
 @contextmanager
 def computing_gpu() -> Iterator[ComputingGpu]:
-    """In the body ``cuda`` is a device that there is."""
-    torch._C._ensureCUDADeviceGuardSet()  # one that asks no driver
+    """Make ``cuda`` an available device within the body."""
+    torch._C._ensureCUDADeviceGuardSet()  # without a driver
     with (
         patch.object(torch.cuda, "_lazy_init", lambda: None),
-        patch.object(torch, "inference_mode", torch.no_grad),  # in the other one a subclass has no views
+        patch.object(torch, "inference_mode", torch.no_grad),  # in inference mode a subclass has no views
         patch.object(torch.cuda, "is_available", lambda: True),
         patch.object(torch.cuda, "device_count", lambda: 1),
         patch.object(torch.cuda, "mem_get_info", lambda device=None: (_MEMORY, _MEMORY)),

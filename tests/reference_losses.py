@@ -1,4 +1,4 @@
-"""Reference implementations of the losses in float64, one query at a time, from the definitions, without hgld's code.
+"""Slow reference implementations of the losses in float64, per query, from the definitions, without hgld's code.
 
 They loop over 0-d float64 tensors, so that autograd gives the reference gradient too.
 """
@@ -16,7 +16,7 @@ from tests.reference import Grades, Scores, rank, rank_plus, step
 
 
 def split(scores: Tensor, positive: Sequence[int]) -> tuple[list[Tensor], list[Tensor]]:
-    """The scores of the positives and those of the negatives."""
+    """Return the scores of the positives and the scores of the negatives."""
     rows = list(zip(scores, positive, strict=True))
     return [s for s, p in rows if p], [s for s, p in rows if not p]
 
@@ -31,7 +31,7 @@ def soft_bins(values: Sequence[Tensor], centres: Sequence[float], width: float) 
 
 
 def precision_of_bins(relevant: Sequence[Tensor], everything: Sequence[Tensor], ties: str) -> Tensor:
-    """Sum over the positives, bin after bin, of the precision they meet; He et al. 2018 for the tie-aware forms."""
+    """Return the sum of precision over the positives, bin after bin; the tie-aware forms are by He et al. 2018."""
     hits = seen = total = torch.zeros((), dtype=torch.float64)
     for r, c in zip(relevant, everything, strict=True):
         if ties == "ignored" and c > 0:
@@ -121,7 +121,7 @@ def cosine_contrastive_loss(scores: Tensor, positive: Sequence[int], margin: flo
 
 
 def triplet_losses(scores: Tensor, positive: Sequence[int], margin: float) -> list[Tensor]:
-    """One value a positive: its semi-hard negative is the nearest beyond it, else the farthest of all."""
+    """Return one value per positive, whose semi-hard negative is the nearest beyond it, else the farthest of all."""
     found, negatives = split(scores, positive)
     values = []
     for s in found:
@@ -175,7 +175,7 @@ def sup_step(t: Tensor, tau: float, rho: float, delta: float, offset: float | No
 
 
 def surrogate_step(t: Tensor, lower: bool, surrogate: dict[str, float]) -> Tensor:
-    """Stand-in for H(t): a sigmoid, or with rho H^- for lower grades and H elsewhere."""
+    """Return the surrogate of H(t): a sigmoid or, if there is a rho, H^- for lower grades and H for others."""
     if "rho" not in surrogate:
         return smooth_step(t, surrogate["tau"])
     if not lower:
@@ -242,22 +242,3 @@ def surrogate_ndcg_loss(scores: Tensor, grades: Grades, surrogate: dict[str, flo
         if grades[k] > 0
     ]
     return 1 - sum(gained, torch.zeros((), dtype=torch.float64)) / ideal
-
-
-def matryoshka_loss(
-    loss: Callable[..., Tensor],
-    embeddings: Tensor,
-    labels: Tensor,
-    dims: Sequence[int],
-    weights: Sequence[float],
-    *references: Tensor,
-) -> Tensor:
-    """Weighted mean of a loss over prefixes, each cut out and normalised by itself."""
-    total = torch.zeros((), dtype=embeddings.dtype)
-    for dim, weight in zip(dims, weights, strict=True):
-        cut = [torch.stack([row[:dim] / row[:dim].norm() for row in embeddings]), labels]
-        if references:
-            vectors, their_labels, own = references
-            cut += [torch.stack([row[:dim] / row[:dim].norm() for row in vectors]), their_labels, own]
-        total = total + weight / math.fsum(weights) * loss(*cut)
-    return total

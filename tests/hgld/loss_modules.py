@@ -1,4 +1,4 @@
-"""All losses as modules, and comparisons of a loss with its reference: shared by the tests of losses."""
+"""All losses as modules, and a comparison of a loss with its reference, for the tests of losses."""
 
 from collections.abc import Callable
 from functools import partial
@@ -47,7 +47,7 @@ RANK: dict[str, Make] = {
 
 
 def sampled_losses(dim: int) -> dict[str, Make]:
-    """Losses of pairs and triplets whose mean is not one over queries, or that draw their negatives."""
+    """Return losses of pairs and triplets that are no mean over queries, or that draw their negatives."""
     nonzero = {"CalibrationLoss, nonzero": CalibrationLoss, "Margin, nonzero": partial(Margin, dim)}
     return {
         "Triplet": Triplet,
@@ -73,7 +73,7 @@ def proxy_losses(dim: int, tree: Hierarchy) -> dict[str, Make]:
 
 @st.composite
 def rankings(draw, spacing: float = 1 / 64, most: float = 1.0, shift: float = 0.0):
-    """Scores (Q, G) on a lattice of exact numbers, so with ties, and binary grades."""
+    """Draw scores (Q, G) on a grid of exact numbers, which gives ties, and binary grades."""
     size, queries, steps = draw(st.integers(1, 9)), draw(st.integers(1, 2)), round(most / spacing)
 
     def table(cell):
@@ -85,7 +85,7 @@ def rankings(draw, spacing: float = 1 / 64, most: float = 1.0, shift: float = 0.
 
 
 def check_rows(fast, reference, case: tuple[Tensor, Tensor], dtype: torch.dtype) -> None:
-    """``fast`` on a table in a dtype, its reference on each valid row; errors relative to max(1, |x|)."""
+    """Compare a loss of a table in a dtype with its reference per valid row; errors are relative to max(1, |x|)."""
     scores, grades = case
     value_error, slope_error = (1e-9, 1e-9) if dtype == torch.float64 else (1e-5, 1e-4)
     leaf = scores.to(dtype).requires_grad_()

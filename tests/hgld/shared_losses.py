@@ -1,4 +1,4 @@
-"""What tests/hgld/test_distributed_losses.py runs in several processes: a plain loop of torch with a shared loss."""
+"""A plain training loop with a shared loss, which test_distributed_losses.py runs in several processes."""
 
 import torch
 from safetensors.torch import save_file
@@ -62,12 +62,14 @@ def step_input(step: int) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(step)
     order = torch.randperm(SIZE, generator=generator)
     fine = FINE[order]
-    labels = torch.stack([fine, torch.where(fine >= 0, fine // 4, 1)], dim=1)  # one is known at the coarse level alone
+    labels = torch.stack(
+        [fine, torch.where(fine >= 0, fine // 4, 1)], dim=1
+    )  # one item is known only at the coarse level
     return torch.randn(SIZE, 10, generator=generator, dtype=torch.float64), labels, torch.arange(SIZE) // 2
 
 
 def gradients(index: int, count: int, names: tuple[str, ...] = (*SHARED, *WHOLE)) -> dict[str, Tensor]:
-    """Gradients and losses of a few steps, of this process's part of every batch."""
+    """Return gradients and losses of a few steps, for this process's part of every batch."""
     found = {}
     part = SIZE // count
     own = slice(index * part, (index + 1) * part)
@@ -81,7 +83,7 @@ def gradients(index: int, count: int, names: tuple[str, ...] = (*SHARED, *WHOLE)
             net.zero_grad()
             criterion.zero_grad()
             images, labels, instances = (table[own] for table in step_input(step))
-            torch.manual_seed(step + 100 * index)  # as processes that draw views of their own
+            torch.manual_seed(step + 100 * index)  # so that each process draws its own random numbers
             others = {"instances": instances} if name == "MultiGrain" else {}
             value = criterion(net(images), labels, **others)
             value.backward()
@@ -94,7 +96,7 @@ def gradients(index: int, count: int, names: tuple[str, ...] = (*SHARED, *WHOLE)
 
 
 def answer(out: str) -> None:
-    """Be one of the processes, as torchrun starts them, and write what was found."""
+    """Run as one process of torchrun, and write the gradients to a file."""
     run = distributed.launch("cpu")
     found = gradients(run.index, run.count)
     save_file({key: value.contiguous() for key, value in found.items()}, f"{out}.{run.index}")

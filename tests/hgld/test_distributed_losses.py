@@ -1,4 +1,4 @@
-"""Losses shared over processes: every process ranks its own queries, and together they have the whole batch's loss."""
+"""Losses shared by processes: each ranks its own queries, and together they give the loss of the whole batch."""
 
 import os
 import subprocess

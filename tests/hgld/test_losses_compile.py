@@ -1,4 +1,4 @@
-"""torch.compile takes every loss as one graph; what must break the graph breaks it outside the loss."""
+"""torch.compile makes one graph of every loss; memories and mixing break the graph outside the loss."""
 
 from functools import partial
 from typing import cast
@@ -79,7 +79,7 @@ def test_multigrain_compiles_without_a_graph_break():
 
 
 @pytest.mark.slow
-def test_a_compiled_loss_in_a_memory_has_no_break_while_the_memory_grows_and_wraps():
+def test_a_compiled_loss_in_a_growing_memory_has_no_graph_break():
     torch.compiler.reset()
     torch.manual_seed(0)
     loss = SupHAP()
@@ -102,7 +102,7 @@ def test_a_compiled_loss_takes_virtual_items():
 
 
 def operators():
-    """Every operator beside ``hgld::rank_metric``, with arguments."""
+    """Return every operator except ``hgld::rank_metric``, with arguments."""
     torch.manual_seed(0)
     scores, roles = torch.rand(3, 9, requires_grad=True), torch.randint(0, 3, (3, 9), dtype=torch.uint8)
     positive, negative = roles == 2, roles == 1
@@ -119,7 +119,7 @@ def operators():
 
 
 @pytest.mark.parametrize("name", operators())
-def test_operators_obey_torchs_rules(name):
+def test_operators_obey_the_rules_of_torch(name):
     operator, arguments = operators()[name]
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(operator, arguments, test_utils=checks)

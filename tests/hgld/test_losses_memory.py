@@ -1,4 +1,4 @@
-"""The memory of earlier batches against a plain queue."""
+"""CrossBatchMemory against a plain queue."""
 
 from collections import deque
 
@@ -15,7 +15,7 @@ from hgld.losses.pairs import CalibrationLoss
 
 
 class Spy(nn.Module):
-    """Keeps the references that it was called with."""
+    """Fake loss that keeps its arguments."""
 
     def __init__(self):
         super().__init__()
@@ -45,7 +45,7 @@ def test_the_memory_holds_the_newest_items(size, batches):
             assert place == (held.index(item) if item in queue else -1)
 
 
-def test_a_batch_finds_itself_in_the_memory():
+def test_self_index_points_at_the_batch_in_the_memory():
     spy = Spy()
     memory = CrossBatchMemory(spy, 6, dim=3)
     for start in (0, 4):
@@ -57,7 +57,7 @@ def test_a_batch_finds_itself_in_the_memory():
     assert sorted(ref_labels[:, 0].tolist()) == [2, 3, 4, 5, 6, 7]
 
 
-def test_the_warm_up_neither_writes_nor_reads():
+def test_warm_up_neither_writes_nor_reads_the_memory():
     spy = Spy()
     memory = CrossBatchMemory(spy, 8, dim=3, warmup=2, weight=0.5)
     embeddings, labels = torch.randn(4, 3), torch.arange(4)
@@ -68,7 +68,7 @@ def test_the_warm_up_neither_writes_nor_reads():
     assert len(memory) == 4
 
 
-def test_evaluation_reads_without_writing():
+def test_eval_mode_reads_the_memory_without_writing():
     spy = Spy()
     memory = CrossBatchMemory(spy, 8, dim=3).eval()
     memory(torch.randn(2, 3), torch.arange(2))
@@ -84,7 +84,7 @@ def test_evaluation_reads_without_writing():
         assert torch.equal(value, before[name])
 
 
-def test_the_memory_is_saved_with_the_loss(tmp_path):
+def test_a_restored_state_dict_continues_with_the_same_losses(tmp_path):
     torch.manual_seed(0)
     batches = [(torch.randn(4, 3), torch.randint(0, 3, (4,))) for _ in range(5)]
     whole, first = (CrossBatchMemory(CalibrationLoss(), 6, dim=3, warmup=1) for _ in range(2))
@@ -97,7 +97,7 @@ def test_the_memory_is_saved_with_the_loss(tmp_path):
     torch.testing.assert_close([second(*b) for b in batches[3:]], expected[3:])
 
 
-def test_gradients_flow_to_the_batch_alone_and_survive_the_next_write():
+def test_gradients_flow_only_to_the_batch_and_survive_the_next_write():
     torch.manual_seed(0)
     memory = CrossBatchMemory(CalibrationLoss(), 4, dim=3)
     memory(torch.randn(4, 3), torch.arange(4) // 2)
@@ -110,19 +110,7 @@ def test_gradients_flow_to_the_batch_alone_and_survive_the_next_write():
     assert not memory.embeddings.requires_grad
 
 
-def test_a_whole_training_set_as_memory():
-    """Stanford Online Products' size; FastAP's tables are (B, G) alone."""
-    torch.manual_seed(0)
-    memory = CrossBatchMemory(FastAP(), 59_551, dim=16, num_levels=2)
-    memory.enqueue(torch.randn(60_000, 16), torch.randint(0, 11_318, (60_000, 2)))
-    assert len(memory) == 59_551
-    embeddings = torch.randn(32, 16, requires_grad=True)
-    memory(embeddings, torch.randint(0, 11_318, (32, 2))).backward()
-    assert embeddings.grad is not None
-    assert embeddings.grad.isfinite().all()
-
-
-def test_half_precision_batches_enter_as_float32():
+def test_half_precision_batches_are_stored_as_float32():
     memory = CrossBatchMemory(FastAP(), 8, dim=4)
     memory(torch.randn(4, 4, dtype=torch.bfloat16), torch.arange(4, dtype=torch.int32) // 2)
     assert memory.embeddings.dtype == torch.float32
@@ -130,7 +118,7 @@ def test_half_precision_batches_enter_as_float32():
 
 
 @pytest.mark.parametrize(("loss", "names"), [(FastAP(), ["batch", ""]), (ROADMAP(), ["rank", "decomposability"])])
-def test_the_terms_add_up_to_the_loss_and_enter_the_memory_as_a_call_does(loss, names):
+def test_terms_add_up_to_the_loss_and_write_the_memory(loss, names):
     called, told = (CrossBatchMemory(loss, 10, dim=4, warmup=1, weight=0.3) for _ in range(2))
     against = [f"memory_{name}".rstrip("_") for name in names if name != "batch"]
     for step in range(4):

@@ -1,4 +1,4 @@
-"""Losses and arguments by pytorch-metric-learning's names: the same values, or an answer that names hgld's own."""
+"""Losses and arguments with names of pytorch-metric-learning: same values, or an error that names hgld's argument."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ CASES = [(name, {}) for name in SAME] + [("PNPLoss", {"variant": variant}) for v
 
 
 def made(name, more):
-    """The loss by the library's name, with proxies that are the same in every test."""
+    """Make the loss by its library name, with the same proxies in every test."""
     arguments = SAME[name][0]
     loss = getattr(losses, name)(**arguments, **more)
     if "num_classes" in arguments:
@@ -40,8 +40,8 @@ def made(name, more):
 
 
 @pytest.mark.parametrize(("name", "more"), CASES)
-def test_a_name_of_the_library_is_a_loss_of_hgld(name, more):
-    """Even where the library is not installed."""
+def test_losses_by_library_names_equal_the_losses_of_hgld(name, more):
+    """This test does not need the library."""
     loss, own = made(name, more), SAME[name][1](**more)
     if hasattr(own, "proxies"):
         own.proxies.data = loss.proxies.data
@@ -52,7 +52,7 @@ def test_a_name_of_the_library_is_a_loss_of_hgld(name, more):
 
 
 @pytest.mark.parametrize(("name", "more"), CASES)
-def test_the_value_is_that_of_the_library(name, more):
+def test_losses_by_library_names_equal_those_of_the_library(name, more):
     theirs = getattr(pytest.importorskip("pytorch_metric_learning.losses"), name)(**SAME[name][0], **more)
     loss = made(name, more)
     for weights, own in (("W", lambda: loss.proxies.data.T), ("proxies", lambda: loss.proxies.data)):
@@ -61,7 +61,7 @@ def test_the_value_is_that_of_the_library(name, more):
     torch.testing.assert_close(loss(EMBEDDINGS, LABELS), theirs(EMBEDDINGS, LABELS), rtol=1e-5, atol=1e-6)
 
 
-def test_the_defaults_are_those_of_the_library():
+def test_default_arguments_equal_those_of_the_library():
     library = pytest.importorskip("pytorch_metric_learning.losses")
     for name, (arguments, _) in SAME.items():
         sizes = {key: value for key, value in arguments.items() if key in ("num_classes", "embedding_size")}
@@ -84,17 +84,17 @@ def test_the_defaults_are_those_of_the_library():
         ("CrossBatchMemory", (torch.nn.Identity(), 4), "memory_size", "give size."),
     ],
 )
-def test_an_argument_of_the_library_is_answered_with_our_own(name, sizes, argument, answer):
+def test_an_argument_of_the_library_raises_an_error_with_the_name_here(name, sizes, argument, answer):
     with pytest.raises(ConfigError) as refused:
         getattr(losses, name)(*sizes, **{argument: 8})
     assert answer in str(refused.value)
 
 
-def test_other_unknown_arguments_and_names_stay_python_errors():
+def test_other_unknown_arguments_and_names_raise_python_errors():
     with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
         losses.SmoothAP(colour=1)  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match="unexpected keyword argument 'temperature'"):
-        losses.Contrastive(temperature=1)  # pyright: ignore[reportCallIssue]  # nothing of it is a temperature
+        losses.Contrastive(temperature=1)  # pyright: ignore[reportCallIssue]  # it has no temperature
     with pytest.raises(AttributeError, match=r"Triplet compares squared distances .*losses\.wrap\("):
         losses.TripletMarginLoss  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(AttributeError, match=r"losses\.wrap\(pytorch_metric_learning\.losses\.CircleLoss"):

@@ -26,7 +26,7 @@ KINDS = {"population": 1.0, "total": 5.0, "weighted_ap": 1.0, "exponential": 1.0
 
 @st.composite
 def rankings(draw):
-    """Scores on a grid of 1/64 (ties), grades, levels and the column left out of each row."""
+    """Draw scores on a grid of 1/64 (for ties), grades, levels and the column that each row leaves out."""
     num_queries, size, num_levels = draw(st.integers(1, 3)), draw(st.integers(1, 9)), draw(st.integers(1, 3))
     cell = st.integers(-40, 64) if draw(st.booleans()) else st.integers(-3, 3)
     scores = draw(st.lists(cell, min_size=num_queries * size, max_size=num_queries * size))
@@ -38,7 +38,7 @@ def rankings(draw):
 
 
 def by_reference(scores, grades, left_out, loss):
-    """Values, validity and gradient of ``loss(scores, grades)`` of each row without the item left out."""
+    """Return values, validity and gradient of ``loss(scores, grades)`` per row, without the item that is left out."""
     values, valid, gradients = [], [], []
     for row, row_grades, gone in zip(scores.double(), grades.tolist(), left_out.tolist(), strict=True):
         row = row.clone().requires_grad_()
@@ -69,7 +69,7 @@ def assert_like_reference(loss, expected, scores, value_bound, gradient_bound):
 
 
 def all_paths(loss, expected, scores):
-    """``loss(scores, method)`` on every path of the CPU, in both dtypes."""
+    """Check ``loss(scores, method)`` on every path of the CPU, in both dtypes."""
     for method in ("eager", "auto"):
         assert_like_reference(lambda s, m=method: loss(s, m), expected, scores, 1e-9, 1e-9)
     for method in ("eager", "pair", "auto"):
@@ -79,7 +79,7 @@ def all_paths(loss, expected, scores):
 @pytest.mark.parametrize("name", SURROGATES)
 @given(ranking=rankings(), kind=st.sampled_from(sorted(KINDS)))
 @settings(max_examples=20)
-def test_ap_and_hap_losses_are_their_references(name, ranking, kind):
+def test_ap_and_hap_losses_equal_their_references(name, ranking, kind):
     scores, grades, num_levels, left_out = ranking
     surrogate, numbers = SURROGATES[name]
     gain = GainFunction(kind, KINDS[kind])
@@ -98,7 +98,7 @@ def test_ap_and_hap_losses_are_their_references(name, ranking, kind):
 @pytest.mark.parametrize("name", SURROGATES)
 @given(ranking=rankings(), temperatures=st.sampled_from([(0.2, 0.2, 0.2), (1.0, 1.0, 1.0), (1.0, 2.0, 40.0)]))
 @settings(max_examples=10)
-def test_recall_losses_are_their_references(name, clip, ranking, temperatures):
+def test_recall_losses_equal_their_references(name, clip, ranking, temperatures):
     scores, grades, _, left_out = ranking
     positive = grades.clamp(max=1)
     surrogate, numbers = SURROGATES[name]
@@ -115,7 +115,7 @@ def test_recall_losses_are_their_references(name, clip, ranking, temperatures):
 
 
 @pytest.mark.parametrize("method", ["pair", "eager"])
-def test_clipping_keeps_recall_below_one_where_steps_are_wide(method):
+def test_clipping_keeps_recall_of_wide_steps_at_most_one(method):
     scores = torch.linspace(0.1, 0.9, 12).expand(2, 12).clone().requires_grad_()
     grades = torch.stack([torch.ones(12), torch.arange(12) < 3]).long()  # the second row finds nothing above
     wide = RecallMean.of((1, 4), 16.0)
@@ -131,7 +131,7 @@ def test_clipping_keeps_recall_below_one_where_steps_are_wide(method):
 @pytest.mark.parametrize("name", SURROGATES)
 @given(ranking=rankings())
 @settings(max_examples=12)
-def test_ndcg_losses_are_their_references(name, ranking):
+def test_ndcg_losses_equal_their_references(name, ranking):
     scores, grades, num_levels, left_out = ranking
     surrogate, numbers = SURROGATES[name]
 
@@ -146,7 +146,7 @@ def test_ndcg_losses_are_their_references(name, ranking):
 
 @given(ranking=rankings(), name=st.sampled_from(["sup", "wide"]))
 @settings(max_examples=60)
-def test_sup_losses_bound_one_minus_the_metric(ranking, name):
+def test_sup_losses_are_upper_bounds_of_one_minus_the_metric(ranking, name):
     scores, grades, num_levels, left_out = ranking
     surrogate = SURROGATES[name][0]
     rows = list(zip(scores.tolist(), grades.tolist(), left_out.tolist(), strict=True))
@@ -196,24 +196,21 @@ def test_sup_hap_of_one_level_is_sup_ap():
 
 
 @each_loss
-def test_the_query_left_out_is_a_gallery_without_it(name):
+def test_an_excluded_query_equals_a_gallery_without_it(name):
     embeddings, labels = batch()
-    values, valid = LOSSES[name](exclude_self=True, reduction="none")(embeddings, labels)
-    for i in range(len(labels)):
-        others = [j for j in range(len(labels)) if j != i]
-        one = LOSSES[name](reduction="none")(embeddings[i, None], labels[i, None], embeddings[others], labels[others])
-        assert one[1].item() == valid[i].item()
-        assert values[i].item() == pytest.approx(one[0].item(), abs=1e-12)
-    memory = torch.cat([embeddings[:3] + 1, embeddings])
-    memory_labels = torch.cat([labels[:3], labels])
-    index = torch.arange(len(labels)) + 3
-    beside, _ = LOSSES[name](exclude_self=True, reduction="none")(embeddings, labels, memory, memory_labels, index)
-    for i in range(len(labels)):
-        others = [j for j in range(len(memory)) if j != i + 3]
-        one = LOSSES[name](reduction="none")(
-            embeddings[i, None], labels[i, None], memory[others], memory_labels[others]
-        )
-        assert beside[i].item() == pytest.approx(one[0].item(), abs=1e-12)
+    memory, memory_labels = torch.cat([embeddings[:3] + 1, embeddings]), torch.cat([labels[:3], labels])
+    places = torch.arange(len(labels)) + 3
+    each, excluded = (LOSSES[name](exclude_self=is_excluded, reduction="none") for is_excluded in (False, True))
+    for gallery, of, own, args in (
+        (embeddings, labels, places - 3, ()),
+        (memory, memory_labels, places, (memory, memory_labels, places)),
+    ):
+        values, valid = excluded(embeddings, labels, *args)
+        for i, place in enumerate(own.tolist()):
+            others = [j for j in range(len(gallery)) if j != place]
+            value, is_valid = each(embeddings[i, None], labels[i, None], gallery[others], of[others])
+            assert is_valid.item() == valid[i].item()
+            assert values[i].item() == pytest.approx(value.item(), abs=1e-12)
 
 
 @pytest.mark.parametrize("method", ["eager", "pair", "auto"])
@@ -228,7 +225,7 @@ def test_no_nan_for_finite_scores(method, surrogate):
 
 
 @pytest.mark.parametrize("method", ["eager", "pair", "auto"])
-def test_what_is_not_finite_shows_in_its_own_row_alone(method):
+def test_scores_that_are_not_finite_change_only_their_own_row(method):
     scores = torch.tensor([[0.1, torch.nan, 0.3], [0.3, 0.2, 0.1], [torch.inf, 0.2, 0.1]], requires_grad=True)
     values, valid = graded_ap_loss(scores, torch.tensor([[1, 1, 0]] * 3), 1, SupStep(), method=method)
     values[1].backward()
@@ -241,7 +238,7 @@ def test_what_is_not_finite_shows_in_its_own_row_alone(method):
 
 
 @each_loss
-def test_values_and_valid_make_the_mean(name):
+def test_mean_reduction_is_the_mean_of_the_valid_values(name):
     embeddings, labels = batch()
     values, valid = LOSSES[name](reduction="none")(embeddings, labels)
     assert values.shape == valid.shape == (len(labels),)

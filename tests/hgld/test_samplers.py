@@ -19,7 +19,7 @@ from hgld.samplers import (
     PKSampler,
     RepeatedAugmentation,
 )
-from hgld.samplers.batch_sampler import below, choose, random_words, shuffled
+from hgld.samplers.batch_sampler import choose, random_words, shuffled
 from hgld.samplers.shard_order import ShardOrderSampler
 
 
@@ -195,20 +195,6 @@ def test_all_plans_of_an_epoch_are_equally_likely():
     assert abs(np.std(meetings) / deviation - 1) < 0.2
 
 
-def test_all_places_of_a_class_are_equally_likely():
-    labels = labels_of([4] * 16)
-    sampler = PKSampler(labels, 4, 4, seed=2)
-    steps = np.zeros((16, 4))
-    rows = np.zeros((16, 4))
-    for epoch in range(400):
-        for step in range(4):
-            classes = labels[sampler.batch(epoch, step).reshape(4, 4)[:, 0]]
-            steps[classes, step] += 1
-            rows[classes, range(4)] += 1
-    for counts in (steps, rows):  # 400 draws of 1/4: mean 100, standard deviation 8.7
-        assert np.abs(counts - 100).max() < 4.2 * 8.7
-
-
 def test_small_classes_are_repeated_dropped_or_refused():
     labels = np.array([0, 0, 0, 0, 1, 1, 2, 2, 2, 2])
     repeat = PKSampler(labels, 2, 4)
@@ -221,18 +207,6 @@ def test_small_classes_are_repeated_dropped_or_refused():
     assert set(drop.batch(0, 0).tolist()) == {0, 1, 2, 3, 6, 7, 8, 9}
     with pytest.raises(ConfigError, match=r"1 of 3 classes have fewer than 4 items \(label 1 has 2\)"):
         PKSampler(labels, 2, 4, short="refuse")
-
-
-@pytest.mark.slow
-def test_plan_of_a_dataset_as_large_as_gldv2_has_every_item():
-    rng = np.random.default_rng(0)
-    weights = (np.arange(46_593) + 20.0) ** -0.8
-    tail = rng.choice(46_593, 970_981 - 46_593, p=weights / weights.sum())
-    labels = np.concatenate([np.arange(46_593), tail])
-    sampler = PKSampler(labels, 64, 4)
-    batches = [sampler.batch(0, step).reshape(64, 4) for step in range(len(sampler))]
-    assert len(np.unique(np.concatenate(batches))) == len(labels)
-    assert repeated_classes(labels, batches) == 0
 
 
 # -- batches drawn by classes -----------------------------------------------------------------------------------------
@@ -305,14 +279,6 @@ def test_small_super_classes_are_completed_by_others_or_left_out():
     assert found == {((0, 5), (1, 1)), ((0, 3), (2, 3))}
 
 
-def test_three_super_classes_and_a_shorter_epoch():
-    table = hierarchical_labels([[2, 2]] * 4)
-    sampler = HierarchicalPKSampler(table, 6, 1, super_classes=3, batches_per_epoch=5, batches_per_combination=1)
-    assert len(sampler) == 5
-    for step in range(5):
-        assert set(Counter(table[sampler.batch(0, step), 1].tolist()).values()) == {2}
-
-
 def test_items_without_a_super_class_are_left_out():
     table = np.concatenate([hierarchical_labels([[3, 3], [3, 3]]), [[7, -1], [-1, 0]]])
     sampler = HierarchicalPKSampler(table, 4, 2)
@@ -374,10 +340,8 @@ def test_chosen_subsets_are_equally_likely(size, count):
     assert all(abs(n - mean) <= 4.5 * np.sqrt(mean) for n in sets.values())
 
 
-def test_bounded_numbers_stay_below_their_limit():
-    words = np.array([0, (1 << 64) - 1], dtype=np.uint64)
-    for limit in (1, 7, (1 << 32) - 1):
-        assert below(words, limit).tolist() == [0, limit - 1]
+def shards(label=LABEL, p=4, k=2, num_streams=4, short: Any = "repeat"):
+    return ShardOrderSampler(SHARD, GROUP, label, p, k, num_streams=num_streams, short=short)
 
 
 FOUR, TREE = labels_of([4, 4]), hierarchical_labels([[3, 3], [3, 3]])
@@ -401,6 +365,11 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: RepeatedAugmentation(1000, 256, 3), "take 255 or 258"),
     (lambda: RepeatedAugmentation(5, 16, 2), "5 images; a batch needs 8"),
     (lambda: ClassBalanced(np.array([-1]), 2), "0 classes"),
+    (lambda: shards(p=12, num_streams=8), "take num_streams=1 or 2 or 3 or 4 or 6 or 12"),
+    (lambda: shards(k=0), "k is 0; expected at least 1"),
+    (lambda: shards(short="skip"), "short 'skip' is unknown; expected one of repeat, drop, refuse"),
+    (lambda: shards(p=8192), "a batch takes 8192"),
+    (lambda: shards(label=np.full(72, -1)), "there are 0 groups"),
 ]
 
 
