@@ -1,4 +1,4 @@
-"""Joint evidence: weights by agreement, names that a block does not know, and the stage on disk."""
+"""Joint evidence: weights by agreement, and names unknown to a block."""
 
 import numpy as np
 import pytest
@@ -6,14 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
-from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, EmbedConfig, EvidenceConfig
-from hgld.pipelines.hierarchy.encoders import embed, pretrained
-from hgld.pipelines.hierarchy.groups import evidence as stage
+from hgld.pipelines.hierarchy.config import ClusterConfig
 from hgld.pipelines.hierarchy.groups.cluster import cluster_names
 from hgld.pipelines.hierarchy.groups.evidence import FORM, Block, Evidence, weigh, weights_of
-from hgld.pipelines.hierarchy.names import classes, clean
 from hgld.pipelines.hierarchy.unit_rows import unit
-from hgld.pipelines.stage import silent
 
 
 def view(labels, spread, seed, dim=20):
@@ -85,70 +81,3 @@ def test_name_without_a_row_borrows_from_its_neighbours():
     lent = joint[0, 20:] / 0.5**0.5
     near = evidence.blocks[1].rows[[i for i in range(15) if i % 7]].mean(axis=0)
     assert lent @ unit(near[None])[0] > 0.9
-
-
-# -- the stage ------------------------------------------------------------------------------------------------
-
-THINGS = [
-    f"{what} {kind}" for kind in ("oak", "lake", "whale") for what in ("red", "old", "blue", "dry", "tiny", "wild")
-]
-SAID = ("a tree with leaves", "a body of water", "an animal of the sea")
-
-
-class Lengths:
-    """An encoder in place of a model that knows the lengths of texts alone."""
-
-    name = key = "lengths"
-    templates: tuple[str, ...] = ()
-    dim = 2
-
-    def __init__(self, spec): ...
-
-    def encode(self, names, progress=silent):
-        angles = np.array([len(name) for name in names]) / 20
-        return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-
-
-@pytest.fixture
-def make(tmp_path, monkeypatch):
-    """Run the stages up to the evidence on a list of names with descriptions."""
-    monkeypatch.setattr(pretrained, "SbertEncoder", Lengths)
-    rows = [f"{name},{SAID[place // 6] if place % 5 else ''}" for place, name in enumerate(THINGS)]
-    (tmp_path / "list.csv").write_text("\n".join(["name,description", *rows]))
-
-    def run(*asked, encoder="sbert:lengths", out="stages", groups=3):
-        embedding, root = EmbedConfig(encoder), tmp_path / out
-        options = {"embed": embedding, "evidence": EvidenceConfig(asked), "cluster": ClusterConfig(groups=groups)}
-        config = BuildConfig("classes", (("classes", tmp_path / "list.csv"),), **options)
-        stages = {"scrape": classes.run(root, tmp_path / "list.csv", silent)}
-        stages["clean"] = clean.run(root, stages, config, silent)
-        stages["embed"] = embed.run(root, stages, config, silent)
-        return stage.run(root, stages, config, silent)
-
-    return run
-
-
-def sources(ran):
-    return [block["name"] for block in ran.result.details["blocks"]]
-
-
-def test_evidence_stage_writes_available_blocks_and_joint_rows(make):
-    ran = make()
-    evidence = stage.read_evidence(ran.directory)
-    assert sources(ran) == ["text", "wording", "descriptions"] == [block.name for block in evidence.blocks]
-    unknown = np.flatnonzero(~evidence.blocks[2].known).tolist()
-    assert unknown == [place for place, name in enumerate(sorted(THINGS)) if THINGS.index(name) % 5 == 0]
-    np.testing.assert_array_equal(np.load(ran.path("rows.npy")), evidence.joint())
-    np.testing.assert_array_equal(np.load(ran.path("meaning.npy")), evidence.joint(form=0))
-    assert not make().was_run
-    again = make(out="again")
-    for file in ran.record["outputs"]:
-        assert ran.path(file).read_bytes() == again.path(file).read_bytes()
-
-
-def test_only_requested_evidence_sources_are_used(make):
-    assert sources(make("none")) == ["text"]
-    ran = make("descriptions", "classes", encoder="lexical")
-    assert sources(ran) == ["text", "descriptions"]
-    assert ran.result.notes[0] == "--evidence classes: these names have no such evidence."
-    assert sources(make(encoder="lexical")) == ["text", "descriptions"], "lexical is wording already"

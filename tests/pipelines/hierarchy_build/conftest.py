@@ -61,7 +61,7 @@ def build(tmp_path):
     def make(text, out="out", **options):
         file = tmp_path / "list.csv"
         file.write_text(text if isinstance(text, str) else "\n".join(text))
-        config = BuildConfig("classes", (("classes", file),), embed=EmbedConfig("lexical"), **options)
+        config = BuildConfig("classes", (("classes", file),), **{"embed": EmbedConfig("lexical"), **options})
         return build_hierarchy(tmp_path / out, config, silent)
 
     return make

@@ -8,8 +8,18 @@ import pytest
 
 from hgld import Hierarchy
 from hgld.pipelines.hierarchy.build import build_table
-from hgld.pipelines.hierarchy.config import ClusterConfig, EvidenceConfig, LevelsConfig, ReviewConfig, TreeConfig
+from hgld.pipelines.hierarchy.config import (
+    ClusterConfig,
+    EmbedConfig,
+    EvidenceConfig,
+    LevelsConfig,
+    ReviewConfig,
+    TreeConfig,
+)
+from hgld.pipelines.hierarchy.encoders import pretrained
+from hgld.pipelines.hierarchy.groups.evidence import read_evidence
 from hgld.pipelines.hierarchy.groups.given import has_given_levels
+from hgld.pipelines.stage import silent
 from tests.pipelines.hierarchy_build.conftest import THINGS, labels, write_decisions
 
 THREE = ClusterConfig(groups=3)
@@ -191,3 +201,55 @@ def test_taxonomy_as_evidence_determines_groups_and_their_names(build, tmp_path)
     matches = pl.read_parquet(made.stages["scrape"].path("matches.parquet"))
     assert matches["how"].unique().to_list() == ["by name"]
     assert ("tree", "edges.csv") in inputs_of(made)
+
+
+# -- evidence ----------------------------------------------------------------------------------------------------------
+
+
+class Lengths:
+    """An encoder that knows only the lengths of texts."""
+
+    name = key = "lengths"
+    templates = ()
+    dim = 2
+
+    def __init__(self, spec): ...
+
+    def encode(self, names, progress=silent):
+        angles = np.array([len(name) for name in names]) / 20
+        return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+@pytest.fixture
+def weigh(build, monkeypatch):
+    """Return a function that builds names with descriptions, and gives the evidence stage and its sources."""
+    monkeypatch.setattr(pretrained, "SbertEncoder", Lengths)
+    kinds = {"oak": "a tree with leaves", "lake": "a body of water", "whale": "an animal of the sea"}
+    names = [f"{what} {kind}" for kind in kinds for what in ("red", "old", "blue", "dry", "tiny", "wild")]
+    rows = [f"{name},{kinds[name.split()[1]] if place % 5 else ''}" for place, name in enumerate(names)]
+
+    def make(*asked, encoder="sbert:lengths", out="out"):
+        options = {"embed": EmbedConfig(encoder), "evidence": EvidenceConfig(asked), "cluster": THREE}
+        ran = build(["name,description", *rows], out, **options).stages["evidence"]
+        return ran, [block["name"] for block in ran.result.details["blocks"]]
+
+    return make
+
+
+def test_evidence_stage_writes_available_blocks_and_joint_rows(weigh):
+    ran, sources = weigh()
+    evidence = read_evidence(ran.directory)
+    assert sources == ["text", "wording", "descriptions"] == [block.name for block in evidence.blocks]
+    assert (~evidence.blocks[2].known).sum() == 4, "every fifth name has no description"
+    np.testing.assert_array_equal(np.load(ran.path("rows.npy")), evidence.joint())
+    np.testing.assert_array_equal(np.load(ran.path("meaning.npy")), evidence.joint(form=0))
+    assert not weigh()[0].was_run
+    assert weigh(out="again")[0].record["outputs"] == ran.record["outputs"]
+
+
+def test_only_requested_evidence_sources_are_used(weigh):
+    assert weigh("none")[1] == ["text"]
+    ran, sources = weigh("descriptions", "classes", encoder="lexical")
+    assert sources == ["text", "descriptions"]
+    assert ran.result.notes[0] == "--evidence classes: these names have no such evidence."
+    assert weigh(encoder="lexical")[1] == ["text", "descriptions"], "lexical is wording already"

@@ -1,11 +1,8 @@
-"""Names in several languages and scripts: which are English, and that no other name is cut."""
-
-import csv
+"""Names in several languages and scripts: English names are detected, and other names stay unchanged."""
 
 import pytest
 
-from hgld.pipelines.hierarchy.build import build_hierarchy
-from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, EmbedConfig, NamesConfig
+from hgld.pipelines.hierarchy.config import ClusterConfig, NamesConfig
 from hgld.pipelines.hierarchy.groups.group_names import Member, propose_labels
 from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
 from hgld.pipelines.hierarchy.names.clean import NameRules
@@ -15,7 +12,7 @@ from hgld.pipelines.hierarchy.names.languages import (
     has_english_words,
     is_english,
 )
-from hgld.pipelines.stage import silent
+from tests.pipelines.hierarchy_build.conftest import labels
 
 GERMAN = ["Alte Brücke", "Neue Brücke", "Steinerne Brücke", "Hohe Brücke", "Roter Apfel", "Grüner Apfel", "Süßer Apfel"]
 RUSSIAN = ["старый мост", "новый мост", "каменный мост", "красное яблоко", "зелёное яблоко", "сладкое яблоко"]
@@ -34,36 +31,31 @@ LISTS = {
 
 
 @pytest.fixture
-def build(tmp_path):
-    def make(listed, level="group", **options):
-        file = tmp_path / "list.txt"
-        file.write_text("\n".join(listed), encoding="utf-8")
-        embedding = EmbedConfig("lexical")
-        config = BuildConfig("classes", (("classes", file),), embed=embedding, **options)
-        made = build_hierarchy(tmp_path / "out", config, silent)
-        with open(made.directory / "labels.csv", encoding="utf-8", newline="") as opened:
-            return {row["name"]: row[level] for row in csv.DictReader(opened)}
+def groups_of(build):
+    """Return a function that builds a list of names in two groups, and gives the label of each name."""
+
+    def make(names, language=""):
+        options = {"cluster": ClusterConfig(groups=2), "names": NamesConfig(language_of_names=language)}
+        return {row["name"]: row["group"] for row in labels(build(["name", *names], **options))}
 
     return make
 
 
 @pytest.mark.parametrize("language", LISTS)
-def test_names_in_any_script_are_grouped_and_labelled_by_whole_words(build, language):
+def test_names_in_any_script_are_grouped_and_labelled_by_whole_words(groups_of, language):
     names, words = LISTS[language]
-    found = build(names, cluster=ClusterConfig(groups=2))
+    found = groups_of(names)
     assert list(found) == names
     assert set(found.values()) == words
     assert all(label.lower() in name.lower() for name, label in found.items())
 
 
-def test_stated_language_decides_about_english_rules(build):
-    names = ["Parks", "alte Parks", "neue Parks", "Seen"]
-    assert "Parks" in build(names, cluster=ClusterConfig(groups=2)).values()
-    said = build(names, cluster=ClusterConfig(groups=2), names=NamesConfig(language_of_names="en"))
-    assert "park" not in said.values()  # its singular stands nowhere, and is no common English word
-    lakes = ["Lakes", "old lakes", "new lakes", "Seen"]
-    assert "lakes" in build(lakes, cluster=ClusterConfig(groups=2), names=NamesConfig(language_of_names="de")).values()
-    assert "lake" in build(lakes, cluster=ClusterConfig(groups=2), names=NamesConfig(language_of_names="en")).values()
+def test_stated_language_decides_about_english_rules(groups_of):
+    parks, lakes = ["Parks", "alte Parks", "neue Parks", "Seen"], ["Lakes", "old lakes", "new lakes", "Seen"]
+    assert "Parks" in groups_of(parks).values()
+    assert "park" not in groups_of(parks, "en").values(), "the singular is no common English word and no name"
+    assert "lakes" in groups_of(lakes, "de").values()
+    assert "lake" in groups_of(lakes, "en").values()
 
 
 def test_english_names_are_detected_from_list_and_name():
@@ -93,13 +85,13 @@ def members(*names, english=True):
     return [Member(name, 1, (), 1.0 - i / 100, english) for i, name in enumerate(names)]
 
 
-def labels(*groups):
+def labels_of(*groups):
     made = propose_labels(groups, ClassGraph({}, {}), NameRules.read(domain="general"), "general")
     return [(one.label, one.method) for one in made]
 
 
 def test_singular_label_must_be_a_known_word():
-    assert labels(members("Downy Picoides pubescens", "Hairy Picoides pubescens")) == [("pubescens", "shared-word")]
-    assert labels(members("red zorbs", "green zorbs")) == [("zorbs", "shared-word")]
-    assert labels(members("red zorbs", "green zorb")) == [("zorb", "head-noun")]
-    assert labels(members("red apples", "green apples")) == [("apple", "head-noun")]
+    assert labels_of(members("Downy Picoides pubescens", "Hairy Picoides pubescens")) == [("pubescens", "shared-word")]
+    assert labels_of(members("red zorbs", "green zorbs")) == [("zorbs", "shared-word")]
+    assert labels_of(members("red zorbs", "green zorb")) == [("zorb", "head-noun")]
+    assert labels_of(members("red apples", "green apples")) == [("apple", "head-noun")]
