@@ -22,7 +22,7 @@ GRAPH = [
 
 
 def scraped(root, rows, graph=GRAPH):
-    """A finished scrape: rows are (split, id, status, [(name, class or None), ...])."""
+    """Run a scrape stage with rows of (split, id, status, [(name, class or None), ...])."""
     table = []
     for split, i, status, names in rows:
         url, title = f"http://commons.wikimedia.org/wiki/Category:L{i}", f"Category:L{i}"
@@ -139,7 +139,7 @@ def test_policies_for_landmarks_with_several_names(tmp_path):
     singles = {3: "tourist attraction", 4: "building", 5: "building"}
     assert kept_names(cleaned(tmp_path, SEVERAL)) == singles
     stage = cleaned(tmp_path, SEVERAL, "most-common")
-    assert kept_names(stage) == singles | {1: "building", 2: "cathedral", 6: "gate"}  # a tie: by the alphabet
+    assert kept_names(stage) == singles | {1: "building", 2: "cathedral", 6: "gate"}  # the alphabet decides a tie
 
 
 def test_details_hold_own_and_published_figures(tmp_path):
@@ -193,7 +193,7 @@ def test_every_landmark_is_kept_or_dropped_once(tmp_path_factory, names, several
     table = read(stage, "names.parquet")
     assert sorted(set(kept.values())) == table["name"].to_list()
     assert table["landmarks"].sum() == len(kept)
-    # cleaning what was cleaned changes nothing
+    # a second cleaning changes nothing
     again = cleaned(root / "again", [found(i, name) for i, name in kept.items()], several)
     assert kept_names(again) == kept
 
@@ -218,12 +218,12 @@ RULES = NameRules.read()
         ("light\u00adhouse\u200b", "lighthouse"),
         ("bridge, ", "bridge"),
         ("run‑of‑river hydroelectricity", "run-of-river hydroelectricity"),
-        # what stays
+        # unchanged names
         ("US Wilderness Area", "US Wilderness Area"),
         ("Washington state park", "Washington state park"),
         ("tower (chess)", "tower (chess)"),
         ("<script>alert(1)</script>", "<script>alert(1)</script>"),
-        # nothing left
+        # names that become empty
         ("(1889)", ""),
         (" ,;", ""),
         ("x" * 251, ""),
@@ -281,6 +281,6 @@ def test_canonical_spelling_is_idempotent(raw):
 
 @given(texts)
 def test_plain_words_stay_unchanged(raw):
-    """A name of plain words and single spaces is left as it is."""
+    """Names of ASCII words and single spaces need no rewriting."""
     words = "".join(c if c.isalnum() and c.isascii() else " " for c in raw).split()
     assert RULES.canonical(" ".join(words)) == " ".join(words)

@@ -1,4 +1,4 @@
-"""Laws of the clustering: a partition, exact numbers, nothing that depends on threads."""
+"""Clustering: partitions, exact numbers of groups, and the same result with any number of threads."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ METHODS = ("ward", "kmeans")
 
 
 def blobs(groups, members, dim=16, spread=0.15, seed=0):
-    """Unit rows around orthogonal directions, and their groups."""
+    """Return unit rows around orthogonal directions, and their groups."""
     random = np.random.default_rng(seed)
     truth = np.repeat(np.arange(groups), members)
     rows = np.eye(dim)[truth] + spread * random.normal(size=(groups * members, dim)) / dim**0.5
@@ -141,7 +141,10 @@ def test_silhouettes_match_values_computed_by_hand():
     angle = np.deg2rad([0, 10, 90, 100, 50])
     rows = np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
     score, following, own = silhouettes(rows, np.array([0, 0, 1, 1, 2]))
-    a, b = 1 - np.cos(np.deg2rad(10)), 1 - np.cos(np.deg2rad(50))  # own centre without itself; the group of one
+    a, b = (
+        1 - np.cos(np.deg2rad(10)),
+        1 - np.cos(np.deg2rad(50)),
+    )  # distances to the other row of the group, and to the single row
     assert score[0] == pytest.approx((b - a) / b, abs=1e-5)
     assert following.tolist() == [2, 2, 2, 2, 0]
     assert score[4] == 0, "alone in its group"

@@ -1,4 +1,4 @@
-"""Comparing two hierarchies: measures against reference implementations, joins, exclusions, and rejected inputs."""
+"""Comparison of two hierarchies: measures against their definitions, joins, exclusions, and rejected inputs."""
 
 import csv
 import json
@@ -177,7 +177,7 @@ def test_levels_without_common_names_are_paired_by_order(tmp_path):
     header = ("id", "name", "item", "kind", "domain")
     found = compared(tmp_path, rows, rows, header, ("id", "name", "x", "y", "z"))
     assert ([level.b for level in found.levels], found.paired_by) == (["x", "y", "z"], "order")
-    coarse_first = [(row[0], row[4], row[3], row[2]) for row in rows]  # the more labels, the finer
+    coarse_first = [(row[0], row[4], row[3], row[2]) for row in rows]  # a level with more labels is finer
     found = compared(tmp_path, rows, coarse_first, header, ("id", "top", "mid", "fine"))
     assert [(level.a, level.b) for level in found.levels] == [("item", "fine"), ("kind", "mid"), ("domain", "top")]
 

@@ -1,4 +1,4 @@
-"""Doubt: probabilities of wrong placements, and how many placements are wrong in all."""
+"""Uncertainty: probabilities of wrong placements, and the number of wrong placements."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ COARSE = (
 
 
 def rows_of(names, groups):
-    """Rows near to one axis a group, a little apart by the names' letters."""
+    """Return rows near one axis per group, with small differences by the letters of the names."""
     rows = np.eye(8, dtype=np.float32)[groups] + 0.2 * np.array(
         [[ord(n[i % len(n)]) % 7 / 7 for i in range(8)] for n in names]
     )
@@ -95,7 +95,7 @@ def test_interval_contains_the_mean_and_is_in_range(wrong, random):
 
 
 def test_interval_matches_simulated_draws():
-    """The reference implementation draws levels of the set and of its groups, then every name."""
+    """The reference implementation draws a level for the set, a level per group, and an outcome per name."""
     rng = np.random.default_rng(0)
     wrong, groups = rng.uniform(0.05, 0.8, 300), rng.integers(0, 12, 300)
     draws = []

@@ -32,7 +32,7 @@ TINY = {
 
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
-    """A model ``hgld-tiny`` that open_clip knows for this test alone, and a checkpoint of its."""
+    """Register the model ``hgld-tiny`` with open_clip for one test, and return its checkpoint."""
     monkeypatch.setattr(factory, "_MODEL_CONFIG_PATHS", copy.copy(factory._MODEL_CONFIG_PATHS))
     monkeypatch.setattr(factory, "_MODEL_CONFIGS", copy.copy(factory._MODEL_CONFIGS))
     (tmp_path / "hgld-tiny.json").write_text(json.dumps(TINY))
@@ -150,7 +150,7 @@ def sbert_folder(folder, kind="sentence_transformers.models.Transformer"):
 
 
 class _FakePackage:
-    """What the encoder uses of sentence-transformers."""
+    """Fake of sentence-transformers with the parts that the encoder uses."""
 
     class SentenceTransformer:
         def __init__(self, path, **options):
@@ -193,7 +193,7 @@ def test_invalid_sbert_folders_and_a_missing_package_are_refused(tmp_path, monke
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """An empty cache of Hugging Face's, with sentence-transformers installed."""
+    """Empty the Hugging Face cache, and pretend that sentence-transformers is installed."""
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(registry, "find_spec", lambda name: name)
@@ -201,7 +201,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def snapshot(cache, repository, weights="model.safetensors"):
-    """A cached sentence encoder."""
+    """Write a cached sentence encoder."""
     folder = cache / f"models--{repository.replace('/', '--')}" / "snapshots" / "0a1b"
     folder.mkdir(parents=True)
     (folder.parents[1] / "refs").mkdir()

@@ -32,7 +32,7 @@ def test_joint_evidence_groups_better_than_each_block():
 def test_noise_and_disagreeing_wording_have_no_weight():
     text, images = view(LABELS, 0.8, 1), view(LABELS, 0.8, 2)
     noise = np.random.default_rng(3).normal(size=(150, 20))
-    other = view(np.tile(np.arange(15), 10), 0.1, 4)  # as stable as can be, of something else
+    other = view(np.tile(np.arange(15), 10), 0.1, 4)  # a stable grouping, but unrelated to the labels
     blocks = [
         Block.of("text", text),
         Block.of("wording", other, is_form=True),

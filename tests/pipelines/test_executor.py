@@ -51,7 +51,7 @@ def test_several_workers_run_in_other_processes(tmp_path):
 def test_unit_that_kills_every_worker_is_named(tmp_path):
     with pytest.raises(HgldError, match="died 3 times at unit 2 "):
         sums(units_of(tmp_path, special={2: {"kills": 99}}), 2)
-    assert len(list(tmp_path.glob("unit 2.*"))) <= 1 + 3  # once in company, where nobody is blamed
+    assert len(list(tmp_path.glob("unit 2.*"))) <= 1 + 3  # the first loss, together with other units, is not counted
 
 
 def test_unit_whose_workers_are_killed_runs_again(tmp_path):
@@ -112,7 +112,7 @@ def wait_until(true):
 
 
 def alive(process):
-    """Whether a process runs; one that ended and was not waited for does not."""
+    """Tell whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -138,7 +138,7 @@ def test_isolated_process_returns_its_result_or_its_error(what, error, said):
 
 @LINUX
 def test_existing_memory_limit_is_never_raised(monkeypatch):
-    """A cluster may have set one, and the system refuses more than the hard one."""
+    """A cluster may have set a limit, and the system refuses values above its hard limit."""
     limits, asked = (1 << 40, 1 << 41), []
     monkeypatch.setattr(resource, "getrlimit", lambda kind: limits)
     monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: asked.append(pair))

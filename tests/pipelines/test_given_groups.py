@@ -1,4 +1,4 @@
-"""Predefined groups: tables and taxonomies that state them, which names they get, and when none fits."""
+"""Predefined groups: their tables and taxonomies, the placement of names, and names without a group."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_group_table_gives_descriptions_seeds_and_parents(tmp_path):
     )
     apple, tool = found.groups
     assert (apple.name, apple.description, apple.seeds) == ("apple", "round, on trees", ("gala", "Granny Smith"))
-    assert apple.above == ("fruit", "plant")  # as the parent itself is spelt
+    assert apple.above == ("fruit", "plant")  # in the spelling of the parent's own row
     assert (tool.above, tool.seeds, found.levels_above) == ((), ("hammer",), 2)
     assert apple.evidence == "given in line 2; 2 seeds: round, on trees"
     assert [group.name for group in read(tmp_path, "salt, sugar\nflour\n\n").groups] == ["salt, sugar", "flour"]
@@ -66,7 +66,7 @@ def rows_of(*points):
 
 
 class Corners:
-    """An encoder that knows one corner a letter."""
+    """An encoder with one axis per letter a, b and c."""
 
     name = key = "corners"
     templates: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Proposed labels: the right kind of evidence, and never two alike."""
+"""Proposed labels: the evidence for them, and their uniqueness."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""The infobox of a category page: real, messy and hostile ones."""
+"""The infobox of category pages: recorded, irregular and hostile pages."""
 
 import os
 import time

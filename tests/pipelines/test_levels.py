@@ -1,4 +1,4 @@
-"""The levels of a build: which are planned, how groups are joined, and that the result is a tree."""
+"""The levels of a build: the plan from the options, labels after decisions, and the tree of the result."""
 
 import polars as pl
 import pytest
@@ -80,7 +80,7 @@ def test_contradicting_level_options_are_refused(options, said):
 
 
 def reviewed(place, made, tops):
-    """Cluster's and review's tables: ``place`` maps names to (machine group, label), ``made`` labels to numbers."""
+    """Return cluster's and review's tables; ``place`` has (clustered group, label) by name, ``made`` groups by label."""
     names = pl.DataFrame(
         {"name": list(place), "group": [group for group, _ in place.values()]}, schema_overrides={"group": pl.Int32}
     )

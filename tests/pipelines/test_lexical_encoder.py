@@ -86,7 +86,7 @@ def test_thousands_of_names_are_encoded_by_randomized_svd():
         ("three-masted schooner", "barge"),
         ("church building", "Catholic cathedral"),
         ("former railway stations in Japan", "tram stop"),
-        ("fireboat", "boat"),  # a closed compound is headed by its last part
+        ("fireboat", "boat"),  # the last part of a closed compound is its head
         ("group of lakes", "pond"),
         ("power station", "wind farm"),
     ],

@@ -1,4 +1,4 @@
-"""The scrape by both routes against a real MediaWiki: 500 categories, redirects, renamed, missing and deleted ones."""
+"""The scrape by both routes against a real MediaWiki: 500 categories with redirects and missing pages."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ from tests.pipelines.wikimedia_server import Wiki, WikimediaServer
 # -- a wiki on this machine: installed into a folder from Debian's package, filled, served by PHP ---------------------
 
 DEBIAN = Path("/usr/share/mediawiki")
-EXTENSION, SKIN = "ParserFunctions", "Vector"  # Commons' templates need the one, every page the other
+EXTENSION, SKIN = "ParserFunctions", "Vector"  # Commons' templates need the extension, and every page needs a skin
 _PHP_EXTENSIONS = ("intl", "mbstring", "pdo_sqlite", "xml")
 _NOT_COPIED = ("LocalSettings.php", "config", "extensions", "extensions-core", "images", "skins")
 _SETTINGS = """
@@ -35,7 +35,7 @@ $wgCacheDirectory = __DIR__ . "/images";
 
 
 def lacking():
-    """Why no MediaWiki can be installed here, or None if it can."""
+    """Return why MediaWiki cannot be installed here, or None if it can."""
     if not (DEBIAN / "maintenance/install.php").is_file():
         return f"Debian's package mediawiki is not installed ({DEBIAN} is missing)"
     if shutil.which("php") is None:
@@ -46,7 +46,7 @@ def lacking():
 
 
 class MediaWikiSite:
-    """A wiki of its own under ``folder``; its text comes by MediaWiki's own maintenance scripts."""
+    """A wiki in ``folder``, filled by MediaWiki's maintenance scripts."""
 
     def __init__(self, folder):
         self._code, self._data, self._files = folder / "mediawiki", folder / "data", folder
@@ -62,11 +62,11 @@ class MediaWikiSite:
             settings.write(_SETTINGS)
 
     def edit(self, title, text):
-        """Save one page as an editor does."""
+        """Save one page like an editor."""
         self._maintain("edit.php", "--user=Admin", title, stdin=text)
 
     def import_pages(self, pages):
-        """Save many pages, title to wikitext, from one XML dump."""
+        """Save many pages, given as wikitext by title, from one XML dump."""
         members = "".join(
             f"<page><title>{escape(title)}</title><ns>{14 if title.startswith('Category:') else 10}</ns>"
             "<revision><timestamp>2024-01-01T00:00:00Z</timestamp><contributor><username>Admin</username></contributor>"
@@ -81,7 +81,7 @@ class MediaWikiSite:
         self._maintain("importDump.php", "--quiet", "--no-updates", str(dump))
 
     def state_items(self, items):
-        """Write the page property ``wikibase_item``, title to item, as the Wikibase client extension does."""
+        """Write the page property ``wikibase_item`` of each title, as the Wikibase extension does."""
         with sqlite3.connect(self._data / "wiki.sqlite") as database:
             for title, item in items.items():
                 key = title.removeprefix("Category:").replace(" ", "_")
@@ -97,7 +97,7 @@ class MediaWikiSite:
 
     @contextmanager
     def served(self, workers=2):
-        """Serve the wiki while the block runs; yields the address of its action API."""
+        """Serve the wiki within the context; yield the URL of its action API."""
         log = self._files / "php.log"
         with log.open("wb") as output:
             server = subprocess.Popen(
@@ -112,7 +112,7 @@ class MediaWikiSite:
                 self._wait(server, log)
                 yield self.url
             finally:
-                os.killpg(server.pid, 15)  # PHP's workers are processes of their own
+                os.killpg(server.pid, 15)  # PHP's workers are separate processes
                 server.wait(10)
 
     def _wait(self, server, log):
@@ -127,7 +127,7 @@ class MediaWikiSite:
         raise AssertionError(f"PHP's server does not answer: {log.read_text(errors='replace')}")
 
     def _copy(self):
-        """The parts of Debian's tree that the wiki needs; the rest of its extensions are 90 MB."""
+        """Copy the required parts of Debian's files; the other extensions have 90 MB."""
         self._data.mkdir(parents=True)
         shutil.copytree(DEBIAN, self._code, ignore=lambda folder, _: _NOT_COPIED if Path(folder) == DEBIAN else ())
         (self._code / "images").mkdir()
@@ -150,7 +150,7 @@ def _free_port():
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(lacking() is not None, reason=str(lacking()))]
 
 SUBJECTS = 248
-CROWDED = "Category:Members and no page"  # MediaWiki serves it, with HTTP 200
+CROWDED = "Category:Members and no page"  # MediaWiki serves such a page with HTTP 200
 CLASSES = (
     "church building (1172-1954)",
     "castle",
@@ -187,7 +187,7 @@ TEMPLATES = {
 
 @dataclass
 class World:
-    """What is to be on the wikis, and what the scrape has to find."""
+    """The pages of the wikis, and the expected result of the scrape."""
 
     wikidata: Wiki = field(default_factory=Wiki)
     pages: dict[str, str] = field(default_factory=dict)
@@ -195,7 +195,7 @@ class World:
     expected: dict[str, tuple[str, str | None, str | None, tuple[str, ...]]] = field(default_factory=dict)
 
     def add(self, title, text, status, end=None):
-        """A page and its expected status; ``end`` is the category that it leads to and shares the finding of."""
+        """Add a page with its expected status; ``end`` is the target of its redirect, whose result it shares."""
         self.pages[title] = text
         self.expect(title, status, end)
 
@@ -204,7 +204,7 @@ class World:
         self.expected[title] = (status, end, item, names)
 
     def subject(self, title, classes, *, linked, listed):
-        """A category with its item, linked from Wikidata or stated on the page alone, and with its infobox."""
+        """Add a category with its infobox and item; ``linked``: Wikidata links to it, else only the page states the item."""
         item = f"Q{10_000 + len(self.pages)}"
         names = tuple(CLASSES[c] for c in classes)
         self.wikidata.item(item, title.removeprefix("Category:"), P31=[f"Q{c + 1}" for c in classes])
@@ -225,7 +225,7 @@ def markup(names, listed):
 
 
 def title(kind, n):
-    """Titles with all that URLs, SQL, wikitext and CSV find special."""
+    """Return a title with special characters of URLs, SQL, wikitext and CSV."""
     shapes = (
         "{} {}",
         'Tower, "{}" {}',
@@ -261,7 +261,7 @@ def world():
 
 
 def renamed(made):
-    """Hard and soft redirects, chains of both, loops, and redirects to nowhere."""
+    """Add hard and soft redirects, chains of both, loops, and redirects to missing pages."""
     for n in range(40):
         old, new = title("Old", n), title("New", n)
         made.subject(new, (n % 7,), linked=n % 2 > 0, listed=True)
@@ -294,7 +294,7 @@ def commons(made, tmp_path_factory):
     site = MediaWikiSite(tmp_path_factory.mktemp("wiki"))
     for name, text in TEMPLATES.items():
         site.edit(name, text)
-    # What has to be in MediaWiki's tables of links, and one page of every kind, is saved as editors save it.
+    # Editors' saves also fill MediaWiki's link tables. One page of each kind is saved in this way.
     edited = ["Category:Here", title("Subject", 1), title("Soft", 0), title("Hard to soft", 0)]
     for name in edited:
         site.edit(name, made.pages[name])
@@ -337,7 +337,7 @@ def test_world_has_500_categories_of_all_statuses(made, table):
 def test_api_route_finds_all_statuses_on_a_real_mediawiki(made, commons, table, tmp_path):
     done, wikidata = scrape(made, commons, table, tmp_path)
     assert found(done) == made.expected
-    # One hop for what Wikidata links (500 titles and the ends of redirects), and no item asked for twice.
+    # Each title and each item is requested once.
     assert len(set(wikidata.asked("titles"))) == len(wikidata.asked("titles"))
     assert len(set(wikidata.asked("ids"))) == len(wikidata.asked("ids"))
     assert all(len(request.keys) <= 50 for request in wikidata.log)

@@ -1,4 +1,4 @@
-"""Builds on a real Ray cluster of two processes: the same bytes as without it, and as many errors."""
+"""Builds on a real Ray cluster of two processes, with the same bytes and errors as local builds."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.enable_socket, pytest.mark.filterwar
 
 @pytest.fixture(scope="module")
 def cluster():
-    """The address of a cluster that runs before hgld comes to it."""
+    """Start a cluster, and return its address."""
     import ray
 
     environment = {"env_vars": {"PYTHONPATH": str(ROOT)}}

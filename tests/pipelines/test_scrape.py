@@ -27,12 +27,12 @@ COMMONS = "https://commons.wikimedia.org/wiki/"
 
 
 def world():
-    """Every way a category can lead to names, or fail to."""
+    """Return wikis with one category per way to find names, or to fail."""
     wiki = Wiki()
     wiki.item("Q1", "castle", P279=["Q9"])
     wiki.item("Q2", "church building (1172-1954)", P279=["Q9", "Q8"])
     wiki.item("Q8", {"de": "Sakralbau"}, P279=["Q9"])
-    wiki.item("Q9", "building", P279=["Q2"])  # a cycle, as Wikidata has them
+    wiki.item("Q9", "building", P279=["Q2"])  # Wikidata has such cycles
     wiki.item("Q4167836", "Wikimedia category")
     wiki.item("Q7", "<script>alert(1)</script>")
     wiki.item("Q100", "Windsor Castle", P31=["Q1"])
@@ -99,7 +99,7 @@ def write_table(path, categories):
 
 
 class Scraper:
-    """Runs the stage with a client that does not wait."""
+    """A scrape stage whose client does not wait."""
 
     def __init__(self, tmp_path, server, *, patient=True):
         self.root, self.server, self.patient = tmp_path / "stages", server, patient
@@ -201,7 +201,7 @@ def test_html_route_finds_names_and_a_second_run_does_nothing(scraper):
 
 
 def test_html_route_stops_if_the_server_is_no_wiki(scraper, tmp_path):
-    """A wrong --commons-url: whatever is there has none of the pages."""
+    """With a wrong --commons-url, the server has no page."""
     scraper.table = write_table(tmp_path / "some.csv", [f"{COMMONS}Category:L{i}" for i in range(50)])
     scraper.server.faults += [status(404)] * 50
     with pytest.raises(ServiceError, match=r"HTTP 404, but not with a page of MediaWiki.* failure 20 in a row"):
@@ -212,7 +212,7 @@ def test_html_route_stops_if_the_server_is_no_wiki(scraper, tmp_path):
 
 
 def test_title_that_fails_its_batch_is_isolated(scraper):
-    """A server that fails whenever one title is in the question."""
+    """The server fails if a request contains one particular title."""
     poison = "Category:Ranks"
 
     def answer(handler):
@@ -249,7 +249,7 @@ def test_unreachable_server_is_reported_without_retries(tmp_path):
 
 
 def test_missing_members_of_an_answer_are_requested_again(scraper):
-    """MediaWiki truncates results that grow too large, and says so only in a warning."""
+    """MediaWiki truncates large results, and only a warning says so."""
 
     def truncated(handler):
         answer = answer_entities(scraper.server.wiki, scraper.server.log[-1].params)

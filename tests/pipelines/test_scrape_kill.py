@@ -1,4 +1,4 @@
-"""Kill -9 the scrape at random moments: nothing is lost, and nothing is asked twice but what was in flight."""
+"""Scrapes killed at random moments lose nothing, and repeat only the request that was in flight."""
 
 import json
 import random
@@ -28,14 +28,14 @@ TABLES = ("landmarks.parquet", "classes.parquet", "dropped.parquet")
 
 
 def wiki(landmarks):
-    """Linked and unlinked categories, renamed and missing ones, over a graph of classes several requests deep."""
+    """Return wikis with linked, unlinked, renamed and missing categories, and a deep graph of classes."""
     made = Wiki()
     for i in range(CLASSES):
         made.item(f"Q{i + 1}", f"class {i}", P279=[f"Q{i // 2 + 1}"] if i else [])
     for i in range(landmarks):
         name, subject = f"Landmark {i}", f"Q{10_000 + i}"
         if i % 7 == 6:
-            continue  # missing
+            continue  # a missing category
         if i % 5 == 4:
             made.category(name, text=f"{{{{Category redirect|Landmark {i - i % 5}}}}}")
             continue
@@ -64,7 +64,7 @@ def written(root):
 
 
 def wait_for(server, requests, process):
-    """Until the server has seen so many requests; the process must not end before."""
+    """Wait until the server has received a number of requests; the process must still run."""
     deadline = time.monotonic() + 60
     while len(server.log) < requests:
         assert process.poll() is None, "the scrape ended before it could be killed"
@@ -73,10 +73,10 @@ def wait_for(server, requests, process):
 
 
 def kill(process, server):
-    """Kill -9; the last request that the server has seen is the one that was in flight, if any was."""
+    """Kill the process, and return the server's last request, which may have been in flight."""
     process.send_signal(signal.SIGKILL)
     assert process.wait(30) == -signal.SIGKILL
-    time.sleep(0.05)  # a request that was sent and not yet read
+    time.sleep(0.05)  # the server may still have to read a sent request
     return server.log[-1]
 
 
@@ -91,7 +91,7 @@ def test_scrape_killed_at_random_moments_resumes_without_repeated_requests(tmp_p
     with WikimediaServer(wiki(landmarks), delay) as server:
         finish(start(server, tmp_path / "whole", table, route))
         whole, asked = written(tmp_path / "whole"), keys(server.log)
-        # Kills spread over the whole run; each costs at most one request more.
+        # The kills are spread over the run, and each repeats at most one request.
         mean_gap = (len(server.log) - KILLS) / KILLS
     assert mean_gap > 1.5, "too few requests for so many kills"
     chance = random.Random(7)

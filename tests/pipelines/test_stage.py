@@ -1,4 +1,4 @@
-"""Running a stage: done once, done again when anything changed, and all or nothing wherever it is stopped."""
+"""Stages: they run once, run again after any change, and leave all files or none."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ class Config:
 
 @dataclass
 class Stage:
-    """A small stage over one input file, which counts how often it works."""
+    """A small stage with one input file, which counts its runs."""
 
     root: Path
     source: Path
@@ -63,7 +63,7 @@ def stage(tmp_path):
 
 
 def files(root):
-    """Contents of all files, the record without its times."""
+    """Return the contents of all files, without the times of the record."""
     found = {}
     for path in sorted(p for p in root.rglob("*") if p.is_file()):
         text = path.read_text()

@@ -1,4 +1,4 @@
-"""Classes of the top level: by the class graph with a path, by texts with a margin, or openly undecided."""
+"""Classes of the top level: decisions by the class graph, decisions by texts, and undecided groups."""
 
 import numpy as np
 import pytest

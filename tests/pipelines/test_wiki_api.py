@@ -1,4 +1,4 @@
-"""Answers of Commons and Wikidata: recorded ones if HGLD_DATA has them, odd shapes, and hostile pages."""
+"""Answers of Commons and Wikidata: recorded answers from HGLD_DATA, unusual JSON, and hostile pages."""
 
 import json
 import os
@@ -69,7 +69,7 @@ def test_items_are_returned_by_requested_title():
 
 
 def test_merged_item_is_returned_under_the_requested_id():
-    """Wikibase keys the answer by the id that was asked for, and gives the new one inside."""
+    """The key of Wikibase's answer is the requested id or the new id; the object inside has the new id."""
     raw = {"id": "Q2", "redirects": {"from": "Q1", "to": "Q2"}, "labels": {"en": {"language": "en", "value": "x"}}}
     assert entities_by_ids(Canned({"entities": {"Q1": raw}}), URL, ["Q1"], "en")["Q1"].item == "Q2"
     assert entities_by_ids(Canned({"entities": {"Q2": raw}}), URL, ["Q1"], "en")["Q1"].item == "Q2"
@@ -120,7 +120,7 @@ URL = "http://127.0.0.1/w/api.php"
 
 @pytest.fixture
 def one_second():
-    """Ends a test that takes a second of its own time, a hundred times what it needs; patterns can run for years."""
+    """Fail a test after one second of CPU time; it needs a hundredth, but a bad pattern can run for years."""
 
     def stop(number, frame):
         pytest.fail("this takes longer the longer the page is, without bound")

@@ -1,4 +1,4 @@
-"""A small Commons and Wikidata on 127.0.0.1: answers in the real shapes, a log of requests, and planned failures.
+"""A small Commons and Wikidata on 127.0.0.1, with realistic answers, a log of requests, and planned failures.
 
 The state is plain data, so that a test can set what is on the wikis and read which requests came.
 """
@@ -20,7 +20,7 @@ NO_SUCH_PAGE = '<html><head><meta name="generator" content="MediaWiki 1.39.1"/><
 
 @dataclass
 class Wiki:
-    """What both wikis hold.
+    """The contents of both wikis.
 
     Attributes:
         pages: Commons pages by title: ``text``, and ``item`` (page property) or ``redirect`` (hard redirect) if any.
@@ -35,7 +35,7 @@ class Wiki:
     rows: dict[str, str] = field(default_factory=dict)
 
     def category(self, name: str, item: str | None = None, text: str = "", linked: bool = True) -> str:
-        """Add a category page; ``linked``: its item has the sitelink, else only the page states the item."""
+        """Add a category page; ``linked``: its item has the sitelink, else only the page states its item."""
         title = f"Category:{name}"
         self.pages[title] = {"text": text} | ({"item": item} if item else {})
         if item and linked:
@@ -43,7 +43,7 @@ class Wiki:
         return title
 
     def item(self, item: str, label: str | dict[str, str] | None = None, **claims: Any) -> str:
-        """Add an item; claims are P31=..., P279=..., P301=... with ids or statements."""
+        """Add an item; ``claims`` are P31, P279 or P301 with ids or statements."""
         labels = {"en": label} if isinstance(label, str) else (label or {})
         self.entities[item] = {
             "type": "item",
@@ -58,7 +58,7 @@ class Wiki:
 
 
 def statement(item: str, rank: str = "normal", snaktype: str = "value") -> dict[str, Any]:
-    """One statement as Wikibase writes it; ``snaktype`` may be ``somevalue`` or ``novalue``."""
+    """Return a statement in Wikibase's form; ``snaktype`` may be ``somevalue`` or ``novalue``."""
     snak: dict[str, Any] = {"snaktype": snaktype, "hash": "0" * 40, "datatype": "wikibase-item"}
     if snaktype == "value":
         value = {"entity-type": "item", "numeric-id": int(item[1:]), "id": item}
@@ -67,7 +67,7 @@ def statement(item: str, rank: str = "normal", snaktype: str = "value") -> dict[
 
 
 def answer_entities(wiki: Wiki, params: dict[str, str]) -> dict[str, Any]:
-    """The answer to ``action=wbgetentities``."""
+    """Return the answer to ``action=wbgetentities``."""
     entities: dict[str, Any] = {}
     wanted = params["languages"].split("|")
     if "titles" in params:
@@ -99,7 +99,7 @@ def answer_entities(wiki: Wiki, params: dict[str, str]) -> dict[str, Any]:
 
 
 def answer_query(wiki: Wiki, params: dict[str, str]) -> dict[str, Any]:
-    """The answer to ``action=query`` with ``formatversion=2``."""
+    """Return the answer to ``action=query`` with ``formatversion=2``."""
     redirects, pages = [], []
     for position, asked in enumerate(params["titles"].split("|")):
         title, seen = asked, set()
@@ -120,11 +120,11 @@ def answer_query(wiki: Wiki, params: dict[str, str]) -> dict[str, Any]:
 
 
 def answer_page(wiki: Wiki, title: str, language: str = "en") -> str | None:
-    """The HTML of a category page with its infobox, None if there is no such page."""
+    """Return the HTML of a category page with its infobox; None if the page is missing."""
     page = wiki.pages.get(title)
     if page is None:
         return None
-    if page.get("unwritten"):  # a category that has members and no page of its own: HTTP 200
+    if page.get("unwritten"):  # MediaWiki answers HTTP 200 for a category with members but without a page
         return '<html><body><div class="noarticletext mw-content-ltr">There is no page.</div></body></html>'
     entity = wiki.entities.get(page.get("item", ""))
     if entity is None:
@@ -139,7 +139,7 @@ def answer_page(wiki: Wiki, title: str, language: str = "en") -> str | None:
 
 @dataclass(frozen=True)
 class Asked:
-    """One request as the server saw it: ``kind`` is ``titles``, ``ids``, ``query`` or ``html``."""
+    """A request in the server's log; ``kind`` is ``titles``, ``ids``, ``query`` or ``html``."""
 
     kind: str
     keys: tuple[str, ...]
@@ -153,7 +153,7 @@ Fault = Callable[["Handler"], None]
 
 
 class WikimediaServer(LocalServer):
-    """Serves a :class:`Wiki` until it is closed; ``faults`` are used up by the next requests, one each."""
+    """A server of a :class:`Wiki`; each of the next requests uses up one of ``faults``."""
 
     def __init__(self, wiki: Wiki, delay: float = 0.0, port: int = 0):
         self.wiki, self.delay = wiki, delay
@@ -167,15 +167,15 @@ class WikimediaServer(LocalServer):
         super().__exit__(*exception)
 
     def asked(self, kind: str) -> list[str]:
-        """Every key that was asked for by requests of one kind, in order."""
+        """Return every key in the requests of one kind, in order."""
         return [key for request in self.log if request.kind == kind for key in request.keys]
 
 
 class Handler(SilentHandler):
-    """Handler that answers one request, or fails in the next planned way."""
+    """A handler that answers one request, or fails in the next planned way."""
 
     site: WikimediaServer
-    wbufsize = 1 << 16  # head and body in one packet, else every answer waits for a delayed acknowledgement
+    wbufsize = 1 << 16  # send head and body in one packet, else every answer waits for a delayed acknowledgement
 
     def do_GET(self) -> None:
         split = urlsplit(self.path)
@@ -210,7 +210,7 @@ class Handler(SilentHandler):
         self.send(200, json.dumps(data).encode(), "application/json; charset=utf-8")
 
     def send(self, status: int, body: bytes, kind: str = "text/html", **headers: str) -> None:
-        """Send an answer, compressed if asked for; headers are given with underscores for hyphens."""
+        """Send an answer, compressed if the client accepts it; ``headers`` have underscores for hyphens."""
         if "gzip" in self.headers.get("Accept-Encoding", ""):
             body = gzip.compress(body, 1)
             headers["Content_Encoding"] = "gzip"
@@ -240,7 +240,7 @@ def raw_answer(body: bytes) -> Fault:
 
 
 def redirect_to_self(handler: Handler) -> None:
-    """Redirect to the very same address."""
+    """Redirect to the requested address itself."""
     handler.send(302, b"", Location=handler.path)
 
 
@@ -270,13 +270,13 @@ def trickle(handler: Handler) -> None:
         while not handler.site.released.wait(0.05):
             handler.wfile.write(b" ")
             handler.wfile.flush()
-    except OSError:  # the client had enough
+    except OSError:  # the client closed the connection
         pass
     handler.close_connection = True
 
 
 class Canned:
-    """A client that gives its answers one after another, the last one for ever."""
+    """A client that returns prepared answers in order, and repeats the last one."""
 
     requests = 0
 

@@ -116,8 +116,8 @@ class ClassGraph:
 
         The features of a name are its classes and all their ancestors, each weighted by the root of its information
         content. So the cosine of two names compares the content of their common ancestors with the content of all
-        ancestors. (simGIC is the Jaccard index of the same sets: Pesquita et al., BMC Bioinformatics 9, S4, 2008.) The
-        rows have the 128 leading axes, which best keep inner products.
+        ancestors. The measure simGIC is the Jaccard index of the same sets (Pesquita et al., BMC Bioinformatics 9, S4,
+        2008). The rows have the 128 leading axes, which best keep inner products.
 
         Args:
             members: ids of the classes of each name; unknown ids are ignored.

@@ -3,9 +3,9 @@
 A plain list has one name per line, commas included; double quotes around a whole line are removed. The first line of a
 table names its columns, and commas, tabs or semicolons separate its cells. The column ``name`` is required.
 
-The optional columns of ``--classes`` are ``id``; ``count``, the number of things that the item stands for (1 if empty);
-``description``; ``image``, one or several paths separated by ``|`` or ``;``; and ``language``, a code such as ``en``. A
-note lists ignored columns.
+The optional columns of ``--classes`` are ``id``, ``count``, ``description``, ``image`` and ``language``. ``count`` is
+the number of things that the item stands for (1 if empty). ``image`` is one path, or several paths separated by ``|``
+or ``;``. ``language`` is a code such as ``en``. A note lists ignored columns.
 
 Each row is an item. Two rows with the same name and different ids are two items. Rows without a name and repeated rows
 are excluded and listed with their line. Without ids, the name is the id.

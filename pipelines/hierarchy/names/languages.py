@@ -3,9 +3,9 @@
 A stated language decides: the language of the name, else the language of the whole list. Otherwise, a name is evidently
 English if it has Latin letters without accents, a word of ``english_words.txt`` and no function word of another
 language (``foreign_words.txt``). These English words are rare in other languages. If a fifth of the names in Latin
-letters are evidently English, two kinds of names count as English: these names, and names without accents and foreign
-words that end in one of their words ("afghan restaurant" beside "seafood restaurant"). All other names stay unchanged,
-such as "platanoides" and "Brücke".
+letters are evidently English, they count as English. So do names without accents and foreign words that end in one of
+their words, such as "afghan restaurant" beside "seafood restaurant". All other names stay unchanged, such as
+"platanoides" and "Brücke".
 """
 
 import re

@@ -43,7 +43,7 @@ def sample_build(sample_config, tmp_path_factory):
 
 @pytest.fixture
 def names_config(tmp_path, sample_config):
-    """A small table of names."""
+    """Options of a build from small tables of names, for two splits."""
     tables = []
     for split, count in (("index", 20), ("train", 40)):
         file = tmp_path / f"{split}.csv"
@@ -54,7 +54,7 @@ def names_config(tmp_path, sample_config):
 
 
 def contents(out):
-    """Every file beside ``stages/`` but for the time stamps of the provenance."""
+    """Return the contents of all results of a build, without the times in the provenance."""
     found = {}
     for file in out.rglob("*"):
         name = file.relative_to(out).as_posix()

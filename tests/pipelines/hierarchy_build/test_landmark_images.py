@@ -80,7 +80,7 @@ def test_images_are_rotated_upright(tmp_path):
     wide = Image.new("RGB", (80, 40), "red")
     wide.paste("blue", (0, 0, 40, 40))
     turned = Image.Exif()
-    turned[0x0112] = 6  # the stored left side is on top
+    turned[0x0112] = 6  # EXIF orientation 6: rotate by 90 degrees
     (tmp_path / "train/1").mkdir(parents=True)
     wide.save(tmp_path / "train/1/a.png", exif=turned)
     found = read_image(find_images(tmp_path)["train", 1][0])

@@ -21,7 +21,7 @@ LANDMARKS = 20
 
 
 def world():
-    """Twenty landmarks of five kinds, and every way in which one can end without a label."""
+    """Return wikis with twenty landmarks of five kinds, and one landmark per reason for a missing label."""
     wiki = Wiki()
     wiki.item("Q811979", "architectural structure")
     wiki.item("Q271669", "landform")
@@ -44,7 +44,7 @@ def world():
     return wiki
 
 
-FURTHER = {  # landmark id: its category, and the name, or the reason why it has none, by the api route
+FURTHER = {  # landmark id: category, and its name or the reason for the missing name, by the api route
     100: ("http://commons.wikimedia.org/wiki/Category:Bridges", "bridge"),
     101: ("https://commons.m.wikimedia.org/wiki/Category:Old_name,_of_a_lake", "lake"),
     102: ("https://commons.wikimedia.org/wiki/Category:No_class", "no-instance-of"),
@@ -65,7 +65,7 @@ def server():
 
 @pytest.fixture
 def arguments(tmp_path, server):
-    """The command line of a build of both splits; their ids are the same, their landmarks are not."""
+    """Return the command line of a build of two splits with equal ids of different landmarks."""
     train = {i: f"http://commons.wikimedia.org/wiki/Category:Landmark_{i}" for i in range(LANDMARKS)}
     train |= {i: category for i, (category, _) in FURTHER.items()}
     index = {i: f"http://commons.wikimedia.org/wiki/Category:Landmark_{LANDMARKS - 1 - i}" for i in range(LANDMARKS)}
