@@ -1,1 +1,1 @@
-"""Stages from names to hierarchy.parquet: scrape, clean, embed, cluster, toplevel, review, assign, export, report."""
+"""Stages from names to hierarchy.parquet: scrape, clean, embed, evidence, cluster, toplevel, review, export, report."""

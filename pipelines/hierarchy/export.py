@@ -23,7 +23,7 @@ from .groups.given import NONE
 from .groups.levels import HUMAN_MADE, LANDMARK_LEVELS, LANDMARKS, NATURAL, LevelPlan
 from .names.landmark_tables import KEY, with_item_columns
 
-VERSION = 3  # 3: the labels of landmarks too
+VERSION = 3  # 3: landmarks get a table of labels too
 LABEL_SUFFIX = "_label_to_hierarchical.csv"
 RAW_NAMES = "raw_names.csv"
 LABELS = "labels.csv"

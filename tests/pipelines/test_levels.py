@@ -80,7 +80,7 @@ def test_contradicting_level_options_are_refused(options, said):
 
 
 def reviewed(place, made, tops):
-    """Return cluster's and review's tables; ``place`` has (clustered group, label) by name, ``made`` groups by label."""
+    """Return tables of cluster and review; ``place`` has (clustered group, label) by name, ``made`` groups by label."""
     names = pl.DataFrame(
         {"name": list(place), "group": [group for group, _ in place.values()]}, schema_overrides={"group": pl.Int32}
     )
