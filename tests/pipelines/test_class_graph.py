@@ -70,7 +70,7 @@ def test_paths_and_rows_of_any_graph_match_their_definitions(parents, members):
         for ancestor, distance in graph.ancestors(class_id).items():
             way = graph.path(class_id, ancestor)
             assert len(way) == distance + 1
-            assert all(up in graph.parents(down) for down, up in itertools.pairwise(way))
+            assert all(up in parents[down] for down, up in itertools.pairwise(way))
     above = [
         {up for c in classes if c in graph for up in (c, *graph.ancestors(c)) if graph.information_content[up] > 0}
         for classes in members

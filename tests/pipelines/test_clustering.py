@@ -141,10 +141,8 @@ def test_silhouettes_match_values_computed_by_hand():
     angle = np.deg2rad([0, 10, 90, 100, 50])
     rows = np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
     score, following, own = silhouettes(rows, np.array([0, 0, 1, 1, 2]))
-    a, b = (
-        1 - np.cos(np.deg2rad(10)),
-        1 - np.cos(np.deg2rad(50)),
-    )  # distances to the other row of the group, and to the single row
+    # distances to the other row of the group, and to the single row of the nearest group
+    a, b = 1 - np.cos(np.deg2rad(10)), 1 - np.cos(np.deg2rad(50))
     assert score[0] == pytest.approx((b - a) / b, abs=1e-5)
     assert following.tolist() == [2, 2, 2, 2, 0]
     assert score[4] == 0, "alone in its group"

@@ -204,7 +204,7 @@ class World:
         self.expected[title] = (status, end, item, names)
 
     def subject(self, title, classes, *, linked, listed):
-        """Add a category with infobox and item; ``linked``: Wikidata links to it, else only the page states the item."""
+        """Add a category with infobox and item; ``linked``: Wikidata links to it, else only its page has the item."""
         item = f"Q{10_000 + len(self.pages)}"
         names = tuple(CLASSES[c] for c in classes)
         self.wikidata.item(item, title.removeprefix("Category:"), P31=[f"Q{c + 1}" for c in classes])

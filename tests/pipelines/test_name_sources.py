@@ -125,7 +125,7 @@ def test_landmark_tables_are_sorted_and_other_columns_ignored(table):
     train = table('landmark_id,category\n7,"http://x/Category:A,_B"\n3,http://x/Category:""C""\n')
     index = table("\ufeffcategory,note, landmark_id \r\nc,\u2028,3\r\n\r\nd,y,1\r\n", "index.csv")
     read = read_landmarks({"train": train, "index": index})
-    assert [(m.split, m.landmark_id, m.category) for m in read[0]] == [
+    assert read[0].drop("names").rows() == [
         ("index", 1, "d"),
         ("index", 3, "c"),
         ("train", 3, 'http://x/Category:""C""'),
@@ -161,7 +161,7 @@ def test_scraped_tables_need_names_and_keep_them_unchanged(table):
     with pytest.raises(TableError, match="lacks the column 'supercategory'"):
         read_landmarks({"train": table("landmark_id,category\n1,a\n")}, named=True)
     read = read_landmarks({"train": table("landmark_id,category,supercategory\n1,a, Castle \n2,b,  \n")}, named=True)
-    assert [m.names for m in read[0]] == [(" Castle ",), ()]
+    assert read[0]["names"].to_list() == [[" Castle "], []]
 
 
 def test_already_scraped_table_becomes_a_scrape_stage(tmp_path):

@@ -82,9 +82,6 @@ class ClassGraph:
     def label(self, class_id: str) -> str | None:
         return self._labels.get(class_id)
 
-    def parents(self, class_id: str) -> tuple[str, ...]:
-        return tuple(self._graph[class_id]) if class_id in self else ()
-
     def ancestors(self, class_id: str) -> Mapping[str, int]:
         """Return every proper ancestor with its distance (smallest number of P279 steps), nearest first, then by id.
 

@@ -135,35 +135,25 @@ def read_items(file: Path) -> ItemList:
             row is not CSV, has more cells than the header, or has an invalid value. Or one id has two names.
     """
     table = NameTable.read(file, COLUMNS, {"images": "image"})
-    items, dropped = _distinct(file, table.rows())
-    if not items:
-        raise TableError(f"{file}: no name in its {len(dropped)} rows; expected at least one name.")
-    return ItemList(items, dropped, table.notes())
-
-
-def _distinct(
-    file: Path, rows: Iterator[tuple[int, Mapping[str, str]]]
-) -> tuple[list[Item], list[tuple[int, str, str, str]]]:
-    """Return the items, and (line, id, name, reason) of the excluded rows."""
     items: dict[str, Item] = {}
     dropped: list[tuple[int, str, str, str]] = []
-    for line, cells in rows:
+    for line, cells in table.rows():
         name, own_id = cells.get(NAME, ""), cells.get("id", "")
         if not name:
             dropped.append((line, own_id, "", "no name" if any(cells.values()) else "empty row"))
             continue
         item = _item(file, line, cells)
-        first = items.get(item.id)
-        if first is None:
-            items[item.id] = item
-        elif first.name != name:
+        first = items.setdefault(item.id, item)
+        if first.name != name:
             raise TableError(
                 f"{file}: the id {item.id[:SHOWN]!r} has the name {first.name[:SHOWN]!r} in line {first.line} and "
                 f"{name[:SHOWN]!r} in line {line}; expected one name per id. Correct one of the ids."
             )
-        else:
+        if first is not item:
             dropped.append((line, item.id, name, f"repeats the {'id' if own_id else 'name'} of an earlier row"))
-    return list(items.values()), dropped
+    if not items:
+        raise TableError(f"{file}: no name in its {len(dropped)} rows; expected at least one name.")
+    return ItemList(list(items.values()), dropped, table.notes())
 
 
 def _item(file: Path, line: int, cells: Mapping[str, str]) -> Item:

@@ -1,8 +1,7 @@
 """Tables of landmarks: the inputs of a build, with Commons categories, and the outputs of scraping."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,34 +39,25 @@ ITEMS = {  # further columns for items of ``--classes``
 CLASSES = {"class_id": pl.String, "label": pl.String, "language": pl.String, "parents": pl.List(pl.String)}
 
 
-@dataclass(frozen=True)
-class Landmark:
-    """One landmark of one split, as its table states it; only scraped tables have ``names``."""
-
-    split: str
-    landmark_id: int
-    category: str
-    names: tuple[str, ...] = ()
-
-
-def read_landmarks(tables: Mapping[str, Path], *, named: bool = False) -> tuple[list[Landmark], pl.DataFrame]:
+def read_landmarks(tables: Mapping[str, Path], *, named: bool = False) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return all landmarks of ``{split: CSV}`` tables, sorted by split and id, and the repeated rows.
 
-    The tables have the columns landmark_id and category, and supercategory if ``named``; other columns are ignored. A
-    row that repeats an earlier row is dropped and listed with its line. If ``named``, a landmark may have several rows
-    with different names; a row without a name adds no name.
+    A landmark has the columns split, landmark_id, category and names. The input tables have the columns landmark_id and
+    category, and supercategory if ``named``; other columns are ignored. A row that repeats an earlier row is dropped and
+    listed with its line. If ``named``, a landmark may have several rows with different names; a row without a name adds
+    no name.
 
     Raises:
         TableError: a file is missing, empty, too large or not UTF-8. Or a column is missing. Or a row has another
             number of cells than the header, or an id that is not a whole number. Or one id has two categories.
     """
-    landmarks: list[Landmark] = []
-    dropped: list[tuple[str, int, str, str, str]] = []
+    landmarks, dropped = [], []
     for split in sorted(tables):
         found, repeats = _read_table(split, Path(tables[split]), named)
-        landmarks += sorted(found, key=lambda landmark: landmark.landmark_id)
+        landmarks += sorted(found)
         dropped += repeats
-    return landmarks, pl.DataFrame(dropped, schema=DROPPED, orient="row")
+    schema = {name: SCRAPED[name] for name in ("split", "landmark_id", "category", "names")}
+    return pl.DataFrame(landmarks, schema, orient="row"), pl.DataFrame(dropped, schema=DROPPED, orient="row")
 
 
 def run_names(root: Path, tables: Mapping[str, Path], progress: Progress) -> StageRun:
@@ -83,11 +73,10 @@ def run_names(root: Path, tables: Mapping[str, Path], progress: Progress) -> Sta
         progress("scrape: reading names", 0, None)
         marks, dropped = read_landmarks(tables, named=True)
         columns = {
-            **facts_of(marks),
-            "title": [category_title(mark.category) for mark in marks],
-            "status": ["found" if mark.names else "no-instance-of" for mark in marks],
-            "names": [mark.names for mark in marks],
-            "classes": [(None,) * len(mark.names) for mark in marks],
+            **marks.to_dict(),
+            "title": list(map(category_title, marks["category"])),
+            "status": ["found" if len(names) else "no-instance-of" for names in marks["names"]],
+            "classes": [(None,) * len(names) for names in marks["names"]],
         }
         return write_scraped(directory, scraped_table(columns), pl.DataFrame(schema=CLASSES), dropped)
 
@@ -100,11 +89,6 @@ def scraped_table(columns: Mapping[str, Any]) -> pl.DataFrame:
     schema = SCRAPED | {column: kind for column, kind in ITEMS.items() if column in columns}
     known = pl.DataFrame(dict(columns), schema={name: kind for name, kind in schema.items() if name in columns})
     return pl.concat([pl.DataFrame(schema=schema), known], how="diagonal")
-
-
-def facts_of(landmarks: Sequence["Landmark"]) -> dict[str, list[Any]]:
-    """Return the columns that identify landmarks."""
-    return {name: [getattr(mark, name) for mark in landmarks] for name in ("split", "landmark_id", "category")}
 
 
 def with_item_columns(scraped: pl.DataFrame) -> pl.DataFrame:
@@ -127,9 +111,10 @@ def write_scraped(
     return StageResult(counts | {"classes": classes.height}, write_dropped(directory, dropped), notes)
 
 
-def _read_table(split: str, path: Path, named: bool) -> tuple[list[Landmark], list[tuple[str, int, str, str, str]]]:
+def _read_table(split: str, path: Path, named: bool) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """Return (split, id, category, names) of each landmark of a table, and its repeated rows."""
     seen: dict[int, tuple[int, str, list[str]]] = {}
-    repeats: list[tuple[str, int, str, str, str]] = []
+    repeats = []
     wanted = [ID, CATEGORY, NAME] if named else [ID, CATEGORY]
     for line, (number, category, *names) in CsvText.read(path).select(wanted):
         if not _WHOLE_NUMBER.fullmatch(number.strip()):
@@ -150,4 +135,4 @@ def _read_table(split: str, path: Path, named: bool) -> tuple[list[Landmark], li
         first[2].extend(told)
     if not seen:
         raise TableError(f"{path}: no rows below the header; expected one landmark per row.")
-    return [Landmark(split, i, category, tuple(names)) for i, (_, category, names) in seen.items()], repeats
+    return [(split, i, category, names) for i, (_, category, names) in seen.items()], repeats

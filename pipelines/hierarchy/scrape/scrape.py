@@ -15,7 +15,6 @@ from ..config import ScrapeConfig
 from ..names.landmark_tables import (
     CLASSES,
     VERSION,
-    facts_of,
     read_landmarks,
     scraped_table,
     write_scraped,
@@ -57,7 +56,7 @@ def run(
     """
     began = time.time()
     landmarks, dropped = read_landmarks(tables)
-    titles = {mark.category: category_title(mark.category) for mark in landmarks}
+    titles = {category: category_title(category) for category in landmarks["category"]}
     source = {name: getattr(config, name) for name in ("commons_url", "wikidata_url", "language")}
     source["infobox_rows"] = "|".join(config.infobox_rows)
     with ScrapeStore(root / STORE, source) as store:
@@ -70,10 +69,10 @@ def run(
             return connected
 
         resolved = answer_all(list(dict.fromkeys(filter(None, titles.values()))), store, connect, config, progress)
-        title_of = [titles[mark.category] for mark in landmarks]
+        title_of = [titles[category] for category in landmarks["category"]]
         found = [resolved[title] if title else Resolution("error(not-commons)") for title in title_of]
         facts = {name: [getattr(one, name) for one in found] for name in _FACTS}
-        scraped = scraped_table({**facts_of(landmarks), "title": title_of, **facts})
+        scraped = scraped_table({**landmarks.drop("names").to_dict(), "title": title_of, **facts})
         classes = _class_table(scraped["classes"].explode().drop_nulls().unique().to_list(), store)
         notes = _notes(scraped, classes)
 
