@@ -43,9 +43,9 @@ def read_landmarks(tables: Mapping[str, Path], *, named: bool = False) -> tuple[
     """Return all landmarks of ``{split: CSV}`` tables, sorted by split and id, and the repeated rows.
 
     A landmark has the columns split, landmark_id, category and names. The input tables have the columns landmark_id and
-    category, and supercategory if ``named``; other columns are ignored. A row that repeats an earlier row is dropped and
-    listed with its line. If ``named``, a landmark may have several rows with different names; a row without a name adds
-    no name.
+    category, and supercategory if ``named``; other columns are ignored. A row that repeats an earlier row is dropped
+    and listed with its line. If ``named``, a landmark may have several rows with different names; a row without a name
+    adds no name.
 
     Raises:
         TableError: a file is missing, empty, too large or not UTF-8. Or a column is missing. Or a row has another

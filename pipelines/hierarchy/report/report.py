@@ -118,7 +118,7 @@ def _page(facts: Mapping[str, Any], tables: Mapping[str, pl.DataFrame], decision
         words=words,
         doubtful=doubtful[:MOST_DOUBTFUL],
         doubtful_count=len(doubtful),
-        still_wrong=stages.get("review", {}).get("details", {}).get("still_wrong"),
+        still_wrong=stages["review"]["details"].get("still_wrong"),
         landmarks=len(tables["landmarks"]),
         names=len(tables["names"]),
         own=clean["own"],
@@ -140,7 +140,7 @@ def _readable(value: Any) -> str:
 
 def _levels(facts: Mapping[str, Any]) -> Sequence[str]:
     """Return the names of the build's levels, finest first."""
-    return facts["stages"].get("export", {}).get("details", {}).get("levels", LANDMARK_LEVELS)
+    return facts["stages"]["export"]["details"]["levels"]
 
 
 def _said(level: str) -> str:
