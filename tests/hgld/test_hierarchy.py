@@ -167,37 +167,33 @@ def test_counts_are_per_level_and_class(tree):
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "arguments", "words"),
     [
-        (lambda: Hierarchy((), (), ()), "at least one level"),
-        (lambda: Hierarchy(("a", "a"), (["x"], ["y"]), ([0],)), "distinct names"),
-        (lambda: Hierarchy(("a",), (["x", "x"],), ()), "same name: 'x'"),
-        (lambda: Hierarchy(("a",), (["x", ""],), ()), "without a name"),
-        (lambda: Hierarchy(("a", "b"), (["x"], ["y"]), ([1],)), "'x' -> 1"),
-        (lambda: Hierarchy(("a", "b"), (["x"], ["y"]), ([0, 0],)), "integers, one per class"),
-        (lambda: Hierarchy(("a", "b"), (["x"], ["y"]), ()), "0 of parents"),
-        *(
-            (lambda parent=parent: Hierarchy(("a", "b"), (["x"], ["y"]), (np.array([parent]),)), words)
-            for parent, words in ((2**32, "do not exist"), (0.5, "expected integers"), (True, "expected integers"))
-        ),
-        (lambda: Hierarchy.from_columns({"a": ["x"], "b": ["y", "z"]}), "a: 1, b: 2"),
-        (lambda: Hierarchy.from_columns({"a": ["x", "x"], "b": ["y", "z"]}), "'x' under 'y' and 'z'"),
-        (lambda: Hierarchy.from_columns({"a": [1, 2]}), "level 'a' has the class 1; .*from_labels takes integers"),
-        (lambda: Hierarchy.from_labels(np.array([[0.0]]), ["a"]), "float64"),
-        (lambda: Hierarchy.from_labels(np.array([[3]]), ["a"], [["x"]]), "label 3 but only 1"),
-        (lambda: Hierarchy.from_edges([("a", "b"), ("b", "a")]), "parents lead in a circle: 'a' -> 'b' -> 'a'"),
-        (lambda: Hierarchy.from_edges([("a", "b"), ("a", "c")]), "several parents: 'a' under 'b' and 'c'"),
-        (lambda: Hierarchy.from_edges([]), "edges has no classes"),
-        (
-            lambda: Hierarchy.from_edges([("a", "b"), ("c", "d")], ("x", "y", "z")),
-            "3 level names for edges that make 2",
-        ),
-        (lambda: Hierarchy.from_networkx(networkx.Graph([("a", "b")])), "the graph is undirected; expected a DiGraph"),
+        (Hierarchy, ((), (), ()), "at least one level"),
+        (Hierarchy, (("a", "a"), (["x"], ["y"]), ([0],)), "distinct names"),
+        (Hierarchy, (("a",), (["x", "x"],), ()), "same name: 'x'"),
+        (Hierarchy, (("a",), (["x", ""],), ()), "without a name"),
+        (Hierarchy, (("a", "b"), (["x"], ["y"]), ([1],)), "'x' -> 1"),
+        (Hierarchy, (("a", "b"), (["x"], ["y"]), ([0, 0],)), "integers, one per class"),
+        (Hierarchy, (("a", "b"), (["x"], ["y"]), ()), "0 of parents"),
+        (Hierarchy, (("a", "b"), (["x"], ["y"]), ([2**32],)), "do not exist"),
+        (Hierarchy, (("a", "b"), (["x"], ["y"]), ([0.5],)), "expected integers"),
+        (Hierarchy, (("a", "b"), (["x"], ["y"]), ([True],)), "expected integers"),
+        (Hierarchy.from_columns, ({"a": ["x"], "b": ["y", "z"]},), "a: 1, b: 2"),
+        (Hierarchy.from_columns, ({"a": ["x", "x"], "b": ["y", "z"]},), "'x' under 'y' and 'z'"),
+        (Hierarchy.from_columns, ({"a": [1, 2]},), "level 'a' has the class 1; .*from_labels takes integers"),
+        (Hierarchy.from_labels, (np.array([[0.0]]), ["a"]), "float64"),
+        (Hierarchy.from_labels, (np.array([[3]]), ["a"], [["x"]]), "label 3 but only 1"),
+        (Hierarchy.from_edges, ([("a", "b"), ("b", "a")],), "parents lead in a circle: 'a' -> 'b' -> 'a'"),
+        (Hierarchy.from_edges, ([("a", "b"), ("a", "c")],), "several parents: 'a' under 'b' and 'c'"),
+        (Hierarchy.from_edges, ([],), "edges has no classes"),
+        (Hierarchy.from_edges, ([("a", "b"), ("c", "d")], ("x", "y", "z")), "3 level names for edges that make 2"),
+        (Hierarchy.from_networkx, (networkx.Graph([("a", "b")]),), "the graph is undirected; expected a DiGraph"),
     ],
 )
-def test_invalid_trees_are_rejected(make, words):
+def test_invalid_trees_are_rejected(make, arguments, words):
     with pytest.raises(HierarchyError, match=words):
-        make()
+        make(*arguments)
 
 
 def test_other_files_and_versions_are_rejected(tmp_path):
