@@ -122,7 +122,7 @@ def test_calibration_of_other_weights_is_ignored_with_a_note(hgld, world):
     assert "run/calibration.json: it was made with other weights. Calibrate again" in err
     code, _, err = hgld(*SEARCH, "--checkpoint-choice", "last", "--min-confidence", "0.5")
     assert code == 2
-    assert "--min-confidence and --level are of predictions" in err
+    assert "--min-confidence and --level are for predictions" in err
 
 
 @pytest.mark.slow

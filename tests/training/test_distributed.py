@@ -86,7 +86,7 @@ def test_dropout_differs_by_process_and_step_and_is_reproducible(chunk):
 
 @pytest.mark.parametrize(
     ("variables", "message"),
-    [({"RANK": "0"}, "WORLD_SIZE.*torchrun"), ({"SLURM_STEP_NUM_TASKS": "4"}, "MASTER_ADDR")],
+    [({"RANK": "0"}, "WORLD_SIZE.*torchrun"), ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}, "MASTER_ADDR")],
 )
 def test_incomplete_torchrun_or_slurm_environment_is_rejected(variables, message, monkeypatch):
     for name in ("RANK", "WORLD_SIZE"):
