@@ -217,7 +217,7 @@ class Downloader:
                 attempts=self._retries,
                 first_wait=self._backoff,
                 longest_wait=60.0,
-                sleep=lambda seconds: self._stop.wait(seconds),
+                sleep=self._pause,
                 before_wait=before_wait,
             )
         except RemoteFault as fault:
@@ -248,6 +248,9 @@ class Downloader:
                 yield len(data)
         if total is not None and _size(part) != total:
             raise RemoteFault(f"the transfer ended at {_size(part):,} of {total:,} bytes", passing=True)
+
+    def _pause(self, seconds: float) -> None:
+        self._stop.wait(seconds)
 
     def _refuse_if_stopped(self, file: RemoteFile) -> None:
         if self._stop.is_set():

@@ -3,6 +3,7 @@
 import json
 import re
 import tarfile
+from typing import Any
 
 import polars as pl
 import pytest
@@ -165,7 +166,7 @@ def item(key, *, seed=0, image=None, **changes):
     return [(f"{key}.jpg", picture(seed) if image is None else image), (f"{key}.json", foreign_json(**changes))]
 
 
-NO_NAMES = {"names": ["", ""]}
+NO_NAMES: dict[str, Any] = {"names": ["", ""]}
 CONTRADICTIONS = [  # members of x.tar and of y.tar, --levels, and what is said
     (
         [item("a")],
