@@ -94,8 +94,9 @@ def level_risk(level: str, confidences: np.ndarray, right: np.ndarray, weights: 
         calibration_error(confidences, right, weights),
         np.average(risk, weights=np.diff(coverage, prepend=0.0)),
     )
+    accuracy, confidence, ece, area = (round(float(share), 6) for share in shares)
     curves = (tuple(curve[at].round(6).clip(0, 1).tolist()) for curve in (coverage, risk, threshold))
-    return LevelRisk(level, len(right), *(round(float(share), 6) for share in shares), *curves)
+    return LevelRisk(level, len(right), accuracy, confidence, ece, area, *curves)
 
 
 def risk_coverage(
