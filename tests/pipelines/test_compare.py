@@ -3,6 +3,7 @@
 import csv
 import json
 from io import StringIO
+from typing import Any
 
 import polars as pl
 import pytest
@@ -122,12 +123,13 @@ def test_names_are_in_the_group_of_most_of_their_landmarks(tmp_path):
     named = [("Lake ", "water"), ("lake", "water"), ("LAKE", "dam"), ("dam", "dam"), ("", "dam")]
     a = [(i, "c", name, group, "") for i, (name, group) in enumerate(named, 1)]
     b = [(i, "c", "other", "one" if i < 4 else "two", "") for i in range(1, 6)]
-    found = compared(tmp_path, a, b).finest
+    found: Any = compared(tmp_path, a, b).finest
     assert (found.names.items, found.names.ari, found.items.items) == (2, 1.0, 5)
     header = ("landmark_id", "hierarchical_label")
-    bare = [[(row[0], row[3]) for row in rows] for rows in (ROWS_A, ROWS_B)]
-    assert compared(tmp_path, bare[0], ROWS_B, header).finest.names.items == 4
-    assert compared(tmp_path, *bare, header, header).finest.names is None
+    bare_a, bare_b = ([(row[0], row[3]) for row in rows] for rows in (ROWS_A, ROWS_B))
+    found = compared(tmp_path, bare_a, ROWS_B, header).finest
+    assert found.names.items == 4
+    assert compared(tmp_path, bare_a, bare_b, header, header).finest.names is None
 
 
 def test_items_are_joined_on_split_and_id_if_both_tables_have_splits(tmp_path):

@@ -13,6 +13,7 @@ from html import escape
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from hgld.pipelines.web import PoliteClient
 from tests.local_server import LocalServer, SilentHandler
 
 NO_SUCH_PAGE = '<html><head><meta name="generator" content="MediaWiki 1.39.1"/></head><body>none</body></html>'
@@ -275,7 +276,7 @@ def trickle(handler: Handler) -> None:
     handler.close_connection = True
 
 
-class Canned:
+class Canned(PoliteClient):
     """A client that returns prepared answers in order, and repeats the last one."""
 
     requests = 0

@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
@@ -280,7 +281,7 @@ def _words(texts: Sequence[str]) -> np.ndarray:
     words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, stop_words="english")
     if not any(map(words.build_analyzer(), texts)):
         return np.zeros((len(texts), 1), dtype=np.float32)
-    features = words.fit_transform(texts)
+    features: Any = words.fit_transform(texts)
     axes = min(_DESCRIPTION_AXES, min(features.shape) - 1)
     if axes < 1:
         return np.asarray(features.toarray(), dtype=np.float32)

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from html.parser import HTMLParser
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import polars as pl
 import pytest
@@ -53,7 +53,7 @@ def text_of(page):
     return " ".join(" ".join(Page(page).texts).split())
 
 
-def write_report(root, tiny_stages, change=None, source="sample", levels=None):
+def write_report(root, tiny_stages, change=None, source: Any = "sample", levels=None):
     stages = tiny_stages(root, write_decisions(root / "ann.yaml", "action: set, group: lake, top: natural"))
     stages["export"] = export.run(root, stages, silent)
     if change:
