@@ -174,7 +174,8 @@ def read_classifier(checkpoint: Path, config: TrainConfig) -> Classifier | None:
     if not has_classifier(config) or not (file.is_file() and "criterion" in state["files"]):
         return None
     record = read_record(file, SCHEMA_VERSION, max_bytes=_MOST_BYTES)
-    level, names = record.get("level"), record.get("names")
+    level: Any = record.get("level")
+    names: Any = record.get("names")
     is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
     if not isinstance(level, str) or not is_list or len(set(names)) < len(names):
         raise InputError(f"{file}: expected a level and a list of different names of classes. Restore the file.")
