@@ -59,7 +59,7 @@ _NAMESPACES = ("data", "distributed", "losses", "metrics", "samplers")
 __all__ = sorted([*_EXPORTS, *_NAMESPACES, "__version__", "load_model"])  # pyright: ignore[reportUnsupportedDunderAll]
 
 
-if not TYPE_CHECKING:  # with it, a type checker would accept misspelt names
+if not TYPE_CHECKING:  # type checkers that see __getattr__ accept misspelt names
 
     def __getattr__(name: str) -> Any:
         if name in _EXPORTS:

@@ -116,7 +116,9 @@ def _takes_references(name: str) -> bool:
     if not isinstance(made, type):  # a function that makes the loss
         return True
     try:
-        inspect.signature(made.forward).bind(*range(6))  # self, embeddings, labels, the references' two, self_index
+        inspect.signature(made.forward).bind(
+            *range(6)
+        )  # self, embeddings, labels, ref_embeddings, ref_labels, self_index
     except TypeError:
         return False
     return True

@@ -101,7 +101,7 @@ def test_pruning_removes_only_unfinished_checkpoints_of_killed_runs(tmp_path):
     folder = tmp_path / "checkpoints"
     for step in (1, 2, 3):
         write_checkpoint(tmp_path, a_checkpoint(step))
-    (folder / "step-00000001" / "state.json").unlink()  # a kill while it was removed
+    (folder / "step-00000001" / "state.json").unlink()  # as after a kill during the removal
     for name in (".step-00000004.part", "notes", ".step-notes.part"):
         (folder / name).mkdir()
         (folder / name / "model.safetensors").write_bytes(b"half")
