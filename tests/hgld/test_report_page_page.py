@@ -283,7 +283,7 @@ def test_paper_table_shows_a_run_and_its_difference_to_the_recipe(tmp_path, hgld
     value = 100 * report.values["R@1/fine"]
     difference = f"{round(value, 1) - 81.0:+.1f}"
     assert "Table V, sop: ResNet-50, 512 dimensions; per cent" in printed
-    assert re.search(rf"^run .* {value:.1f} .*\n  minus HAPPIER  .* {re.escape(difference)} ", printed, re.MULTILINE)
+    assert re.search(rf"^run .* {value:.1f} .*\nminus HAPPIER  .* {re.escape(difference)} ", printed, re.MULTILINE)
     assert f'{value:.1f}</span><span class="interval">{difference}</span>' in out.read_text()
     assert "<h2>SupRank Table V</h2>" in out.read_text()
     for arguments, code in ((("--paper", "SupRank Table IX", "--json"), 0), (("--paper", "Nobody 7"), 2)):

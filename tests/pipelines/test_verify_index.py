@@ -49,7 +49,7 @@ def test_one_changed_cell_of_the_index_is_one_finding(root, hgld, kind, split):
     rewrite_index(root, index.with_columns(cell.alias(column)))
     assert findings(root).select("kind", "split", "member").rows() == [(kind, split, key)]
     code, out, _ = hgld("verify", root)
-    assert (code, "1 finding" in out) == (1, True)
+    assert (code, "findings: 1;" in out) == (1, True)
 
 
 @pytest.mark.parametrize("split", ["test", "query", "gallery", "val"])
