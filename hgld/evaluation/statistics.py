@@ -435,14 +435,23 @@ def order_statistics_torch(
     """Rank every row on any torch device, in whole-block operations; see :func:`order_statistics`."""
     device, size = scores.device, scores.shape[1]
     sums = OrderStatistics.zeros(len(scores), counts.shape[1] - 1, len(depths))
-    zeros: list[Any] = [torch.zeros(table.shape, dtype=torch.float64, device=device) for table in sums]
-    found: Any = OrderStatistics(*zeros)  # of tensors
+    # One tensor holds all sums, so that the host waits for a GPU once per block.
+    packed = torch.zeros(sum(table.size for table in sums), dtype=torch.float64, device=device)
+    views: list[Any] = _unpack(packed, sums)
+    found: Any = OrderStatistics(*views)  # of tensors
     listed, ends = _ordered(scores, grades, None if depth is None or depth + 1 >= size else depth + 1)
     totals = torch.from_numpy(counts).to(device)
     _fill_formula(found, listed, ends, torch.from_numpy(relevance).to(device), depths)
     _fill_list(found, listed, totals, depths)
     found.asi[:] = _set_intersection(listed, totals, int(counts[:, 1:].sum(axis=1).max(initial=0)))
-    return OrderStatistics(*(f.cpu().numpy().astype(s.dtype, copy=False) for f, s in zip(found, sums, strict=True)))
+    tables = zip(_unpack(packed.cpu(), sums), sums, strict=True)
+    return OrderStatistics(*(part.numpy().astype(table.dtype, copy=False) for part, table in tables))
+
+
+def _unpack(packed: Tensor, sums: OrderStatistics) -> list[Tensor]:
+    """Return views of ``packed`` in the shapes of ``sums``."""
+    parts = packed.split([table.size for table in sums])
+    return [part.view(table.shape) for part, table in zip(parts, sums, strict=True)]
 
 
 def _ordered(scores: Tensor, grades: Tensor, length: int | None) -> tuple[Tensor, Tensor]:
