@@ -110,6 +110,16 @@ def test_gradients_flow_only_to_the_batch_and_survive_the_next_write():
     assert not memory.embeddings.requires_grad
 
 
+def test_a_whole_training_set_as_memory_gives_finite_gradients():
+    memory = CrossBatchMemory(FastAP(), 59_551, dim=16, num_levels=2)  # the size of Stanford Online Products
+    memory.enqueue(torch.randn(60_000, 16), torch.randint(0, 11_318, (60_000, 2)))
+    assert len(memory) == 59_551
+    embeddings = torch.randn(32, 16, requires_grad=True)
+    memory(embeddings, torch.randint(0, 11_318, (32, 2))).backward()
+    assert embeddings.grad is not None
+    assert embeddings.grad.isfinite().all()
+
+
 def test_half_precision_batches_are_stored_as_float32():
     memory = CrossBatchMemory(FastAP(), 8, dim=4)
     memory(torch.randn(4, 4, dtype=torch.bfloat16), torch.arange(4, dtype=torch.int32) // 2)

@@ -221,6 +221,30 @@ def test_triton_kernels_compile_for_other_gpus_without_spilling():
     assert all(registers <= 255 and shared <= 49_152 and local == 0 for *_, registers, shared, local in rows)
 
 
+@needs_triton
+@pytest.mark.parametrize(("queries", "items"), [(2, 4_132_914), (70, 32_768)])
+def test_triton_launches_cover_all_queries_within_32_bits(queries, items, monkeypatch):
+    from hgld.losses.kernels import triton_pairs
+
+    launches = []
+
+    class Recorder:
+        def __getitem__(self, grid):
+            return lambda scores, *_, **options: launches.append((*grid, scores.numel()))
+
+    monkeypatch.setattr(triton_pairs, "_rank_positives", Recorder())
+    monkeypatch.setattr(triton_pairs, "_reach_items", Recorder())
+    table = torch.empty(queries, items, device="meta")
+    gains = torch.empty(queries, 4, dtype=torch.float64, device="meta")
+    triton_pairs.triton_rank_metric(table, table.to(torch.uint8), gains, gains[:, 0], PrecisionMean(), SupStep())
+    for kernel, block in enumerate((triton_pairs._BLOCK_POSITIVES, triton_pairs._BLOCK_ITEMS)):
+        programs, scores = zip(*launches[kernel::2], strict=True)  # one axis: CUDA's others hold 65,535 programs
+        assert sum(programs) == queries * -(-items // block)
+        # More queries make more launches, not larger ones: programs and offsets stay below 2^31.
+        assert len(scores) == 2
+        assert max(scores) <= max(items, 1 << 21)
+
+
 @pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 @pytest.mark.parametrize("surrogate", ["sup", "smooth"])

@@ -209,6 +209,17 @@ def test_small_classes_are_repeated_dropped_or_refused():
         PKSampler(labels, 2, 4, short="refuse")
 
 
+@pytest.mark.slow
+def test_the_plan_at_gldv2_size_has_every_item_and_no_repeated_class():
+    weights = (np.arange(46_593) + 20.0) ** -0.8
+    tail = np.random.default_rng(0).choice(46_593, 970_981 - 46_593, p=weights / weights.sum())
+    labels = np.concatenate([np.arange(46_593), tail])
+    sampler = PKSampler(labels, 64, 4)
+    batches = [sampler.batch(0, step).reshape(64, 4) for step in range(len(sampler))]
+    assert len(np.unique(np.concatenate(batches))) == len(labels)
+    assert repeated_classes(labels, batches) == 0
+
+
 # -- batches drawn by classes -----------------------------------------------------------------------------------------
 
 
