@@ -58,8 +58,9 @@ def rank_from_env() -> tuple[int, int, int]:
         return 0, 1, 0
     missing = [name for name in (*names, "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
+        started = "RANK" if "RANK" in os.environ else "SLURM_STEP_NUM_TASKS"
         raise ConfigError(
-            f"{names[0]} is set but {', '.join(missing)} is not; start with torchrun, or under Slurm export "
+            f"{started} is set but {', '.join(missing)} is not; start with torchrun, or under Slurm export "
             "MASTER_ADDR and MASTER_PORT of the first node (docs/how-to/training.md has the lines)."
         )
     index, count, local = (int(os.environ[name]) for name in names)

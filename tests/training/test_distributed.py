@@ -86,10 +86,14 @@ def test_dropout_differs_by_process_and_step_and_is_reproducible(chunk):
 
 @pytest.mark.parametrize(
     ("variables", "message"),
-    [({"RANK": "0"}, "WORLD_SIZE.*torchrun"), ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}, "MASTER_ADDR")],
+    [
+        ({"RANK": "0"}, "WORLD_SIZE.*torchrun"),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}, "MASTER_ADDR"),
+        ({"SLURM_STEP_NUM_TASKS": "4"}, "SLURM_STEP_NUM_TASKS is set but SLURM_PROCID, .*MASTER_ADDR"),
+    ],
 )
 def test_incomplete_torchrun_or_slurm_environment_is_rejected(variables, message, monkeypatch):
-    for name in ("RANK", "WORLD_SIZE"):
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
