@@ -68,6 +68,10 @@ class LabelRelevance:
             coded[level] = np.maximum(place - np.searchsorted(classes, 0), -1)  # negative classes are sorted before it
         self._query = np.ascontiguousarray(coded[:, :num_queries].T)
         self._gallery = np.ascontiguousarray(coded[:, num_queries:])
+        classes = np.arange(coded.max(initial=0) + 2)
+        self._members = np.argsort(self._gallery, axis=1, kind="stable").astype(np.int32)
+        ordered = np.take_along_axis(self._gallery, self._members, axis=1)
+        self._starts = np.stack([np.searchsorted(row, classes) for row in ordered])
         self._on_device: Tensor | None = None
 
     def grades_of(self, start: int, stop: int, items: np.ndarray) -> np.ndarray:
@@ -83,10 +87,10 @@ class LabelRelevance:
         index = self.self_index[start:stop]
         rows = np.flatnonzero(index >= 0)
         if device.type == "cpu":
-            from hgld.evaluation.ranks import compare_classes  # numba takes long to import
+            from hgld.evaluation.ranks import paint_grades  # numba takes long to import
 
             grades = torch.empty(stop - start, self.shape[1], dtype=torch.uint8)
-            compare_classes(self._query[start:stop], self._gallery, grades.numpy())
+            paint_grades(self._query[start:stop], self._members, self._starts, grades.numpy())
         else:
             if self._on_device is None or self._on_device.device != device:
                 self._on_device = torch.from_numpy(self._gallery.T).to(device)

@@ -44,30 +44,25 @@ def helper(function: Callable[..., Any]) -> Callable[..., Any]:
 # -- grades of a block of queries -------------------------------------------------------------------------------------
 
 
-_ITEMS_AT_ONCE = 1 << 13  # items whose classes stay in the processor's first-level cache during all queries of a block
-
-
 @compiled
-def compare_classes(query: np.ndarray, gallery: np.ndarray, grades: np.ndarray) -> None:
+def paint_grades(query: np.ndarray, members: np.ndarray, starts: np.ndarray, grades: np.ndarray) -> None:
     """Fill (q, G) uint8 ``grades`` with L - c for the finest level c at which classes match, 0 if none does.
 
     Args:
         query: (q, L) int32 classes, -1 if unknown.
-        gallery: (L, G) int32 classes, -1 if unknown.
+        members: (L, G) gallery items of each level, ordered by class.
+        starts: (L, C + 1) index in ``members`` of the first item of each class; the next class's is behind its last.
         grades: array to fill.
     """
-    num_levels, size = gallery.shape
-    for start in range(0, size, _ITEMS_AT_ONCE):
-        stop = min(start + _ITEMS_AT_ONCE, size)
-        for row in range(query.shape[0]):
-            out = grades[row, start:stop]
-            out[:] = 0
-            for level in range(num_levels - 1, -1, -1):
-                code, grade = query[row, level], np.uint8(num_levels - level)
-                if code >= 0:
-                    classes = gallery[level, start:stop]
-                    for i in range(stop - start):
-                        out[i] = grade if classes[i] == code else out[i]
+    num_levels = members.shape[0]
+    for row in range(query.shape[0]):
+        out = grades[row]
+        out[:] = 0
+        for level in range(num_levels - 1, -1, -1):
+            code = query[row, level]
+            if code >= 0:
+                for i in range(starts[level, code], starts[level, code + 1]):
+                    out[np.uint32(members[level, i])] = np.uint8(num_levels - level)
 
 
 @compiled
@@ -84,8 +79,8 @@ def count_grades(grades: np.ndarray, counts: np.ndarray) -> None:
 
 # -- the order of the positives ---------------------------------------------------------------------------------------
 #
-# Metrics read only the positives (grade > 0) of a ranking, in list order, and their ranks. Every
-# row is sorted as a whole by exact keys of score and grade, by numpy, whose sort takes many keys of 32 bits at once.
+# Metrics read only the positives (grade > 0) of a ranking, in list order, and their ranks. A row with many positives is
+# sorted as a whole by exact keys of score and grade, by numpy, whose sort takes many keys of 32 bits at once.
 
 _KEYS_AT_ONCE = 1 << 21  # keys that one call sorts
 _INFINITE = np.int32(0x7F800000)  # magnitude of -inf, the score of an excluded item
@@ -178,6 +173,69 @@ def _walk_sorted(keys: np.ndarray, num: int, bits_of_grade: np.uint64, grades: n
         grades[left] = grade
         ranks[left] = rank
         left -= np.uint64(grade != np.uint64(0))
+
+
+# Of a row with few positives only these are sorted, and every item is counted at the first positive that it does not
+# score below. On a processor without 512-bit registers sorting the whole row takes twice as long.
+
+_COUNTED_SHARE = 32  # items per positive from which on counting is quicker
+_SLICES_PER_POSITIVE = 8  # so that most slices of the scores hold one positive at most
+_MOST_SLICES = 1 << 13  # their table stays in the first-level cache
+
+
+@compiled
+def gather_positives(scores: np.ndarray, grades: np.ndarray, kept_scores: np.ndarray, kept_grades: np.ndarray) -> None:
+    """Fill (q, P) tables with the scores and grades of each row's positives; -inf and 0 after the last."""
+    kept_scores[:] = -np.inf
+    kept_grades[:] = 0
+    for row in range(scores.shape[0]):
+        found = 0
+        for i in range(scores.shape[1]):
+            if grades[row, i] != np.uint8(0):
+                kept_scores[row, found], kept_grades[row, found] = scores[row, i], grades[row, i]
+                found += 1
+
+
+@helper
+def _slice_of(score: np.float32, highest: np.float32, scale: np.float32, last: np.float32) -> np.int32:
+    return np.int32(max(np.float32(0), min((highest - score) * scale, last)))
+
+
+@helper
+def _count_ranks(
+    scores: np.ndarray, positives: np.ndarray, num: int, starts: np.ndarray, slices: np.ndarray, ranks: np.ndarray
+) -> None:
+    """Fill ``ranks`` with the rank of each positive: the number of items that do not score below it.
+
+    Args:
+        scores: (G,) float32 scores of the row.
+        positives: float32 scores of the ``num`` positives, descending, with -inf after the last.
+        num: number of positives.
+        starts: int32, overwritten with the first positive in each slice of the positives' scores.
+        slices: (G,) int32, overwritten with the slice of each item.
+        ranks: array to fill; one place more than there are positives.
+    """
+    ranks[: num + 1] = 0
+    highest, lowest = positives[0], positives[num - 1]
+    number = min(max(64, _SLICES_PER_POSITIVE * num), _MOST_SLICES)
+    scale, last = np.float32(number) / max(highest - lowest, np.float32(1e-30)), np.float32(number - 1)
+    starts[: number + 1] = 0
+    for i in range(num):
+        starts[_slice_of(positives[i], highest, scale, last) + 1] += 1
+    for i in range(number):
+        starts[i + 1] += starts[i]
+    for i in range(scores.shape[0]):  # a loop of its own, which the processor does for several scores at once
+        slices[i] = _slice_of(scores[i], highest, scale, last)
+    for i in range(scores.shape[0]):
+        score = scores[i]
+        if score >= lowest:
+            first = np.uint32(starts[np.uint32(slices[i])])
+            first += np.uint32(positives[first] > score)  # mostly enough, and no branch to mispredict
+            while positives[first] > score:
+                first += np.uint32(1)
+            ranks[first] += 1
+    for i in range(1, num):
+        ranks[i] += ranks[i - 1]
 
 
 # -- the heads of rankings --------------------------------------------------------------------------------------------
@@ -507,36 +565,55 @@ def rank_rows(
     room = np.empty(min(at_once, len(scores)) * size, np.uint64)
     for start in range(0, len(scores), at_once):
         part = slice(start, start + at_once)
-        keys = _sorted_keys(scores[part], grades[part], bits, room)
         counts = np.count_nonzero(grades[part], axis=1)
+        most = int(counts.max(initial=0))
+        if most * _COUNTED_SHARE <= size:
+            positives = np.empty((len(counts), most + 1), np.float32)
+            kept_grades = np.empty(positives.shape, np.uint8)
+            gather_positives(scores[part], grades[part], positives, kept_grades)
+            keys = np.empty(positives.shape, np.uint64)
+            fill_wide_keys(positives, kept_grades, bits, keys)
+            keys.sort(axis=1)
+            positives = -np.sort(-positives, axis=1)
+        else:
+            keys = _sorted_keys(scores[part], grades[part], bits, room)
+            positives = np.empty((len(counts), 0), np.float32)
         rows = type(sums)(*(table[part] for table in sums))
-        _fill_sums(keys, counts, bits, totals[part], relevance[part], wanted, rows)
+        _fill_sums(scores[part], keys, positives, counts, bits, totals[part], relevance[part], wanted, rows)
 
 
 @compiled
 def _fill_sums(
+    scores: np.ndarray,
     keys: np.ndarray,
     positives: np.ndarray,
+    counts: np.ndarray,
     bits_of_grade: np.uint64,
     totals: np.ndarray,
     relevance: np.ndarray,
     wanted: Wanted,
     sums: Any,
 ) -> None:
-    size, width = keys.shape[1], totals.shape[1]
+    size, width = scores.shape[1], totals.shape[1]
+    starts, slices = np.empty(_MOST_SLICES + 1, np.int32), np.empty(size, np.int32)
     kept_grades, kept_ranks = np.empty(size + 2, np.uint8), np.empty(size + 2, np.int32)
     ends, listed, running = np.empty(size + 2, np.int32), np.empty(size + 2, np.uint8), np.empty(size + 2, np.int32)
     found = _Positives(kept_grades[1:], kept_ranks[1:], ends, listed, running)
-    counts = np.empty((2, width), np.int64)
+    levels = np.empty((2, width), np.int64)
     depths = wanted.depths
     for row in range(keys.shape[0]):
-        num, total = positives[row], totals[row]
-        _walk_sorted(keys[row], num, bits_of_grade, kept_grades, kept_ranks)
+        num, total = counts[row], totals[row]
+        if positives.shape[1] == 0:  # a whole row was sorted
+            _walk_sorted(keys[row], num, bits_of_grade, kept_grades, kept_ranks)
+        elif num > 0:
+            for i in range(num):
+                found.grades[i] = keys[row, i] & ((np.uint64(1) << bits_of_grade) - np.uint64(1))
+            _count_ranks(scores[row], positives[row], num, starts, slices, found.ranks)
         in_set = wanted.asi and np.sum(total[1:]) <= size  # a head may have fewer items than there are positives
         deepest = depths[-1] if depths.shape[0] else 0
         deepest = max(deepest, np.sum(total[1:]) if in_set else 0)
         _place_positives(found, num, deepest)
-        _ap_sums(found, num, counts, sums.ap[row])
+        _ap_sums(found, num, levels, sums.ap[row])
         sums.hap[row] = _hap_sum(relevance[row], sums.ap[row], found, num)
         sums.dcg[row] = _dcg_sum(found, num, wanted, sums.dcg_at[row])
         _list_sums(found, num, total, wanted, sums.precision_r[row], sums.hits[row], sums.precision[row])
