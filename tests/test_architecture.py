@@ -14,7 +14,7 @@ FILES = sorted(set(re.findall(rf"`((?:{'|'.join(ROOMS)})/[\w/.*]*)`", PAGE)))
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_files_named_in_architecture_page_exist(file):
+def test_files_in_architecture_page_exist(file):
     assert list(ROOT.glob(file)), file
 
 

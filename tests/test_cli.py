@@ -24,7 +24,7 @@ def table(tmp_path):
     ("verb", "hint"),
     [("build-hierachy", "Did you mean 'build-hierarchy'?"), ("fly", f"The subcommands are: {', '.join(VERBS)}.")],
 )
-def test_unknown_subcommand_gets_the_nearest_or_all_as_hint(hgld, verb, hint):
+def test_unknown_subcommand_error_suggests_the_nearest_or_all_subcommands(hgld, verb, hint):
     code, out, err = hgld(verb)
     assert (code, out) == (EXIT_BAD_INPUT, "")
     assert f"there is no subcommand {verb!r}. {hint}" in err

@@ -136,7 +136,7 @@ def command_of(verb: str) -> click.Command:
     return command
 
 
-def test_every_subcommand_has_a_wrong_and_a_right_command():
+def test_every_subcommand_has_an_invalid_and_a_valid_command():
     assert set(WRONG) == set(VERBS)
     assert set(RIGHT) | set(ELSEWHERE) == set(VERBS)
     assert not set(RIGHT) & set(ELSEWHERE)
@@ -162,7 +162,7 @@ def test_help_describes_every_option_within_50_lines(hgld, verb):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_bad_input_is_one_line_and_debug_adds_the_traceback(hgld, nowhere, verb):
+def test_bad_input_prints_one_line_and_debug_adds_the_traceback(hgld, nowhere, verb):
     words, said = WRONG[verb]
     before = sorted(nowhere.rglob("*"))
     code, out, err = hgld(verb, *words.split())
@@ -208,7 +208,7 @@ def test_report_is_printed_if_it_cannot_be_written(hgld, everything, monkeypatch
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_unknown_option_gets_the_nearest_as_hint(hgld, verb):
+def test_unknown_option_error_suggests_the_nearest_option(hgld, verb):
     wrong, right = ("--jsno", "--json")
     code, out, err = hgld(verb, wrong)
     assert (code, out) == (EXIT_BAD_INPUT, "")
@@ -277,7 +277,7 @@ def test_internal_error_exits_with_70_and_a_traceback(with_action):
 
 
 @pytest.mark.parametrize("take", [lambda: np.empty(10**15), lambda: torch.empty(10**15)], ids=["numpy", "torch"])
-def test_lack_of_memory_is_one_line(with_action, take):
+def test_lack_of_memory_prints_one_line(with_action, take):
     code, out, err = with_action("datasets", take)
     assert (code, out) == (EXIT_BAD_INPUT, "")
     assert re.fullmatch(
@@ -402,7 +402,7 @@ def test_json_is_ascii_on_a_terminal_without_unicode():
     assert len(json.loads(result.stdout.decode("ascii"))["datasets"]) > 10
 
 
-def test_file_without_read_permission_is_one_line(hgld, nowhere, monkeypatch):
+def test_file_without_read_permission_prints_one_line(hgld, nowhere, monkeypatch):
     def refused(*arguments, **options):
         raise PermissionError(13, "Permission denied", "labels.csv")
 
@@ -412,6 +412,6 @@ def test_file_without_read_permission_is_one_line(hgld, nowhere, monkeypatch):
     assert err == "hgld: labels.csv: Permission denied. Run it with --debug for the traceback.\n"
 
 
-def test_the_next_command_shows_no_password(capsys):
+def test_suggested_next_command_contains_no_password(capsys):
     say_next("report", "r.json", "--data", "https://me:s3cret@host/set?signature=s3cret", "--out", "r s.html")
     assert capsys.readouterr().out == "next: hgld report r.json --data https://host/set --out 'r s.html'\n"

@@ -74,7 +74,7 @@ def test_natural_landmarks_are_drawn_as_landscapes(tiny):
     assert [kind for kind in kinds if painter_of(kind) not in landscapes] == []
 
 
-def test_demo_result_names_existing_files(tiny):
+def test_demo_result_lists_existing_files(tiny):
     out, result = tiny
     labels = pl.read_csv(result.places(out)["labels"])
     assert result.groups == labels["hierarchical_label"].n_unique()
@@ -114,7 +114,7 @@ def test_demo_recreates_removed_files_only(tiny, no_figures):
     assert len(tasks) <= 5  # one line per task must fit a small terminal
 
 
-def test_demo_result_fits_one_screen_and_names_existing_commands(tiny):
+def test_demo_result_fits_one_screen_and_suggests_existing_commands(tiny):
     out, result = tiny
     text = demo_text(result, out.relative_to(out.parent))
     lines = text.splitlines()
@@ -148,7 +148,7 @@ def test_demo_stopped_by_ctrl_c_resumes_to_equal_values(tiny, tmp_path):
     assert run_demo(out, 0, silent, TINY) == tiny[1]
 
 
-def test_demo_rejects_changed_settings_and_foreign_folders(tiny, tmp_path, tiny_verb):
+def test_demo_refuses_changed_settings_and_foreign_folders(tiny, tmp_path, tiny_verb):
     out, _ = tiny
     code, _, err = tiny_verb("--out", out, "--seed", 1)
     assert code == EXIT_BAD_INPUT

@@ -353,7 +353,7 @@ def test_concept_figures_equal_those_of_the_script():
         assert (DOCS / "concepts" / name).read_text(encoding="utf-8") == draw(), "python docs/figures.py"
 
 
-def test_documents_stay_within_word_limits():
+def test_documentation_pages_stay_within_word_limits():
     def words(*pages: Path) -> int:
         return sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
 

@@ -91,7 +91,7 @@ def _who_imports(*modules: str) -> set[str]:
     }
 
 
-def test_polars_errors_are_named_only_in_tables_module():
+def test_only_tables_module_refers_to_polars_errors():
     """Polars panics at some damaged parquet files; the tables module turns errors and panics into one type."""
     naming = {
         path.relative_to(ROOT).as_posix() for path in SOURCES if "PolarsError" in path.read_text(encoding="utf-8")
@@ -99,7 +99,7 @@ def test_polars_errors_are_named_only_in_tables_module():
     assert naming == {"hgld/tables.py"}
 
 
-def test_polars_readers_are_called_only_in_tables_module():
+def test_only_tables_module_calls_polars_readers():
     """The readers of the tables module take paths literally and check a footer before decoding."""
     reading = re.compile(r"\bpl\.(read|scan)_\w+\(")
     names = {path.relative_to(ROOT).as_posix() for path in SOURCES if reading.search(path.read_text(encoding="utf-8"))}

@@ -117,7 +117,7 @@ print(json.dumps(said))
 
 
 @pytest.mark.checks
-def test_error_names_the_missing_extra(tmp_path):
+def test_error_message_contains_the_missing_extra(tmp_path):
     said = json.loads(run_with_base_alone(EVERY_CASE, CASES, cwd=tmp_path).splitlines()[-1])
     assert set(said) == set(CASES)
     owners = packages_distributions()
@@ -128,7 +128,7 @@ def test_error_names_the_missing_extra(tmp_path):
         assert f"pip install 'hgld[{extra}]'." in message
 
 
-def test_every_extra_named_in_code_exists_and_has_a_case():
+def test_every_extra_in_the_code_exists_and_has_a_case():
     sources = [path for room in ("hgld", "pipelines", "training") for path in (ROOT / room).rglob("*.py")]
     texts = [path.read_text("utf-8") for path in sources]
     named = {name for text in texts for name in re.findall(r'optional_dependency\(\s*"(\w+)"', text)}
@@ -151,7 +151,7 @@ def test_every_extra_named_in_code_exists_and_has_a_case():
         ("_torch", lambda: "cannot be imported: libcudart.so.12", 1, "pip install --force-reinstall torch"),
     ],
 )
-def test_doctor_names_missing_packages(hgld, monkeypatch, name, give, code, hint):
+def test_doctor_lists_missing_packages(hgld, monkeypatch, name, give, code, hint):
     requirements = ["numpy>=2", 'faiss-cpu<2; extra == "faiss"', 'ray; extra == "ray"']
     monkeypatch.setattr(installation, "_requirements", lambda: requirements)
     monkeypatch.setattr(installation, name, give)

@@ -29,7 +29,7 @@ def test_loop_programs_are_short_and_shown_in_docs(file):
     assert [page for page in DOCS.rglob("*.md") if shown in page.read_text("utf-8")]
 
 
-def test_options_named_in_migration_guide_exist():
+def test_options_in_migration_guide_exist():
     page = (DOCS / "how-to/coming-from.md").read_text(encoding="utf-8")
     command = cli.get_command(click.Context(cli), "train")
     assert command is not None

@@ -63,7 +63,7 @@ def test_every_table_of_a_paper_has_a_row(paper):
 
 
 @pytest.mark.parametrize("heading", ROWS)
-def test_every_paper_command_parses_and_names_existing_things(heading, verbs, monkeypatch):
+def test_every_paper_command_parses_without_unknown_names(heading, verbs, monkeypatch):
     monkeypatch.setattr(click.Path, "convert", lambda self, value, param, ctx: Path(value))  # no files exist here
     for row in ROWS[heading]:
         commands = re.findall(r"`([^`]+)`", row[-2])
@@ -96,7 +96,7 @@ def check(verb: str, given: dict) -> None:
         Metric.parse(name)
 
 
-def test_equation_rows_name_existing_tests():
+def test_equation_rows_refer_to_existing_tests():
     for rows in ROWS.values():
         for row in rows:
             named = re.findall(r"`(tests/[^`]+)`", " ".join(row[:-2]))

@@ -135,7 +135,7 @@ def test_command_recovers_from_a_limit_on_file_size(base, case, size, tmp_path):
     assert contents(place) == case.whole
 
 
-def test_same_command_twice_at_once_leaves_one_result(base, case, starter, tmp_path):
+def test_same_command_started_twice_leaves_the_files_of_one_run(base, case, starter, tmp_path):
     """The second command waits, or its error names the first; the files are those of one run."""
     place = case.at(tmp_path / "place")
     ended = starter.run(case.command.words, base, place, [{}, {}])
@@ -172,7 +172,7 @@ def test_download_recovers_from_a_disk_that_fails_at_any_change(fault, tmp_path)
 
 
 @pytest.mark.parametrize("fault", ["stop", "full", "read-only", "interrupt"])
-def test_decisions_are_kept_once_they_are_confirmed(fault, tmp_path):
+def test_confirmed_decisions_survive_a_failing_disk(fault, tmp_path):
     """Make two decisions, take the second back, and make a third, on a disk that fails at each change in turn."""
     after = 0
     for after in range(100):

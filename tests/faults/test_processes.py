@@ -73,7 +73,7 @@ def alone(name: str, base: Path, place: Path) -> tuple[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", ["build-shards", "build-shards, spooled"])
-def test_stopped_build_with_three_workers_ends_in_equal_bytes(base, starter, name, fault, tmp_path):
+def test_stopped_build_with_three_workers_resumes_to_equal_files(base, starter, name, fault, tmp_path):
     workers = tmp_path / "workers"
     words, whole = alone(name, base, tmp_path / "alone")
     started = build(starter, base, words.replace("--workers 1", "--workers 3"), workers, in_workers(workers))
@@ -81,7 +81,7 @@ def test_stopped_build_with_three_workers_ends_in_equal_bytes(base, starter, nam
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_stopped_training_in_two_processes_ends_in_equal_bytes(base, starter, fault, tmp_path):
+def test_stopped_training_in_two_processes_resumes_to_equal_files(base, starter, fault, tmp_path):
     """A kill ends both processes, or one of them, whose end stops the other."""
     workers, words = tmp_path / "workers", COMMANDS["train"].words
     in_workers(workers)

@@ -41,7 +41,7 @@ def neighborhoods(draw):
 
 
 @given(neighborhoods(), st.sampled_from([0.02, 0.1, 1.0]))
-def test_votes_equal_reference_and_do_not_fall_from_fine_to_coarse(found, temperature):
+def test_votes_equal_reference_and_do_not_decrease_from_fine_to_coarse(found, temperature):
     scores, labels = found
     votes = count_votes(scores, labels, temperature)
     for row in range(len(scores)):
@@ -111,7 +111,7 @@ TREE = np.array([[0, 0], [0, 0], [1, 1], [2, 1], [-1, 1]])
 KINDS = {"item": ["rose", "rose", "oak", "elm", None], "kind": ["flower", "flower", "tree", "tree", "tree"]}
 
 
-def test_within_limits_the_search_and_has_confidence_1():
+def test_within_restricts_the_search_and_the_class_has_confidence_1():
     query = np.array([[1.0, 0.05, 0.0]])
     (answer,) = predict(query, GALLERY, TREE, within={"level1": 1}, min_confidence=0.0)
     assert answer.path["level1"] == 1
@@ -122,7 +122,7 @@ def test_within_limits_the_search_and_has_confidence_1():
     assert answer.level == "level1"
 
 
-def test_labels_as_names_give_predictions_as_names():
+def test_class_names_as_labels_give_class_names_as_predictions():
     query = np.array([[1.0, 0.05, 0.0], [0.05, 1.0, 0.0]])
     by_id, by_name = predict(query, GALLERY, TREE, min_confidence=0), predict(query, GALLERY, KINDS, min_confidence=0)
     assert [dict(answer.path) for answer in by_name] == [
@@ -135,7 +135,7 @@ def test_labels_as_names_give_predictions_as_names():
     assert predict(query[:1], GALLERY, KINDS, within={"kind": "tree"}, min_confidence=0)[0].path["kind"] == "tree"
 
 
-def test_level_and_self_index_limit_predictions():
+def test_level_and_self_index_restrict_predictions():
     (answer,) = predict(GALLERY[:1], GALLERY, TREE, level="level1")
     assert (answer.level, dict(answer.path)) == ("level1", {"level1": 0})
     (answer,) = predict(GALLERY[:1], GALLERY, TREE, self_index=np.array([0]), min_confidence=0)
@@ -165,7 +165,7 @@ def test_predict_refuses_invalid_arguments(labels, wrong, error, words):
         predict(GALLERY[:3], GALLERY, labels, **wrong)
 
 
-def test_unknown_coarser_labels_are_filled_from_same_finer_class():
+def test_unknown_coarse_labels_are_filled_from_the_same_fine_class():
     labels = np.array([[0, -1, 7], [0, 3, -1], [1, -1, -1], [-1, 3, -1]])
     assert complete_labels(labels).tolist() == [[0, 3, 7], [0, 3, 7], [1, -1, -1], [-1, 3, 7]]
 
@@ -218,7 +218,7 @@ def test_calibrate_accepts_a_gallery_with_or_without_the_queries(calibration):
     assert apart.risks["val"][0].queries * 3 == mixed.risks["val"][0].queries
 
 
-def test_hiding_a_class_also_hides_its_items_of_unknown_coarser_class():
+def test_excluded_class_includes_items_with_unknown_coarse_label():
     rows, labels = clusters(0)
     holes = labels.copy()
     holes[1::2, 1] = -1  # their coarser class is that of the same finest class
@@ -227,7 +227,7 @@ def test_hiding_a_class_also_hides_its_items_of_unknown_coarser_class():
     np.testing.assert_array_equal(told.right, cases.right)
 
 
-def test_saved_calibration_reads_back_equal(calibration, tmp_path):
+def test_saved_calibration_is_read_back_unchanged(calibration, tmp_path):
     path = tmp_path / "made" / "calibration.json"
     calibration.save(path)
     assert Calibration.load(path) == calibration
@@ -282,7 +282,7 @@ def test_calibrate_refuses_few_classes_and_numbers_out_of_range():
             calibrate(rows, labels, **wrong)
 
 
-def test_level_without_labels_takes_confidence_of_next_finer_level():
+def test_level_without_labels_has_the_confidence_of_the_next_finer_level():
     rows, labels = clusters(0)
     unknown = np.stack([labels[:, 0], np.full(len(labels), -1)], axis=1)
     made = calibrate(rows, unknown, rows, labels, self_index=np.arange(len(rows)))

@@ -18,7 +18,7 @@ def saved(page: Page, button: str) -> str:
     return page.until("window.text")
 
 
-def test_findings_are_accepted_and_refused_by_keys(written, tmp_path):
+def test_keyboard_shortcuts_accept_and_reject_findings(written, tmp_path):
     folder, _ = written
     with Page(tmp_path / "profile", 1280, 900) as page:
         page.open((folder / "audit.html").as_uri())

@@ -52,7 +52,7 @@ def test_class_split_in_two_is_found():
     assert listed(rows, given, np.concatenate([ancestors, [[40, 2]]])) == {("one", 7, 40)}
 
 
-def test_class_under_wrong_parent_is_found_with_its_parent():
+def test_class_under_wrong_parent_is_found_with_its_true_parent():
     rows, classes, ancestors = classes_of(3)
     ancestors = ancestors.copy()
     ancestors[8, 1] = 1
@@ -142,7 +142,7 @@ def test_changed_copies_are_similar_and_other_images_are_not(change):
     np.testing.assert_allclose(compared.alike(np.array([[3, 12]])), alike[[3]], atol=1e-6)
 
 
-def test_blank_and_unreadable_images_are_similar_to_none():
+def test_blank_and_unreadable_images_have_no_similar_images():
     def opened(item: int) -> Image.Image:
         if item == 2:
             raise InputError("item 2: truncated")

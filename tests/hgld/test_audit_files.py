@@ -49,7 +49,7 @@ def test_wrong_labels_are_listed_with_level_and_evidence():
     assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["images"][0]["item"] in (5, 45)
 
 
-def test_unknown_classes_are_neither_judged_nor_proposed():
+def test_items_with_unknown_labels_are_not_audited():
     rows, classes = clusters(each=10)
     shown = TREE[classes].copy()
     shown[5] = TREE[6]
@@ -69,7 +69,7 @@ def test_unknown_classes_are_neither_judged_nor_proposed():
         audit(rows, shown, levels=LEVELS)
 
 
-def test_copies_need_images_of_several_splits():
+def test_copies_are_searched_only_between_splits():
     rows, classes = clusters(each=10)
     for splits, said in ((["a"] * 70, "there is one split"), (["a", "b"] * 35, "no dataset is named")):
         assert said in audit(rows, TREE[classes], levels=LEVELS, splits=splits).notes[-1]
@@ -90,7 +90,7 @@ def written(tmp_path) -> tuple[Path, str]:
     return tmp_path, (tmp_path / PAGE).read_text()
 
 
-def test_hostile_names_stay_text_and_page_loads_nothing(written):
+def test_hostile_names_are_shown_as_text_and_page_loads_nothing(written):
     _, page = written
     assert "<script>alert" not in page
     assert page.count("<script") == 1
@@ -101,7 +101,7 @@ def test_hostile_names_stay_text_and_page_loads_nothing(written):
     assert "&lt;script&gt;alert(1)" in page
 
 
-def test_exclusion_list_names_every_image_once(written):
+def test_exclusion_list_contains_every_image_once(written):
     folder, _ = written
     table = pl.read_csv(folder / EXCLUDE, infer_schema=False)
     assert tuple(table.columns) == EXCLUSION_COLUMNS
@@ -129,7 +129,7 @@ def test_audit_decisions_are_read_like_decisions_of_a_person(written):
         ("one", "top", None),
     ],
 )
-def test_every_finding_gives_its_decision(kind, level, expected):
+def test_each_type_of_finding_becomes_the_matching_decision(kind, level, expected):
     row = {"kind": kind, "level": level, "class": "a", "other": "b", "probability": 0.9}
     faults = pl.DataFrame([row | {"evidence": "e"}])
     (text,) = decision_texts(faults, LEVELS)

@@ -54,7 +54,7 @@ def test_bayes_factor_equals_quotient_of_densities():
     assert model.log_ratio(second, first) == pytest.approx(expected, abs=1e-8)
 
 
-def test_regression_is_optimal_and_scores_unseen_items():
+def test_regression_is_optimal_and_scores_held_out_items():
     """Its optimum: at every class the smoothed labels less the probabilities sum to the weights (the prior's pull)."""
     rows, classes = clusters(each=15)
     found = ClassRegression.fit(rows[:, :6], classes)
@@ -73,7 +73,7 @@ def test_regression_is_optimal_and_scores_unseen_items():
         np.testing.assert_allclose(pull[:, -1], 0, atol=0.02)
 
 
-def test_large_regression_takes_a_coarser_level(monkeypatch):
+def test_large_regression_uses_a_coarser_level(monkeypatch):
     rows, classes = clusters(each=30)
     shown = classes.copy()
     shown[5] = 6

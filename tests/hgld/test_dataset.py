@@ -101,7 +101,7 @@ def test_read_bytes_equal_the_written_bytes(url):
         dataset.read_many([3, -1])
 
 
-def test_shards_that_shrink_or_vanish_under_an_open_dataset_are_errors(root):
+def test_shards_that_shrink_or_vanish_while_the_dataset_is_open_raise_errors(root):
     dataset, late = open_dataset(root, "train"), open_dataset(root, "train")
     dataset.read(7)
     os.truncate(root / "train-000001.tar", int(dataset.frame["offset"][7]) + 10)
@@ -238,7 +238,7 @@ def test_images_are_upright_and_cropped(tmp_path, orientation):
 # -- tables ----------------------------------------------------------------------------------------------------------
 
 
-def test_lists_are_positions_and_judgements_are_rows_of_the_split(tmp_path):
+def test_dataset_lists_contain_positions_and_judgements_are_read_back(tmp_path):
     listed = pl.DataFrame(
         {
             "list": ["small", "small", "large", "large", "large", "others"],
@@ -376,7 +376,7 @@ REFUSED = [  # change of a dataset directory, options, words of the error
 
 
 @pytest.mark.parametrize(("change", "options", "words"), REFUSED)
-def test_directories_whose_files_do_not_fit_together_are_refused(root, change, options, words):
+def test_directories_with_inconsistent_files_are_refused(root, change, options, words):
     change(root)
     with pytest.raises(InputError, match=words) as caught:
         open_dataset(root, **options)
@@ -389,7 +389,7 @@ def test_image_larger_than_the_limit_is_refused_before_it_is_read(root, monkeypa
         open_dataset(root)
 
 
-def test_damaged_files_behind_a_url_are_named_by_the_url(root):
+def test_errors_of_damaged_remote_files_contain_the_url(root):
     (root / HIERARCHY).write_bytes(b"PAR1" + bytes(40) + b"PAR1")
     message = f"/{HIERARCHY}: 48 bytes with another SHA-256 than {MANIFEST} says"
     with serve(root) as server, pytest.raises(InputError, match=f"{server.url}{message}"):

@@ -75,7 +75,7 @@ def test_safe_keys_stay_in_their_folder(tmp_path_factory, key):
 
 
 @pytest.mark.parametrize("levels", [[], ["a", "a"], ["key"], ["box_left"], [""], ["a\nb"], ["x" * 101]])
-def test_levels_that_cannot_be_columns_are_refused(levels):
+def test_level_names_that_cannot_be_columns_are_refused(levels):
     with pytest.raises(InputError, match="levels are"):
         files.check_levels(levels, "here")
 
@@ -93,7 +93,7 @@ def test_item_json_is_read_back(classes, source, with_levels):
     assert facts == files.ItemFacts(tuple(labels), tuple(names), "train", source, tuple(levels))
 
 
-def test_item_json_has_the_same_fields_whatever_is_unknown():
+def test_item_json_has_all_fields_even_if_values_are_unknown():
     known = json.loads(files.item_json([1, 2], ["a", "b"], "train", "x.jpg", LEVELS))
     unknown = json.loads(files.item_json([-1, 2], [None, "b"], "train", "", LEVELS))
     assert list(known) == list(unknown) == ["labels", "names", "split", "source", "levels"]
@@ -136,7 +136,7 @@ SOUND = {"labels": [1], "names": ["a"], "split": "train", "source": "", "levels"
         ({"levels": ["sha256"]}, "levels are"),
     ],
 )
-def test_item_json_of_another_form_is_refused(change, stated):
+def test_item_json_with_invalid_fields_is_refused(change, stated):
     with pytest.raises(InputError, match="t.tar: x.json: .*" + stated):
         files.parse_item_json(json.dumps(SOUND | change).encode(), "t.tar: x.json")
 
@@ -185,7 +185,7 @@ def test_excluded_index_columns_are_not_read(tmp_path):
         ({"species": [0, None, 1]}, "species have empty cells"),
     ],
 )
-def test_rows_that_cannot_be_an_index_are_refused(tmp_path, change, stated):
+def test_invalid_index_rows_are_refused(tmp_path, change, stated):
     path = tmp_path / files.INDEX
     index_file.write_index(index_rows(**change), path, LEVELS)
     with pytest.raises(InputError, match=stated):
@@ -205,13 +205,13 @@ STATED = {"schema_version": "3", "levels": '["species", "family"]'}
         (STATED, r"'species' \(Int64\)"),
     ],
 )
-def test_indexes_of_another_schema_or_type_are_refused(tmp_path, metadata, stated):
+def test_indexes_with_invalid_metadata_or_column_types_are_refused(tmp_path, metadata, stated):
     index_rows().write_parquet(tmp_path / "x", metadata={f"hgld.{name}": text for name, text in metadata.items()})
     with pytest.raises(InputError, match=stated):
         index_file.read_index(tmp_path / "x")
 
 
-def test_writing_needs_all_columns_and_values_that_fit(tmp_path):
+def test_writing_an_index_needs_all_columns_and_values_in_range(tmp_path):
     with pytest.raises(InputError, match=r"do not fit an index .*sha256"):
         index_file.write_index(index_rows().drop("sha256", "class_run"), tmp_path / "x", LEVELS)
     with pytest.raises(InputError, match="do not fit"):
@@ -219,7 +219,7 @@ def test_writing_needs_all_columns_and_values_that_fit(tmp_path):
     assert not (tmp_path / "x").exists()
 
 
-def test_tables_beside_the_index_are_checked(tmp_path):
+def test_columns_of_lists_and_judgements_are_checked(tmp_path):
     path = tmp_path / files.LISTS
     pl.DataFrame({"list": ["small"], "key": ["a/1"]}).write_parquet(path)
     assert index_file.read_table(files.LISTS, path).to_dicts() == [{"list": "small", "key": "a/1"}]
@@ -227,7 +227,7 @@ def test_tables_beside_the_index_are_checked(tmp_path):
         index_file.read_table(files.JUDGEMENTS, path)
 
 
-def test_runs_are_counted_within_a_shard_and_duplicates_name_the_first():
+def test_class_runs_are_counted_per_shard_and_duplicates_refer_to_the_first():
     index = pl.DataFrame(
         {
             "key": list("abcdefg"),
@@ -288,7 +288,7 @@ def test_manifest_is_read_back():
         ("[" * 100_000, "not valid JSON"),
     ],
 )
-def test_manifests_of_another_form_are_refused(change, stated):
+def test_manifests_with_invalid_fields_are_refused(change, stated):
     text = change if isinstance(change, str) else json.dumps(json.loads(manifest().to_json()) | change)
     with pytest.raises(InputError, match="dataset.json: .*" + stated):
         files.Manifest.from_json(text)

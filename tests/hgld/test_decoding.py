@@ -352,7 +352,7 @@ def test_broken_images_fail_with_their_name_and_become_black(kind):
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_image_of_another_size_than_in_the_index_fails(kind):
+def test_image_whose_size_differs_from_the_index_fails(kind):
     image = encoded(stored(picture(90, 60), kind), orientation=6)
     out = torch.empty(1, 3, 32, 32, dtype=torch.uint8)
     with pytest.raises(InputError, match=r"upright image has 60 x 90 pixels, the index says 90 x 60"):

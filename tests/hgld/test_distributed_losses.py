@@ -66,7 +66,7 @@ def test_sums_of_two_parts_add_up_to_the_loss_of_the_whole_batch(name):
     torch.testing.assert_close(found[1], found[0], rtol=1e-10, atol=1e-12)
 
 
-def test_shared_losses_are_the_ones_that_the_docstring_lists():
+def test_docstring_lists_every_loss_as_shared_or_not():
     """Every loss has to be in one of the two lists of DistributedLoss's docstring."""
     assert all(DistributedLoss(make(), ALONE).shared for make in shared_losses.SHARED.values())
     assert not any(DistributedLoss(make(), ALONE).shared for make in shared_losses.WHOLE.values())

@@ -118,7 +118,7 @@ def test_whitening_precedes_query_expansion_and_both_are_recorded(tmp_path, embe
     assert json.loads((tmp_path / "report.json").read_text())["settings"]["whitening"]["fitted_on"] == "noise"
 
 
-def test_missing_gallery_embeddings_and_unusable_devices_are_refused(tmp_path, embeddings):
+def test_gallery_labels_without_embeddings_and_unusable_devices_are_refused(tmp_path, embeddings):
     files = write_embeddings(tmp_path / "e.npy", embeddings), write_labels(tmp_path / "l.csv")
     with pytest.raises(ConfigError, match="come together"):
         evaluate_files(*files, levels=LEVELS, gallery_labels=files[1])
@@ -169,7 +169,7 @@ def test_files_without_a_table_of_floats_are_refused(tmp_path, suffix, table, sa
         read_embeddings(write_embeddings(tmp_path / f"e{suffix}", table))
 
 
-def test_files_of_other_formats_are_refused(tmp_path, embeddings):
+def test_unsupported_embedding_formats_are_refused(tmp_path, embeddings):
     np.savez(tmp_path / "e.npz", embeddings)
     for name in ("e.npz", "e.pkl", "e.parquet", "e"):
         with pytest.raises(InputError, match=r"expected embeddings as \.npy, \.safetensors"):

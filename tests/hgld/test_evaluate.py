@@ -189,7 +189,7 @@ def test_tie_counts_against_query_at_any_gallery_index(size):
 
 @pytest.mark.parametrize("gallery", [None, 23])
 @pytest.mark.parametrize("cuts", [(0, 29), (0, 1, 29), (0, 9, 11, 28, 29)])
-def test_shared_ranking_equals_whole_ranking_bit_for_bit(cuts, gallery):
+def test_ranking_split_between_processes_equals_one_ranking_bit_for_bit(cuts, gallery):
     generator = torch.Generator().manual_seed(3)
     query, others = (torch.randn(n, 40, generator=generator) for n in (29, 23))
     sides = (query, tree_labels(29)) + (() if gallery is None else (others, tree_labels(23, 1)))
@@ -337,7 +337,7 @@ def small(**options):
         (lambda: small(truncate_dim=(1,)), InputError, "truncate_dim 1: query embeddings: row 1 is a zero vector"),
     ],
 )
-def test_evaluation_refuses_inputs_that_do_not_fit_together(call, error, message):
+def test_evaluation_refuses_inconsistent_inputs(call, error, message):
     with pytest.raises(error, match=message):
         call()
 

@@ -109,7 +109,7 @@ def test_stopped_write_leaves_the_old_or_the_new_folder(tmp_path, monkeypatch, t
     assert listed(tmp_path) == {f"kept/{name}": data for name, data in new.items()}
 
 
-def test_atomic_files_have_the_rights_of_plain_files(tmp_path):
+def test_atomic_files_have_the_permissions_of_plain_files(tmp_path):
     def private(path: Path) -> None:
         path.write_text("x")
         path.chmod(0o600)
@@ -180,7 +180,7 @@ def test_waiting_threads_hold_a_lock_one_after_another(tmp_path):
 
 
 @pytest.mark.parametrize("write", [write_atomic, write_folder])
-def test_writers_lock_another_file_than_the_written_file(tmp_path, write):
+def test_writers_use_a_separate_lock_file(tmp_path, write):
     """Over SMB a locked file cannot be written; and a writer may replace the given file."""
 
     def fill(aside: Path) -> None:

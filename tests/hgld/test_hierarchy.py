@@ -45,7 +45,7 @@ def test_class_ids_do_not_depend_on_the_order_of_rows(tree):
     assert tree.names[0] == ("Atlantis", "Chartres", "Como", "Garda", "Reims")
 
 
-def test_from_columns_takes_tables_of_other_packages(tree):
+def test_from_columns_accepts_tables_of_other_packages(tree):
     frame = pl.DataFrame(COLUMNS)
     assert Hierarchy.from_columns(frame) == Hierarchy.from_columns(ArrowTable(frame)) == tree
     for package, table, options in (
@@ -80,14 +80,14 @@ def test_networkx_graph_restores_the_tree(tree):
     assert Hierarchy.from_networkx(tree.to_networkx()) == tree
 
 
-def test_networkx_edges_may_lead_down_or_up():
+def test_networkx_edges_may_point_down_or_up():
     down = networkx.DiGraph([("animal", "dog"), ("animal", "cat"), ("plant", "oak")])
     tree = Hierarchy.from_networkx(down, levels=("kind", "top"))
     assert tree.names == (("cat", "dog", "oak"), ("animal", "plant"))
     assert Hierarchy.from_networkx(down.reverse(), levels=("kind", "top")) == tree
 
 
-def test_queries_find_classes_and_ancestors_or_name_the_error(tree):
+def test_lookups_find_classes_and_ancestors_or_raise_errors(tree):
     assert (tree.index("Como"), tree.index("lake", "group"), tree.index("lake", level=1)) == (2, 1, 1)
     assert tree.lca("Chartres", "Reims") == tree.lca(1, 4) == ("group", "church")
     assert tree.lca("church", "church", level="group") == ("group", "church")
@@ -191,12 +191,12 @@ def test_counts_are_per_level_and_class(tree):
         (Hierarchy.from_networkx, (networkx.Graph([("a", "b")]),), "the graph is undirected; expected a DiGraph"),
     ],
 )
-def test_invalid_trees_are_rejected(make, arguments, words):
+def test_invalid_trees_are_refused(make, arguments, words):
     with pytest.raises(HierarchyError, match=words):
         make(*arguments)
 
 
-def test_other_files_and_versions_are_rejected(tmp_path):
+def test_unreadable_files_and_other_schema_versions_are_refused(tmp_path):
     table = tmp_path / "hierarchy.parquet"
     table.write_bytes(b"PAR1 this is not parquet")
     with pytest.raises(TableError, match="not a readable parquet"):
@@ -222,7 +222,7 @@ def test_other_files_and_versions_are_rejected(tmp_path):
         ({"label": pl.lit(None, pl.Int32)}, "not 0..4, each once"),
     ],
 )
-def test_damaged_tables_are_rejected(tmp_path, tree, columns, said):
+def test_damaged_tables_are_refused(tmp_path, tree, columns, said):
     path = tmp_path / "hierarchy.parquet"
     metadata = {"hgld.schema_version": "1", "hgld.levels": json.dumps(tree.levels)}
     tree.to_frame().with_columns(**columns).write_parquet(path, metadata=metadata)
@@ -232,7 +232,7 @@ def test_damaged_tables_are_rejected(tmp_path, tree, columns, said):
 
 
 @pytest.mark.parametrize("levels", ["[" * 100_000, "[1, 2, 3]", "nothing"])
-def test_invalid_level_metadata_is_rejected(tmp_path, tree, levels):
+def test_invalid_level_metadata_is_refused(tmp_path, tree, levels):
     path = tmp_path / "hierarchy.parquet"
     tree.to_frame().write_parquet(path, metadata={"hgld.schema_version": "1", "hgld.levels": levels})
     with pytest.raises(SchemaError, match="not a JSON list of level names"):

@@ -109,7 +109,7 @@ def test_truncated_file_is_not_pushed(made):
         (503, {}, True, "503: .* the same command: it resumes"),
     ],
 )
-def test_refusals_of_the_hub_come_with_a_fix(hub, monkeypatch, status, headers, token, told):
+def test_hub_errors_include_a_fix(hub, monkeypatch, status, headers, token, told):
     if not token:
         monkeypatch.delenv("HF_TOKEN")
         monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", "/nowhere")

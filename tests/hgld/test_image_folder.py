@@ -74,7 +74,7 @@ def test_plain_folder_is_selected_pickled_and_loaded_in_batches(make):
     assert next(iter(loader)).images.shape == (2, 3, 16, 16)
 
 
-def test_damaged_and_changed_files_are_named_when_they_are_decoded(make, tmp_path):
+def test_decoding_a_damaged_or_changed_file_raises_an_error_with_its_path(make, tmp_path):
     found = make("x/a.jpg", "x/b.jpg")
     (tmp_path / "photos/x/c.jpg").write_bytes(b"\xff\xd8\xff half")
     again = make()

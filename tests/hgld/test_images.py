@@ -67,7 +67,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("data", KINDS.values(), ids=KINDS)
-def test_headers_equal_pillows(data):
+def test_headers_are_read_as_pillow_reads_them(data):
     header = read_header(data)
     with Image.open(io.BytesIO(data)) as picture:
         assert (header.width, header.height) == picture.size
@@ -88,7 +88,7 @@ def test_plain_jpeg_headers_are_read_without_pillow(monkeypatch):
     assert read_header(KINDS["progressive"]) == ("JPEG", 50, 30, 1)
 
 
-def test_bytes_that_are_no_image_are_refused():
+def test_non_image_bytes_are_refused():
     for bad in (b"\xff\xd8", b"\xff\xd8\xff\xe1\x00\x10Exif\x00\x00MM", b"GIF89a", b"BM" + bytes(60), bytes(100)):
         with pytest.raises(ImageError) as caught:
             read_header(bad)
@@ -117,7 +117,7 @@ def test_images_up_to_the_pixel_limit_are_read():
     assert read_header(fitting).upright == (10_000, 10_000)
 
 
-def test_bytes_that_look_like_scans_are_not_counted():
+def test_bytes_that_look_like_scans_are_not_counted_as_scans():
     many = 200 * b"\xff\xda\x00"
     assert read_header(noisy(comment=many)).width == 50
     assert read_header(noisy(progressive=True, comment=many)).width == 50
@@ -221,7 +221,7 @@ def seconds(bomb: bytes) -> tuple[float, str]:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_images_that_would_take_long_are_refused(name):
+def test_images_with_excessive_decoding_time_are_refused(name):
     make, expected = REFUSED[name]
     spent, reason = seconds(make())
     assert reason == expected
@@ -230,7 +230,7 @@ def test_images_that_would_take_long_are_refused(name):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow warns of tags that are larger than the file
 @pytest.mark.parametrize("name", [name for name in READ if "zeros" not in name])
-def test_images_that_only_look_expensive_are_read(name):
+def test_images_with_large_but_skippable_parts_are_read(name):
     make, orientation = READ[name]
     bomb = make()
     spent, reason = seconds(bomb)
@@ -239,7 +239,7 @@ def test_images_that_only_look_expensive_are_read(name):
 
 
 @pytest.mark.parametrize("name", [name for name in READ if "zeros" in name])
-def test_images_that_unpack_to_much_are_refused_or_left_packed(name):
+def test_images_with_huge_compressed_metadata_are_refused_or_not_decompressed(name):
     spent, reason = seconds(READ[name][0]())
     assert reason in ("", "undecodable")
     assert spent < MOST_SECONDS

@@ -54,7 +54,7 @@ def test_columns_of_every_library_give_equal_numbers(column):
     assert class_numbers(column)[0][0].tolist() == [[3], [1], [-1], [3]]
 
 
-def test_class_names_get_one_number_in_all_sets():
+def test_class_name_has_the_same_number_in_queries_and_gallery():
     numbers, levels = class_numbers(["b", "a"], np.array(["c", "b"]))
     assert [side.tolist() for side in numbers] == [[[1], [0]], [[2], [1]]]
     assert levels is None
@@ -77,7 +77,7 @@ def test_class_names_get_one_number_in_all_sets():
         ([{"a": [1.5]}], "column 'a' of labels: found float"),
     ],
 )
-def test_values_that_are_no_labels_are_refused(sides, said):
+def test_invalid_labels_are_refused(sides, said):
     with pytest.raises((InputError, TableError), match=said):
         class_numbers(*sides)
 

@@ -194,7 +194,7 @@ def test_corrupt_item_raises_at_its_batch(tmp_path):
         next(batches)
 
 
-def test_damaged_items_are_replaced_by_others_of_their_class(tmp_path):
+def test_damaged_items_are_replaced_by_other_items_of_their_class(tmp_path):
     dataset = written(tmp_path / "data", broken=(0, 9, 12))
     loaders = [Loader(dataset, pk(dataset), VIEW, on_fault="replace", workers=w, prefetch=w) for w in (1, 3)]
     first, again = (list(loader) for loader in loaders)
@@ -240,7 +240,7 @@ def test_class_of_corrupt_items_is_replaced_by_other_items_of_the_batch(tmp_path
         assert 1 not in batch.labels[:, 0]
 
 
-def test_views_of_a_damaged_image_stay_views_of_one_image(tmp_path):
+def test_all_views_of_a_damaged_image_get_the_same_replacement(tmp_path):
     dataset = written(tmp_path / "data", broken=(9,))
     loader = Loader(dataset, RepeatedAugmentation(len(dataset), 6, 3), VIEW, on_fault="replace")
     batch = next(batch for batch in loader if batch.faults)

@@ -93,7 +93,7 @@ def test_a_compiled_loss_in_a_growing_memory_has_no_graph_break():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch.compile looks at it, whatever its input is
-def test_a_compiled_loss_takes_virtual_items():
+def test_a_compiled_loss_accepts_virtual_items():
     torch.compiler.reset()
     loss = SmoothRecall(normalize=False)
     embeddings = torch.randn(16, DIM)
@@ -119,7 +119,7 @@ def operators():
 
 
 @pytest.mark.parametrize("name", operators())
-def test_operators_obey_the_rules_of_torch(name):
+def test_operators_pass_torch_opcheck(name):
     operator, arguments = operators()[name]
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(operator, arguments, test_utils=checks)

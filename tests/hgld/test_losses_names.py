@@ -40,7 +40,7 @@ def made(name, more):
 
 
 @pytest.mark.parametrize(("name", "more"), CASES)
-def test_losses_by_library_names_equal_the_losses_of_hgld(name, more):
+def test_losses_built_with_library_names_equal_hgld_losses(name, more):
     """This test does not need the library."""
     loss, own = made(name, more), SAME[name][1](**more)
     if hasattr(own, "proxies"):
@@ -52,7 +52,7 @@ def test_losses_by_library_names_equal_the_losses_of_hgld(name, more):
 
 
 @pytest.mark.parametrize(("name", "more"), CASES)
-def test_losses_by_library_names_equal_those_of_the_library(name, more):
+def test_pytorch_metric_learning_names_build_equal_losses(name, more):
     theirs = getattr(pytest.importorskip("pytorch_metric_learning.losses"), name)(**SAME[name][0], **more)
     loss = made(name, more)
     for weights, own in (("W", lambda: loss.proxies.data.T), ("proxies", lambda: loss.proxies.data)):
@@ -61,7 +61,7 @@ def test_losses_by_library_names_equal_those_of_the_library(name, more):
     torch.testing.assert_close(loss(EMBEDDINGS, LABELS), theirs(EMBEDDINGS, LABELS), rtol=1e-5, atol=1e-6)
 
 
-def test_default_arguments_equal_those_of_the_library():
+def test_default_arguments_equal_the_defaults_of_pytorch_metric_learning():
     library = pytest.importorskip("pytorch_metric_learning.losses")
     for name, (arguments, _) in SAME.items():
         sizes = {key: value for key, value in arguments.items() if key in ("num_classes", "embedding_size")}
@@ -84,7 +84,7 @@ def test_default_arguments_equal_those_of_the_library():
         ("CrossBatchMemory", (torch.nn.Identity(), 4), "memory_size", "give size."),
     ],
 )
-def test_an_argument_of_the_library_raises_an_error_with_the_name_here(name, sizes, argument, answer):
+def test_library_argument_raises_an_error_with_the_hgld_argument(name, sizes, argument, answer):
     with pytest.raises(ConfigError) as refused:
         getattr(losses, name)(*sizes, **{argument: 8})
     assert answer in str(refused.value)

@@ -112,7 +112,7 @@ def test_blocks_and_threads_change_no_bit(monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["pair", "eager"])
-def test_the_rank_operator_obeys_the_rules_of_torch(method):
+def test_the_rank_operator_passes_torch_opcheck(method):
     scores, grades, gains, norms = ranking(3, 40)
     args = (scores.requires_grad_(), grades, gains, norms, "precision", [], [0.01, 100.0, 0.05, 1.5], method)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")

@@ -106,7 +106,7 @@ def test_soft_bin_ap_with_one_item_per_bin_is_the_metric(ties):
         assert values[row].item() == pytest.approx(1 - exact, abs=1e-12)
 
 
-def test_left_out_items_do_not_count():
+def test_excluded_items_do_not_change_the_loss():
     torch.manual_seed(3)
     scores, grades = torch.rand(3, 8, dtype=torch.float64), torch.randint(0, 2, (3, 8))
     left_out = torch.tensor([0, 7, 3])
@@ -242,7 +242,7 @@ def test_the_nonzero_reduction_is_the_mean_over_violating_pairs(case):
 @pytest.mark.parametrize("reduction", ["mean", "nonzero"])
 @given(case=RANKINGS, seed=st.integers(0, 1000))
 @settings(max_examples=20)
-def test_the_margin_loss_is_the_mean_over_the_drawn_pairs(reduction, case, seed):
+def test_the_margin_loss_is_the_mean_over_the_sampled_pairs(reduction, case, seed):
     scores, grades = case
     loss = Margin(8, reduction=reduction).double()
     torch.manual_seed(seed)
@@ -262,7 +262,7 @@ def test_the_margin_loss_is_the_mean_over_the_drawn_pairs(reduction, case, seed)
     assert found.item() == pytest.approx((terms.sum() / count.clamp(min=1)).item(), abs=1e-9)
 
 
-def test_negatives_are_drawn_in_inverse_proportion_to_the_density_of_distances():
+def test_negatives_are_sampled_in_inverse_proportion_to_the_density_of_distances():
     dim, distances = 16, torch.tensor([[0.1, 0.6, 0.9, 1.2, 1.35, 1.6, 0.7]], dtype=torch.float64)
     negative = torch.tensor([[True] * 6 + [False]])
     found = draw_negatives(distances, torch.tensor([200_000]), negative, torch.tensor(0), dim, 0.5, 1.4)[0] / 200_000
@@ -273,7 +273,7 @@ def test_negatives_are_drawn_in_inverse_proportion_to_the_density_of_distances()
         assert share == pytest.approx(expected, abs=5 * math.sqrt(expected * (1 - expected) / 200_000))
 
 
-def test_an_anchor_without_near_negatives_draws_from_all():
+def test_an_anchor_without_near_negatives_samples_from_all_negatives():
     distances = torch.tensor([[1.6, 1.7, 1.8, 0.2]])
     negative = torch.tensor([[True, True, True, False]])
     drawn = draw_negatives(distances, torch.tensor([3000]), negative, torch.tensor(0), 512, 0.5, 1.4)[0]

@@ -107,7 +107,7 @@ _FOR_RANGES = ("wrong_range", "no_range")  # these answers are right for a reque
 
 
 @pytest.mark.parametrize("lie", _QUICK)
-def test_answers_that_do_not_match_the_request_are_refused(lie, server):
+def test_responses_that_do_not_match_the_request_are_refused(lie, server):
     message = lied_to(server, one_range, lie)
     assert "Try again later" not in message  # a retry would get the same lie
     assert server.count == 1 or lie == "redirect_loop"
@@ -128,13 +128,13 @@ _READINGS = [  # a way of reading, a part of the affected files' names, the lies
     ("read", "about", "lie"),
     [pytest.param(read, about, lie, id=f"{read.__name__}-{lie}") for read, about, lies in _READINGS for lie in lies],
 )
-def test_every_reading_from_a_liar_ends_in_time_with_one_error(read, about, lie, server):
+def test_every_reading_from_a_lying_server_ends_in_time_with_one_error(read, about, lie, server):
     lied_to(server, read, lie, about)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lie", [lie for lie in LIES if lie not in _FOR_RANGES])
-def test_downloads_from_a_liar_end_with_a_complete_file_or_one_error(lie, server, folder, tmp_path):
+def test_downloads_from_a_lying_server_end_with_a_complete_file_or_one_error(lie, server, folder, tmp_path):
     message = lied_to(server, lambda url: downloaded(url, tmp_path, folder), lie)
     assert (tmp_path / "a.tar").exists() is (message == "")
     assert not message or "received bytes are kept" in message
@@ -182,7 +182,7 @@ def test_redirects_to_allowed_hosts_carry_no_credentials(server, folder):
         assert "Authorization" not in seen[0]
 
 
-def test_public_names_do_not_lead_to_private_addresses(server, monkeypatch):
+def test_public_host_names_that_resolve_to_private_addresses_are_refused(server, monkeypatch):
     port = int(server.url.rpartition(":")[2])
     resolve = socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest, **more: resolve("127.0.0.1", *rest, **more))
@@ -193,7 +193,7 @@ def test_public_names_do_not_lead_to_private_addresses(server, monkeypatch):
     assert len(named.read_at("train-000000.tar", 0, 9)) == 9
 
 
-def test_user_and_password_reach_the_host_but_no_message(server, folder):
+def test_user_and_password_are_sent_to_the_host_but_not_shown_in_messages(server, folder):
     seen = []
     server.lie = lambda asked: (seen.append(asked.handler.headers["Authorization"]), asked.honest())[1]
     storage = ShardStorage(server.url.replace("//", "//me:s3cret@"), {"limits": SHORT})

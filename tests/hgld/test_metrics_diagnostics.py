@@ -62,7 +62,7 @@ def small(seed=0, size=48):
     return embeddings + np.random.default_rng(seed + 1).normal(size=(size, 6)), labels
 
 
-def test_set_metrics_have_values_but_no_column_per_query(tmp_path):
+def test_clustering_metrics_have_values_but_no_column_per_query(tmp_path):
     embeddings, labels = small()
     report = evaluate(embeddings, labels, levels=LEVELS, metrics=[*OF_SET, "R@1/fine"])
     assert report.query_metrics == ["R@1/fine"]
@@ -78,7 +78,7 @@ def test_set_metrics_have_values_but_no_column_per_query(tmp_path):
     assert compare({"a": report, "b": again})["metric"].unique().to_list() == ["R@1/fine"]
 
 
-def test_set_metrics_describe_the_gallery():
+def test_clustering_metrics_use_only_the_gallery():
     embeddings, labels = small()
     whole = evaluate(
         embeddings[:8], labels[:8], embeddings[8:], labels[8:], levels=LEVELS, metrics=["NMI/fine", "R@1/fine"]
@@ -90,7 +90,7 @@ def test_set_metrics_describe_the_gallery():
     assert np.isnan(evaluate(embeddings, labels, levels=LEVELS, metrics=["NMI/fine"]).values["NMI/fine"])
 
 
-def test_metric_name_tells_unit_and_direction():
+def test_unit_and_direction_follow_from_the_metric_name():
     assert is_per_cent("R@1/fine")
     assert not is_per_cent("HD@5")
     assert is_per_cent("a benchmark's own")

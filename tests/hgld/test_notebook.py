@@ -43,7 +43,7 @@ def pictures(page: Visible) -> list[dict[str, str]]:
     return [dict(attributes) for tag, attributes in page.tags if tag == "img"]
 
 
-def test_a_report_shows_values_and_settings():
+def test_notebook_view_of_a_report_shows_values_and_settings():
     columns = {"AP/fine": np.full(50, 0.5), f"H-AP/{EVIL}": np.full(50, np.nan)}
     report = RetrievalReport.from_columns(columns, {EVIL: EVIL, "levels": ["fine"]}, of_set={"NMI": 0.25})
     page = drawn(report)
@@ -51,7 +51,7 @@ def test_a_report_shows_values_and_settings():
     assert sum(EVIL[:8] in text for text in page.said) == 3
 
 
-def test_a_dataset_shows_some_pictures_with_names_of_all_levels(tmp_path):
+def test_notebook_view_of_a_dataset_shows_sample_images_with_class_names_of_all_levels(tmp_path):
     items = items_of_classes([30, 20])
     items[0] = Item((0, 0), "train", b"not a picture")
     write_dataset(tmp_path, items)
@@ -68,7 +68,7 @@ def test_a_dataset_shows_some_pictures_with_names_of_all_levels(tmp_path):
     assert len(dataset._repr_html_()) < 100_000
 
 
-def test_an_empty_dataset_and_one_at_a_url_show_no_picture(tmp_path):
+def test_notebook_views_of_empty_and_remote_datasets_show_no_images(tmp_path):
     write_dataset(tmp_path, items_of_classes([3]))
     dataset = hgld.open_dataset(tmp_path)
     assert len(pictures(drawn(dataset))) == 3

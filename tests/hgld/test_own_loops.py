@@ -42,7 +42,7 @@ def remade(sampler, rank):
     return type(sampler)(*getattr(sampler, "__pl_saved_args"), **kwargs)
 
 
-def test_a_sampler_made_again_with_a_place_has_that_part_of_every_batch():
+def test_sampler_recreated_by_lightning_for_a_rank_has_its_part_of_every_batch():
     whole = pickle.loads(pickle.dumps(PKSampler(LABELS, p=2, k=2, seed=5)))
     parts = [remade(whole, rank) for rank in range(2)]
     for step in range(len(whole)):
@@ -51,7 +51,7 @@ def test_a_sampler_made_again_with_a_place_has_that_part_of_every_batch():
         assert all(len(set(LABELS[part].tolist())) == 1 for part in batch)  # a class stays whole
 
 
-def test_a_place_given_twice_must_be_one_place():
+def test_conflicting_process_indices_are_refused():
     given: dict[str, Any] = {"process_index": 1, "process_count": 2}
     assert remade(PKSampler(LABELS, 2, 2, **given), 1).process_index == 1
     with pytest.raises(ConfigError, match="process_index 1 of 2, and a sampler of process 0 of 2"):
@@ -72,7 +72,7 @@ def evaluated(rows):
     return hgld.evaluate(EMBEDDINGS[rows], CLASSES[rows], levels=LEVELS).values
 
 
-def test_batches_add_up_to_the_whole():
+def test_metric_updated_in_batches_equals_one_evaluation():
     metric = Retrieval(LEVELS)
     for start in range(0, 12, 5):
         metric.update(EMBEDDINGS[start : start + 5], CLASSES[start : start + 5])
@@ -97,7 +97,7 @@ def torchmetrics(monkeypatch):
 
 
 @pytest.mark.parametrize("value", [None, "AP/coarse"])
-def test_a_metric_of_torchmetrics_has_the_values_of_a_batch_and_of_the_whole(torchmetrics, value):
+def test_torchmetrics_metric_returns_batch_values_and_computes_overall_values(torchmetrics, value):
     metric = Retrieval(LEVELS).torchmetric(value)
 
     def tensors(numbers):
@@ -114,7 +114,7 @@ def test_a_metric_of_torchmetrics_has_the_values_of_a_batch_and_of_the_whole(tor
         metric.retrieval.compute()  # the package's own would warn first
 
 
-def test_a_call_of_the_metric_adds_the_batch_and_returns_its_own_values():
+def test_calling_the_metric_adds_the_batch_and_returns_the_batch_values():
     metric = Retrieval(LEVELS)
     assert str(metric(EMBEDDINGS[:6], CLASSES[:6])) == str(evaluated(slice(0, 6)))
     assert metric(EMBEDDINGS[6:9], CLASSES[6:9], gallery=True) == {}
@@ -123,7 +123,7 @@ def test_a_call_of_the_metric_adds_the_batch_and_returns_its_own_values():
     assert metric.compute() == WHOLE
 
 
-def test_a_collection_of_torchmetrics_takes_several_and_a_misspelt_value_is_named():
+def test_torchmetrics_collection_accepts_several_metrics_and_refuses_unknown_values():
     collection = pytest.importorskip("torchmetrics").MetricCollection(
         {"found": Retrieval(LEVELS).torchmetric(), "ap": Retrieval(LEVELS).torchmetric("AP/coarse")}, prefix="val_"
     )
@@ -137,7 +137,7 @@ def test_a_collection_of_torchmetrics_takes_several_and_a_misspelt_value_is_name
         metric.compute()
 
 
-def test_a_gallery_is_searched_and_asks_nothing():
+def test_gallery_batches_are_ranked_but_are_not_queries():
     metric = Retrieval(LEVELS)
     metric.update(EMBEDDINGS[:6], CLASSES[:6])
     metric.update(EMBEDDINGS[6:], CLASSES[6:], gallery=True)
@@ -157,7 +157,7 @@ def other_process(monkeypatch, theirs):
     monkeypatch.setattr("hgld.evaluation.running.from_all", lambda data, _: [data, next(replies)])
 
 
-def test_items_that_a_sampler_repeated_count_once_over_processes(monkeypatch):
+def test_items_repeated_on_several_processes_count_once(monkeypatch):
     shares = torch.tensor([0, 2, 4, 6, 8, 10, 11]), torch.tensor([1, 3, 5, 7, 9, 11, 0])  # two came twice
     mine, theirs = Retrieval(LEVELS), Retrieval(LEVELS)
     for metric, share in zip((mine, theirs), shares, strict=True):
@@ -166,7 +166,7 @@ def test_items_that_a_sampler_repeated_count_once_over_processes(monkeypatch):
     assert mine.compute() == WHOLE
 
 
-def test_a_batch_on_another_process_alone_makes_all_gather_anew(monkeypatch):
+def test_new_batch_on_one_process_makes_all_processes_gather_again(monkeypatch):
     mine, theirs = Retrieval(LEVELS), Retrieval(LEVELS)
     for metric, share in ((mine, slice(0, 4)), (theirs, slice(4, 9))):
         metric.update(EMBEDDINGS[share], CLASSES[share])
@@ -180,7 +180,7 @@ def test_a_batch_on_another_process_alone_makes_all_gather_anew(monkeypatch):
     assert mine.compute() == WHOLE
 
 
-def test_batches_that_differ_on_one_process_are_refused_on_all(monkeypatch):
+def test_inconsistent_batches_on_one_process_raise_the_error_on_all_processes(monkeypatch):
     mine = Retrieval(LEVELS)
     mine.update(EMBEDDINGS, CLASSES)
     monkeypatch.setattr("hgld.evaluation.running.from_all", lambda data, _: [data, b"batches differ there"])
@@ -188,7 +188,7 @@ def test_batches_that_differ_on_one_process_are_refused_on_all(monkeypatch):
         mine.compute()
 
 
-def test_names_of_all_processes_are_numbered_together(monkeypatch):
+def test_class_names_have_the_same_numbers_on_all_processes(monkeypatch):
     names = [f"class {c}" for c in CLASSES[:, 0].tolist()]
     mine, theirs = Retrieval(), Retrieval()
     mine.update(EMBEDDINGS[:4], names[:4])
@@ -228,7 +228,7 @@ COLUMNS = {"a": [1] * 12, "b": [1] * 12}
         ),
     ],
 )
-def test_metric_refuses_batches_that_do_not_fit(batches, error, said):
+def test_metric_refuses_inconsistent_batches(batches, error, said):
     metric = Retrieval()
 
     def update_and_compute():
@@ -256,7 +256,7 @@ PAIRS = (torch.tensor([0, 2]), torch.tensor([1, 3]), torch.tensor([0]), torch.te
         losses.MatryoshkaLoss(losses.SupHAP(), (2, 4)),
     ],
 )
-def test_names_and_their_order_of_arguments_change_nothing(loss):
+def test_class_names_and_argument_order_of_pytorch_metric_learning_do_not_change_the_loss(loss):
     names, other = [f"class {c}" for c in FINE.tolist()], BATCH.flip(0)
     expected = loss(BATCH, FINE, other, FINE.flip(0))
     assert torch.equal(loss(BATCH, FINE), loss(BATCH, names))
@@ -267,7 +267,7 @@ def test_names_and_their_order_of_arguments_change_nothing(loss):
 
 
 @pytest.mark.parametrize("loss", [losses.SmoothAP(), losses.Triplet(), losses.NormSoftmax(4, 4)])
-def test_losses_of_hgld_refuse_the_indices_of_a_miner(loss):
+def test_losses_refuse_miner_indices(loss):
     with pytest.raises(InputError, match="so leave the miner out"):
         loss(BATCH, FINE, PAIRS)
 
@@ -280,6 +280,6 @@ def test_losses_of_hgld_refuse_the_indices_of_a_miner(loss):
         losses.wrap(torch.nn.Linear(4, 4)),  # as their losses with a vector a class
     ],
 )
-def test_what_keeps_classes_refuses_names(loss):
+def test_losses_with_proxies_or_memory_refuse_class_names(loss):
     with pytest.raises(InputError, match="needs the same numbers in every batch"):
         loss(BATCH, [f"class {c}" for c in FINE.tolist()])

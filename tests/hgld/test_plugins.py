@@ -30,7 +30,7 @@ def install(tmp_path, monkeypatch):
     plugins._points.cache_clear()
 
 
-def test_names_are_listed_without_an_import_and_loaded_when_used(install):
+def test_entry_points_are_listed_without_an_import_and_loaded_when_used(install):
     folder = install("brought", two="brought_module:THING")
     (folder / "brought_module.py").write_text("THING = 2\n")
     assert OWN.names() == ["two"]
@@ -38,20 +38,20 @@ def test_names_are_listed_without_an_import_and_loaded_when_used(install):
     assert OWN.load("two") == 2
 
 
-def test_unknown_names_are_refused_with_the_known_ones(install):
+def test_unknown_entry_point_error_lists_the_known_names(install):
     install("brought", two="brought_module:THING")
     with pytest.raises(ConfigError, match=r"there is no thing 'three'\. There are one, two\."):
         OWN.load("three")
 
 
-def test_a_package_cannot_take_a_name_of_hgld(install):
+def test_a_package_cannot_use_a_name_of_hgld(install):
     install("thief", one="thief:THING", two="thief:OTHER")
     assert OWN.names() == ["two"]
     with pytest.raises(ConfigError, match=r"'one' is hgld's own, and the package thief \(thief:THING\) claims"):
         OWN.refuse_namesakes("one")
 
 
-def test_own_name_without_rival_is_accepted(install):
+def test_hgld_name_that_no_package_uses_is_accepted(install):
     install("brought", two="brought_module:THING")
     OWN.refuse_namesakes("one")
 
@@ -65,14 +65,14 @@ def test_own_name_without_rival_is_accepted(install):
         ("1 +", "SyntaxError"),
     ],
 )
-def test_a_broken_package_is_named(install, text, reason):
+def test_error_of_a_broken_package_contains_its_name(install, text, reason):
     folder = install("broken", two=f"broken_{len(text)}:THING")
     (folder / f"broken_{len(text)}.py").write_text(text + "\n")
     with pytest.raises(ConfigError, match=rf"the thing 'two' of the package broken .*{reason}.* uninstall that"):
         OWN.load("two")
 
 
-def test_two_packages_with_one_name_are_both_named(install):
+def test_error_of_a_name_in_two_packages_lists_both_packages(install):
     install("first", two="first:THING")
     install("second", two="second:THING")
     with pytest.raises(ConfigError, match=r"(?s)package (first|second).*and the package .* both bring a thing 'two'"):

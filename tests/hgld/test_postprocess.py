@@ -55,7 +55,7 @@ def test_block_size_does_not_change_whitening(fitted, monkeypatch):
     np.testing.assert_allclose(again.apply(random_rows(1, 20, 6)), fitted.apply(random_rows(1, 20, 6)), atol=1e-6)
 
 
-def test_saved_whitening_reads_back_equal(tmp_path, fitted):
+def test_saved_whitening_is_read_back_unchanged(tmp_path, fitted):
     fitted.save(tmp_path / "whitening.safetensors")
     loaded = Whitening.load(tmp_path / "whitening.safetensors")
     described = {"power": 0.25, "dimensions": 6, "fitted_on": "other set", "fitted_items": 300}
@@ -67,7 +67,7 @@ def test_saved_whitening_reads_back_equal(tmp_path, fitted):
     assert (tmp_path / "again.safetensors").read_bytes() == first
 
 
-def test_directions_without_variance_take_least_variance_above_zero():
+def test_directions_without_variance_get_the_least_positive_variance():
     variances = Whitening.fit(FLAT, fitted_on="flat").variances
     assert variances[2:].tolist() == [variances[2]] * 5
     assert Whitening.fit(FLAT, fitted_on="flat", dimensions=2).components.shape == (2, 7)

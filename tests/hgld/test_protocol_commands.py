@@ -54,7 +54,7 @@ def evaluated(hgld, folder: Path, angles: Mapping[str, float], *flags):
     return err
 
 
-def test_protocol_report_names_files_that_a_report_page_can_read(tmp_path, hgld, monkeypatch):
+def test_protocol_report_lists_files_that_a_report_page_can_read(tmp_path, hgld, monkeypatch):
     galleries = []
 
     def evaluate(name, benchmark, **given):
@@ -352,7 +352,7 @@ TWICE = [("query/0000", "gallery/0001", verdict) for verdict in ("easy", "hard")
         ("vehicleid", [("test", (0, -1))] * 2, (), (), "reads lists.parquet"),
     ],
 )
-def test_command_refuses_dataset_that_lacks_what_its_protocol_needs(
+def test_command_refuses_dataset_without_the_data_that_its_protocol_needs(
     tmp_path, hgld, protocol, rows, judgements, flags, said
 ):
     folder, keys = made(tmp_path / "d", protocol, rows, judgements=judgements)

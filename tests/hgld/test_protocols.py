@@ -159,7 +159,7 @@ def test_revisited_protocol_equals_reference(ending, dtype):
 # -- by labels --------------------------------------------------------------------------------------------------------
 
 
-def test_level_averages_of_one_report_and_of_one_report_per_level(tmp_path):
+def test_level_averages_of_one_report_or_several_reports_equal_the_mean_over_levels(tmp_path):
     labels = np.array([[0, 0], [0, 0], [1, 0], [2, 1], [2, 1], [3, 1]])
     report = evaluate(random_unit(0, 6, 4), labels, levels=("fine", "in/outdoor"), metrics=("AP", "R@1", "H-AP"))
     average = average_over_levels(report)

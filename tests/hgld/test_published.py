@@ -162,7 +162,7 @@ def test_rows_are_found_by_common_spellings(asked, found):
         (lambda: search_values(metric="R@3"), "no published row has metric 'R@3'.*R@"),
     ],
 )
-def test_unknown_rows_are_refused_with_known_names(call, words):
+def test_unknown_row_error_lists_known_names(call, words):
     with pytest.raises(ConfigError, match=words):
         call()
 

@@ -25,7 +25,7 @@ def test_means_exclude_and_count_undefined_queries():
     assert np.isnan(report({"AP/fine": np.full(2, np.nan)}).values["AP/fine"])
 
 
-def test_saved_report_reads_back_equal(tmp_path):
+def test_saved_report_is_read_back_unchanged(tmp_path):
     one = report({"AP/fine": np.array([1.0, np.nan]), "ASI": np.full(2, np.nan)})
     one.save_json(tmp_path / "run.json")
     two = RetrievalReport.load_json(tmp_path / "run.json")
@@ -51,7 +51,7 @@ GOOD = {"schema_version": 1, "values": {"AP": 1.0}, "undefined": {"AP": 0}, "set
         (json.dumps({**GOOD, "undefined": {}}), "different metrics"),
     ],
 )
-def test_invalid_report_file_is_refused_by_name(tmp_path, text, message):
+def test_invalid_report_file_raises_an_error_with_its_path(tmp_path, text, message):
     file = tmp_path / "run.json"
     file.write_text(text)
     with pytest.raises(InputError, match=message) as caught:
@@ -69,7 +69,7 @@ def test_per_query_table_of_another_report_is_refused(tmp_path):
         RetrievalReport.load_json(tmp_path / "run.json")
 
 
-def test_hostile_level_name_stays_text_in_markdown():
+def test_hostile_level_name_is_escaped_in_markdown():
     hostile = "<script>alert(1)</script>|\n# x & 5% of_us \\input{x}"
     found = report({f"AP/{hostile}": np.array([0.5])}, levels=[hostile])
     text = found.to_markdown()
@@ -143,7 +143,7 @@ def test_report_without_per_query_table_cannot_be_compared(tmp_path):
         compare({"a": RetrievalReport.load_json(tmp_path / "a.json")})
 
 
-def test_score_that_is_no_share_is_printed_with_two_digits():
+def test_ukbench_score_is_printed_with_two_decimals():
     settings = {"printed": ["N-S"], "dataset": "ukbench"}
     report = RetrievalReport.from_columns({"N-S": np.array([3.876])}, settings)
     assert report.as_printed() == (["", "N-S"], [["ukbench", "3.88"]])

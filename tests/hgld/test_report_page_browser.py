@@ -36,7 +36,7 @@ def report(tmp_path):
     return tmp_path / "r.html"
 
 
-def test_tables_sort_and_hostile_names_run_nothing(tmp_path, report):
+def test_tables_sort_and_scripts_in_names_do_not_run(tmp_path, report):
     with Page(tmp_path / "profile", 1280, 900) as page:
         page.open(report.as_uri())
         page.until("document.readyState === 'complete' && document.querySelector('.sortable button') !== null")

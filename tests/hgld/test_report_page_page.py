@@ -178,7 +178,7 @@ def test_a_log_with_an_unfinished_last_line_is_read(tmp_path):
 
 @pytest.mark.parametrize("noise", [0.0, 1e-7])
 @pytest.mark.usefixtures("no_figures")
-def test_a_collapsed_model_gets_a_sentence_instead_of_a_map(tmp_path, noise):
+def test_a_collapsed_model_has_an_explanation_instead_of_a_map(tmp_path, noise):
     write_run(tmp_path / "run", embeddings=1 + noise * np.random.default_rng(0).normal(size=(24, 8)))
     text = page_of(tmp_path, tmp_path / "run")
     assert "run: no map of the mean embeddings of every fine, for they are all but equal" in text
@@ -203,7 +203,7 @@ def test_undefined_values_are_shown_in_words(tmp_path, options, words):
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_curves_of_many_queries_use_a_sample_and_say_so(tmp_path, monkeypatch):
+def test_curves_of_many_queries_use_a_sample_and_state_it(tmp_path, monkeypatch):
     for module in (rankings, page):
         monkeypatch.setattr(module, "MOST_QUERIES", 10)
     write_run(tmp_path / "run")
@@ -240,7 +240,7 @@ def test_images_are_framed_by_the_level_that_they_share_with_the_query(tmp_path,
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_images_of_another_dataset_are_left_out_with_a_note(tmp_path, data):
+def test_images_of_another_dataset_are_excluded_with_a_note(tmp_path, data):
     write_run(tmp_path / "run", dataset="cars196", split="test")
     out = tmp_path / "r.html"
     facts = make_report([tmp_path / "run"], out, data=data)
@@ -339,7 +339,7 @@ def keep(folder, *, gallery=False, metrics=METRICS, levels=("fine", "top"), **op
         {"metrics": ("R@1/top",)},
     ],
 )
-def test_embeddings_of_an_evaluation_are_read_in_another_precision(tmp_path, options):
+def test_evaluation_accepts_its_embeddings_in_another_precision(tmp_path, options):
     keep(tmp_path, **options)
     np.save(tmp_path / "e.npy", some_embeddings(0).astype(np.float64))
     [run] = read_runs([tmp_path / "x.json"])
@@ -347,7 +347,7 @@ def test_embeddings_of_an_evaluation_are_read_in_another_precision(tmp_path, opt
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_page_of_an_evaluation_finds_its_embeddings_or_says_why_not(tmp_path, hgld):
+def test_page_of_an_evaluation_uses_its_embeddings_or_states_why_not(tmp_path, hgld):
     rng = np.random.default_rng(0)
     np.save(tmp_path / "e.npy", rng.normal(size=(12, 4)).astype(np.float32))
     pl.DataFrame({"fine": np.arange(12) // 2, "top": np.arange(12) // 6}).write_parquet(tmp_path / "l.parquet")
@@ -364,7 +364,7 @@ def test_page_of_an_evaluation_finds_its_embeddings_or_says_why_not(tmp_path, hg
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_a_run_with_other_levels_is_left_out_of_the_plots_with_a_note(tmp_path):
+def test_a_run_with_other_levels_is_excluded_from_the_plots_with_a_note(tmp_path):
     for name, levels in (("both", ("fine", "top")), ("one", ("fine",))):
         (tmp_path / name).mkdir()
         keep(tmp_path / name, levels=levels)
@@ -453,7 +453,7 @@ def test_an_evaluation_of_a_checkpoint_is_compared_with_its_run(tmp_path):
     assert "<h2>Test</h2>" in text
 
 
-def test_tasks_are_named_by_their_splits_and_by_several_datasets(tmp_path):
+def test_task_names_contain_splits_and_datasets_if_there_are_several(tmp_path):
     query = {"split": "query", "gallery_split": "gallery"}
     write_reports(tmp_path / "a", test=report_of(0, dataset="cub", split="test"))
     write_reports(tmp_path / "b", **{"query-gallery": report_of(0, dataset="iNat", **query), "val": report_of(0)})
@@ -487,7 +487,7 @@ def headings(table):
     return list(zip(levels, table.columns, strict=True))
 
 
-def test_runs_of_different_levels_get_columns_of_their_own():
+def test_runs_with_different_levels_get_separate_columns():
     runs = {
         "a": evaluation(("landmark", "group"), METRICS),
         "b": evaluation(("product", "kind"), (*METRICS, "NDCG")),
@@ -533,7 +533,7 @@ def test_equal_runs_and_a_single_run_have_no_arrows():
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_wrong_input_is_refused_and_writes_nothing(tmp_path, monkeypatch):
+def test_invalid_input_is_refused_without_writing_files(tmp_path, monkeypatch):
     run, out = tmp_path / "run", tmp_path / "r.html"
     (tmp_path / "empty").mkdir()
     write_run(run)

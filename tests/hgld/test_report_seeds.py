@@ -205,7 +205,7 @@ def test_report_command_writes_latex_and_prints_means_with_deviations(group, tmp
     assert str(out) in shown
 
 
-def test_columns_are_chosen_by_name_and_reduced_to_fit(group):
+def test_latex_columns_are_chosen_by_metric_or_reduced_to_the_page_width(group):
     table = make_report([group[0] / "loss=HAPPIER,seed=0"]).scores["test"]
     assert [score.metric for score in choose_columns(table, ["recall@1", "H-AP"]).runs[0][1]] == [
         "R@1/fine",
@@ -237,7 +237,7 @@ def test_figure_files_fit_a_column_and_are_reproducible(group, tmp_path, hgld):
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_page_of_groups_names_its_seeds_and_json_has_every_value(group, tmp_path, hgld):
+def test_page_of_a_seed_group_shows_its_seeds_and_json_has_all_values(group, tmp_path, hgld):
     folder, _ = group
     page = tmp_path / "r.html"
     code, out, _ = hgld("report", folder, "--out", page, "--json")

@@ -223,7 +223,7 @@ def test_the_plan_at_gldv2_size_has_every_item_and_no_repeated_class():
 # -- batches drawn by classes -----------------------------------------------------------------------------------------
 
 
-def test_batches_of_drawn_classes_have_distinct_classes_and_items():
+def test_batches_with_coverage_classes_have_distinct_classes_and_items():
     labels = labels_of([3, 9, 4, 1, 7, 6, 5, 2])
     sampler = PKSampler(labels, 4, 3, coverage="classes", batches_per_epoch=300)
     classes = Counter()
@@ -282,7 +282,7 @@ def test_every_pair_of_super_classes_comes_equally_often():
         assert pairs == dict.fromkeys(itertools.combinations(range(4), 2), 3)
 
 
-def test_small_super_classes_are_completed_by_others_or_left_out():
+def test_small_super_classes_are_completed_by_other_super_classes_or_excluded():
     table = hierarchical_labels([[4] * 6, [4], [4] * 3])
     sampler = HierarchicalPKSampler(table, 6, 2, batches_per_combination=1)
     assert sampler.left_out_combinations == 1  # the last two have 4 classes
@@ -290,7 +290,7 @@ def test_small_super_classes_are_completed_by_others_or_left_out():
     assert found == {((0, 5), (1, 1)), ((0, 3), (2, 3))}
 
 
-def test_items_without_a_super_class_are_left_out():
+def test_items_without_a_super_class_are_excluded():
     table = np.concatenate([hierarchical_labels([[3, 3], [3, 3]]), [[7, -1], [-1, 0]]])
     sampler = HierarchicalPKSampler(table, 4, 2)
     assert sampler.left_out == 2
@@ -385,6 +385,6 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("make_it", "said"), REFUSED, ids=[said for _, said in REFUSED])
-def test_impossible_options_are_refused(make_it, said):
+def test_invalid_sampler_options_are_refused(make_it, said):
     with pytest.raises((ConfigError, HierarchyError), match=said):
         make_it()

@@ -133,7 +133,7 @@ def test_the_plan_is_the_same_on_every_machine():
     assert sampler.fingerprint() == "2f1132b997a26d7a518e4d7a3d3b2891"
 
 
-def test_the_last_batch_is_filled_differently_in_every_epoch():
+def test_the_last_batch_is_completed_with_different_items_in_every_epoch():
     sampler = ShardOrderSampler(*long_tailed(1), 32, 4, num_streams=8)
     twice = []
     for epoch in range(6):
@@ -156,7 +156,7 @@ def test_groups_of_fewer_than_k_items_are_repeated_dropped_or_refused():
         ShardOrderSampler(*index, 1, 4, num_streams=1, short="refuse")
 
 
-def test_unlabelled_groups_are_left_out_and_a_group_of_two_classes_is_refused():
+def test_unlabelled_groups_are_excluded_and_a_group_of_two_classes_is_refused():
     shard, group, label = index_of([(0, 4, 7), (0, 2, -1), (1, 5, 7), (1, 3, -1), (1, 4, 2)])
     sampler = ShardOrderSampler(shard, group, label, 2, 4, num_streams=1)
     assert sampler.left_out == 5

@@ -68,7 +68,7 @@ def test_ranges_are_read(storage, folder):
         assert storage.read_at(name, offset, size) == bytes_of(folder, name, offset, size)
 
 
-def test_many_ranges_come_in_the_order_asked_for(storage, folder):
+def test_many_ranges_are_returned_in_request_order(storage, folder):
     rng = np.random.default_rng(1)
     requests = [
         (f"train-00000{rng.integers(2)}.tar", int(offset), int(rng.integers(0, 3000)))
@@ -109,7 +109,7 @@ def test_missing_files_are_refused_by_every_method(storage):
             read()
 
 
-def test_ranges_beyond_the_end_are_named(storage):
+def test_read_beyond_the_end_of_a_file_raises_an_error_with_its_range(storage):
     message = r"train-000000.tar: 10 bytes at offset 299990; expected 20. The file is cut off"
     with pytest.raises(InputError, match=message):
         storage.read_at("train-000000.tar", SIZE - 10, 20)
@@ -131,7 +131,7 @@ def test_file_names_outside_the_dataset_are_refused(storage, name):
             use()
 
 
-def test_a_copy_by_pickle_reads_the_same(storage, folder):
+def test_a_pickled_copy_reads_the_same_bytes(storage, folder):
     storage.read_at("train-000000.tar", 0, 1)
     copy = pickle.loads(pickle.dumps(storage))
     assert copy.where == storage.where
@@ -213,7 +213,7 @@ def test_folders_and_pipes_are_refused_at_once(tmp_path):
         assert not storage.exists(name)
 
 
-def test_a_failing_disk_is_named(folder, monkeypatch):
+def test_disk_error_is_raised_with_file_and_range(folder, monkeypatch):
     def fail(*_):
         raise OSError(5, "Input/output error")
 
@@ -238,7 +238,7 @@ def test_short_reads_of_the_system_are_continued(folder, monkeypatch):
     assert ShardStorage(folder).read_many([wanted]) == [bytes_of(folder, *wanted)]
 
 
-def test_a_relative_folder_stays_where_it_was(folder, tmp_path_factory, monkeypatch):
+def test_a_relative_folder_is_resolved_when_the_storage_is_opened(folder, tmp_path_factory, monkeypatch):
     monkeypatch.chdir(folder)
     storage = ShardStorage(".")
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
@@ -258,7 +258,7 @@ def test_schemes_that_run_code_are_refused(url):
         ShardStorage(url)
 
 
-def test_scheme_without_its_package_names_the_package(monkeypatch):
+def test_url_scheme_without_its_package_raises_an_error_with_the_package(monkeypatch):
     def missing(*_, **__):
         raise ImportError("Please install s3fs to access S3")
 
@@ -340,7 +340,7 @@ def test_a_server_without_ranges_is_refused_before_it_floods_the_memory(server, 
     assert len(server.requests) == 3  # one request per range, without a retry
 
 
-def test_query_of_a_signed_url_reaches_every_file_but_no_message(server, folder):
+def test_query_of_a_signed_url_is_sent_for_every_file_but_not_shown_in_messages(server, folder):
     storage = ShardStorage(f"{server.url}/?signature=secret")
     assert storage.where == server.url
     assert "secret" not in repr(storage)
@@ -353,7 +353,7 @@ def test_query_of_a_signed_url_reaches_every_file_but_no_message(server, folder)
     assert ShardStorage("https://user:password@host/set").where == "https://host/set"
 
 
-def test_messages_of_a_service_are_shown_without_secrets(monkeypatch):
+def test_error_messages_of_a_service_are_shown_without_secrets(monkeypatch):
     url = "memory://me:s3cret@shards/set?signature=s1gned"
 
     def refuse(*args, **options):
@@ -366,7 +366,7 @@ def test_messages_of_a_service_are_shown_without_secrets(monkeypatch):
     assert not any(secret in shown.partition("PermissionError:")[2] for secret in ("s3cret", "s1gned"))
 
 
-def test_table_of_too_many_stated_bytes_is_refused():
+def test_remote_table_with_too_many_bytes_in_the_manifest_is_refused():
     with pytest.raises(InputError, match=r"2000000000000 bytes, as dataset\.json says; a table at a URL may have"):
         ShardStorage("http://127.0.0.1:9").table("index.parquet", FileFacts(bytes=2 * 10**12, sha256="0" * 64))
 

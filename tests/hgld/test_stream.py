@@ -115,7 +115,7 @@ def test_levels_and_batches_per_epoch_are_chosen(folder):
     assert dataset_of(one).levels == ("coarse",)
 
 
-def test_items_without_a_class_are_left_out_and_counted(tmp_path):
+def test_items_without_a_class_are_excluded_and_counted(tmp_path):
     items = [*grouped_items([4] * 8), *(Item((-1, -1), "train", item.data) for item in grouped_items([3]))]
     write_streamed(tmp_path, items)
     one = stream(tmp_path, num_streams=2)
@@ -299,7 +299,7 @@ def test_torch_loaders_and_webdataset_pipelines_give_the_same_batches(folder):
         ({"seed": -1}, "seed is -1"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(folder, options, message):
+def test_invalid_stream_options_are_refused(folder, options, message):
     with pytest.raises(ConfigError, match=message):
         stream(folder, **options)
 

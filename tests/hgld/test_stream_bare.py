@@ -89,7 +89,7 @@ def test_batches_have_p_classes_of_k_items_distinct_within_a_stream(folder):
         assert batch.faults == ()
 
 
-def test_images_are_seen_by_the_view_and_numbered_by_their_keys(folder):
+def test_images_are_cropped_by_the_view_and_indexed_by_their_keys(folder):
     dataset = hgld.open_dataset(folder, "train")
     numbers = {item_number(key): i for i, key in enumerate(dataset.keys)}
     for process in range(2):
@@ -135,7 +135,7 @@ def test_equal_keys_in_two_shards_are_two_items(tmp_path):
 # -- damage ---------------------------------------------------------------------------------------------------
 
 
-def test_shards_of_another_number_of_levels_are_refused(tmp_path):
+def test_shards_with_different_numbers_of_levels_are_refused(tmp_path):
     write_tar(tmp_path / "a.tar", classes([0, 0, 1, 1, 2, 2, 3, 3]))
     others = [(f"{i}.{s}", d) for i in range(8) for s, d in (("jpg", IMAGE), ("json", facts(i // 2)))]
     write_tar(tmp_path / "b.tar", others)
@@ -146,7 +146,7 @@ def test_shards_of_another_number_of_levels_are_refused(tmp_path):
 # -- items of a tar -------------------------------------------------------------------------------------------
 
 
-def test_items_are_neighbours_that_share_a_key(tmp_path):
+def test_adjacent_members_with_one_key_are_one_item(tmp_path):
     members = [
         ("x/1.json", facts(5, 1)),
         ("x/1.jpg", IMAGE),
@@ -188,7 +188,7 @@ def test_orientation_and_box_are_read_from_the_item(tmp_path):
         ([("../1.jpg", IMAGE), ("2.txt", b"")], "leads out of the folder"),
     ],
 )
-def test_unusable_items_are_named_with_the_reason(tmp_path, members, reason):
+def test_unusable_items_are_reported_with_the_reason(tmp_path, members, reason):
     tar = write_tar(tmp_path / "a.tar", [*members, *classes([3])])
     (run,) = runs([tar], 1, 1)
     assert reason in run.faults[0].reason
@@ -212,7 +212,7 @@ def test_members_of_one_key_do_not_fill_the_memory(tmp_path, suffix):
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 8000), st.integers(0, 255), st.integers(0, 8000))
-def test_any_damage_of_a_tar_becomes_a_named_fault(tmp_path_factory, at, byte, end):
+def test_damaged_tar_is_reported_and_other_tars_are_read(tmp_path_factory, at, byte, end):
     path = tmp_path_factory.getbasetemp() / "damaged.tar"
     write_tar(path, classes([0, 0, 1, 1]))
     data = bytearray(path.read_bytes())
@@ -236,14 +236,14 @@ def test_any_damage_of_a_tar_becomes_a_named_fault(tmp_path_factory, at, byte, e
         ([0, -1, 0, 1], [2, 1]),
     ],
 )
-def test_runs_have_k_to_2k_items_of_a_class(tmp_path, labels, lengths):
+def test_class_runs_have_k_to_2k_items(tmp_path, labels, lengths):
     tar = write_tar(tmp_path / "a.tar", classes(labels))
     found = runs([tar], 2, len(lengths) + 1)
     assert [len(run.items) for run in found] == [*lengths, lengths[0]]  # the first run repeats
     assert all(len({item.labels[0] for item in run.items}) == 1 for run in found)
 
 
-def test_short_runs_are_dropped_or_refused(tmp_path):
+def test_short_class_runs_are_dropped_or_refused(tmp_path):
     tar = write_tar(tmp_path / "a.tar", classes([0, 0, 1, 2, 2, 3]))
     found = runs([tar], 2, 3, "drop")
     assert [[item.labels[0] for item in run.items] for run in found] == [[0, 0], [2, 2], [0, 0]]

@@ -34,7 +34,7 @@ def own(tmp_path) -> tuple[Path, pl.DataFrame]:
 
 
 @pytest.mark.parametrize("bare", [False, True])
-def test_a_damaged_image_is_replaced_by_one_of_its_class_and_named(own, bare):
+def test_a_damaged_image_is_replaced_by_one_of_its_class_and_reported(own, bare):
     folder, index = own
     dataset = hgld.open_dataset(folder, "train")
     number = {key: item_number(key) if bare else i for i, key in enumerate(dataset.keys)}
@@ -110,7 +110,7 @@ def test_dataset_of_corrupt_images_fails(own, bare):
 
 
 @pytest.mark.parametrize("bare", [False, True])
-def test_a_missing_shard_is_named(own, bare):
+def test_missing_shard_raises_an_error_with_its_name(own, bare):
     folder, _ = own
     one = stream(tars(folder) if bare else folder)
     (folder / "train-000004.tar").unlink()
@@ -125,7 +125,7 @@ def test_batches_of_too_many_bytes_are_read_image_by_image(own, monkeypatch):
     assert same_batches(list(stream(folder)), before)
 
 
-def test_an_image_too_large_for_its_batch_is_replaced_and_named(tmp_path, monkeypatch):
+def test_an_image_too_large_for_its_batch_is_replaced_and_reported(tmp_path, monkeypatch):
     items = grouped_items([4] * 24)
     items[5] = replace(items[5], data=items[5].data + bytes(4000))  # behind the end of the image
     index = write_streamed(tmp_path, items, per_shard=20)

@@ -22,7 +22,7 @@ TABLE.write_parquet(WRITTEN)
 
 
 @pytest.mark.parametrize("name", ["a[1].parquet", "*.parquet", "l?.parquet", "split=x/t.parquet"])
-def test_paths_are_literal(tmp_path, name):
+def test_tables_are_read_from_paths_with_glob_characters(tmp_path, name):
     file = tmp_path / name
     file.parent.mkdir(exist_ok=True)
     TABLE.head(1).write_parquet(tmp_path / "a1.parquet")  # a pattern would find these files
@@ -41,7 +41,7 @@ def test_paths_are_literal(tmp_path, name):
     group=st.integers(1, 30),
     compression=st.sampled_from(["zstd", "uncompressed", "snappy", "gzip"]),
 )
-def test_any_table_is_read_back_and_takes_no_more_than_was_counted(tmp_path_factory, table, group, compression):
+def test_tables_are_read_back_within_the_estimated_memory(tmp_path_factory, table, group, compression):
     file = tmp_path_factory.mktemp("any") / "t.parquet"
     table.write_parquet(file, row_group_size=group, compression=compression)
     assert_frame_equal(read_parquet(file), table, check_row_order=True)
@@ -70,7 +70,7 @@ def _bomb(kind):
 
 
 @pytest.mark.parametrize("kind", ["rows", "list", "text"])
-def test_a_small_file_of_a_large_table_is_refused_unless_its_column_is_not_wanted(tmp_path, kind):
+def test_small_file_with_a_huge_column_is_refused_if_that_column_is_requested(tmp_path, kind):
     file = tmp_path / "bomb.parquet"
     bomb = _bomb(kind)
     table = bomb.with_columns(b=pl.lit(1, pl.Int8))
@@ -103,7 +103,7 @@ REFUSED = {  # content of a file, its reader, words of the error
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refusals_name_the_file_and_what_was_found(tmp_path, case):
+def test_table_errors_contain_the_file_and_the_value_found(tmp_path, case):
     content, read, words = REFUSED[case]
     file = tmp_path / "given"
     file.write_bytes(content)
@@ -129,7 +129,7 @@ def test_columns_are_checked_before_decoding(tmp_path, call):
 
 
 @given(at=st.integers(0, 10_000), byte=st.integers(0, 255))
-def test_a_changed_byte_gives_a_table_or_a_refusal(at, byte):
+def test_a_changed_byte_gives_a_table_or_a_table_error(at, byte):
     data = bytearray(WRITTEN.getvalue())
     data[at % len(data)] = byte
     with suppress(TableError):  # any other error fails the test

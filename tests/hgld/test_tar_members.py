@@ -47,12 +47,12 @@ def streamed(data, most=1 << 20, **options):
 
 
 @given(name=NAMES, size=st.integers(0, 1 << 40))
-def test_headers_equal_tarfiles(name, size):
+def test_headers_equal_headers_written_by_tarfile(name, size):
     assert member_header(name, size) == _info(name, size).tobuf(tarfile.PAX_FORMAT)
 
 
 @given(st.lists(st.tuples(NAMES, st.binary(max_size=1100)), max_size=6, unique_by=lambda f: f[0]))
-def test_tarfile_reads_what_we_write(files):
+def test_tarfile_reads_tars_written_by_hgld(files):
     with tarfile.open(fileobj=io.BytesIO(written(files))) as tar:
         read = []
         for info in tar:
@@ -66,7 +66,7 @@ def test_tarfile_reads_what_we_write(files):
 FILES = [("a/b-1.jpg", b"x" * 700), ("a/b-1.json", b"{}"), ("über/" + "n" * 150 + ".jpg", b""), ("c.jpg", b"y" * 1024)]
 
 
-def test_webdataset_reads_what_we_write():
+def test_webdataset_reads_tars_written_by_hgld():
     with warnings.catch_warnings(action="ignore"):
         from webdataset.tariterators import group_by_keys, tar_file_expander
 
@@ -76,7 +76,7 @@ def test_webdataset_reads_what_we_write():
 
 
 @pytest.mark.parametrize(("name", "size"), [("", 1), ("folder/", 1), ("nul\0byte", 1), ("\ud800.jpg", 1), ("a", -1)])
-def test_names_and_sizes_that_no_file_can_have_are_refused(name, size):
+def test_invalid_member_names_and_sizes_are_refused(name, size):
     with pytest.raises(InputError, match="member"):
         member_header(name, size)
 
@@ -88,7 +88,7 @@ def test_names_and_sizes_that_no_file_can_have_are_refused(name, size):
     files=st.lists(st.tuples(NAMES, st.binary(max_size=1100)), max_size=6, unique_by=lambda f: f[0]),
     form=st.sampled_from(sorted(FORMATS)),
 )
-def test_walk_reads_what_tarfile_writes(files, form):
+def test_reader_reads_tars_written_by_tarfile(files, form):
     try:
         data = by_tarfile(files, FORMATS[form])
     except ValueError:  # names in ustar have at most 255 bytes
@@ -101,7 +101,7 @@ def test_walk_reads_what_tarfile_writes(files, form):
 
 
 @given(NAMES, st.integers(8**11, 1 << 60), st.sampled_from(["gnu", "pax"]))
-def test_walk_reads_sizes_beyond_eight_gigabytes(name, size, form):
+def test_reader_reads_sizes_beyond_eight_gigabytes(name, size, form):
     header = _info(name, size).tobuf(FORMATS[form])
     member, _ = next(stream_members(io.BytesIO(header), where="x.tar", max_member_bytes=1))
     assert (member.size, member.offset) == (size, len(header))
@@ -141,7 +141,7 @@ def test_directories_and_leading_dots_are_harmless():
     ]
 
 
-def test_name_outside_utf8_is_escaped():
+def test_non_utf8_name_is_escaped():
     data = by_tarfile([("a.jpg", b"1")], tarfile.USTAR_FORMAT).replace(b"a.jpg", b"\xe9.jpg", 1)
     assert streamed(_with_sound_checksum(data))[0][0].name == "\\xe9.jpg"
 
@@ -171,7 +171,7 @@ def until_error(data):
     return found, str(caught.value)
 
 
-def test_a_tar_cut_off_anywhere_is_an_error_that_names_it():
+def test_truncated_tar_raises_an_error_with_its_name_and_offset():
     whole = written(THREE)
     for length in range(0, len(whole) - 1024, 100):
         found, message = until_error(whole[:length])
@@ -218,7 +218,7 @@ DAMAGED = [  # a tar, the members before the damage, the error, (name, error) of
 
 
 @pytest.mark.parametrize(("data", "before", "words", "recovered"), DAMAGED)
-def test_damage_is_named_and_recovery_resumes_at_the_next_sound_header(data, before, words, recovered):
+def test_damage_raises_an_error_and_recovery_resumes_at_the_next_valid_header(data, before, words, recovered):
     found, message = until_error(data)
     assert [m.name for m in found] == ["a.jpg"][:before]
     assert words in message
@@ -229,7 +229,7 @@ def test_damage_is_named_and_recovery_resumes_at_the_next_sound_header(data, bef
 
 
 @given(st.data())
-def test_no_flipped_bytes_break_the_walk(data):
+def test_flipped_bytes_do_not_crash_the_tar_reader(data):
     files = [("a.jpg", b"1" * 40), ("n" * 120, b"2"), ("c.jpg", b"3")]
     form = data.draw(st.sampled_from(sorted(FORMATS)))
     tar = bytearray(by_tarfile(files[:: 2 if form == "ustar" else 1], FORMATS[form])[:6000])
@@ -243,7 +243,7 @@ def test_no_flipped_bytes_break_the_walk(data):
     assert before == recovered[: len(before)]
 
 
-def test_large_members_have_a_fault_and_no_bytes():
+def test_large_members_have_an_error_and_no_bytes():
     members = streamed(written([("a.jpg", b"1" * 2000), ("b.jpg", b"2")]), most=1000)
     assert members[0][0].fault == "has 2000 bytes, more than the 1000 allowed"
     assert [content for _, content in members] == [b"", b"2"]
@@ -263,12 +263,12 @@ class _Pipe(io.RawIOBase):
         return part
 
 
-def test_pipes_that_give_few_bytes_are_read_to_the_end():
+def test_pipes_with_short_reads_are_read_to_the_end():
     members = stream_members(_Pipe(written(THREE)), where="pipe", max_member_bytes=1 << 20)  # type: ignore[arg-type]
     assert [(m.name, content) for m, content in members] == THREE
 
 
-def test_compressed_tars_are_streamed_and_their_damage_is_named():
+def test_compressed_tars_are_streamed_and_their_damage_raises_errors():
     packed = gzip.compress(written(THREE))
     with gzip.open(io.BytesIO(packed)) as file:
         assert [content for _, content in stream_members(file, where="x.tgz", max_member_bytes=1000)] == [

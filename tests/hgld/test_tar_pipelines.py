@@ -83,7 +83,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", sorted(HOSTILE))
-def test_hostile_headers_are_named_and_take_no_memory(what, tmp_path):
+def test_hostile_headers_are_reported_and_use_little_memory(what, tmp_path):
     sound = write_tar(tmp_path / "sound.tar", classes([0, 0]))
     (tmp_path / "hostile.tar").write_bytes(HOSTILE[what] + (tmp_path / "sound.tar").read_bytes())
     runs([sound], 2, 1)  # the first call imports packages, which takes memory
@@ -97,7 +97,7 @@ def test_hostile_headers_are_named_and_take_no_memory(what, tmp_path):
     assert {item.labels[0] for run in found for item in run.items} == {0}
 
 
-def test_compressed_shards_are_refused_and_not_unpacked(tmp_path):
+def test_compressed_shards_are_refused_without_decompression(tmp_path):
     typical(tmp_path)
     squeezed = gzip.compress(Path(tars(tmp_path)[0]).read_bytes() + bytes(16 << 20))
     for path in map(Path, tars(tmp_path)):
@@ -112,7 +112,7 @@ def test_compressed_shards_are_refused_and_not_unpacked(tmp_path):
         tracemalloc.stop()
 
 
-def test_urls_that_webdataset_would_run_are_refused(tmp_path):
+def test_urls_that_webdataset_would_run_as_commands_are_refused(tmp_path):
     flag = tmp_path / "flag"
     for url in (f"pipe:touch {flag} #.tar", f"pipe://touch {flag} #.tar", f"gs://b/$(touch {flag}).tar"):
         with pytest.raises(HgldError):

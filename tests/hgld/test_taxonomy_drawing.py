@@ -41,7 +41,7 @@ def test_text_tree_has_the_largest_classes_first_without_repeated_names(animals)
     assert repr(animals) == "Hierarchy(name: 4, kind: 3, top: 1)"
 
 
-def test_depth_most_and_lines_limit_the_drawing_and_say_so(animals):
+def test_depth_most_and_lines_shorten_the_drawing_with_a_note(animals):
     assert animals.to_tree_text(depth=1) == "top 1 > kind 3 > name 4\n├─ living  3\n└─ (top unknown)  1"
     wide = Hierarchy(("n", "k"), (tuple("abcde"), ("x", "y", "z")), (np.array([0, 0, 0, 1, 2]),))
     assert wide.to_tree_text(most=1).splitlines()[1:] == [
@@ -128,7 +128,7 @@ def test_show_reports_and_lists_the_changes_by_rules(hgld, tmp_path):
     assert "Name as many" in hgld("show", file, "--parents", "first", "--levels", "a,b,c,d,e")[2]
 
 
-def test_show_rejects_unfinished_folders(hgld, tmp_path):
+def test_show_refuses_unfinished_folders(hgld, tmp_path):
     for mark in (".hgld-build", "dataset.json"):
         folder = tmp_path / mark.strip(".")
         folder.mkdir()

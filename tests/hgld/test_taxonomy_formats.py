@@ -268,14 +268,14 @@ TAXA = "taxonID,parentNameUsageID,acceptedNameUsageID,scientificName\n1,,,Animal
         ("a", "folders", "is a file; expected a folder"),
     ],
 )
-def test_errors_name_their_row_or_entry(tmp_path, content, kind, words):
+def test_taxonomy_errors_contain_the_row_or_entry(tmp_path, content, kind, words):
     file = tmp_path / "data.noun"
     file.write_text(content)
     with pytest.raises(InputError, match=f"^{re.escape(str(file))}.*({words})"):
         read_taxonomy(file, kind)
 
 
-def test_unusable_arguments_and_files_are_rejected(write, tmp_path, monkeypatch):
+def test_unusable_arguments_and_files_are_refused(write, tmp_path, monkeypatch):
     write("both/index.noun", INDEX.replace(OFFSETS["frump"], "09999999"))
     with pytest.raises(HierarchyError, match=r"index\.noun, line 4: 'dog' means 'n09999999', which"):
         read_taxonomy(write("both/data.noun", DATA))
@@ -314,7 +314,7 @@ WHOLE = {
 
 
 @given(st.data(), st.sampled_from(list(WHOLE)))
-def test_damaged_files_are_read_or_rejected(tmp_path_factory, data, kind):
+def test_damaged_files_are_read_or_refused(tmp_path_factory, data, kind):
     file, content = tmp_path_factory.mktemp("damaged") / "file", WHOLE[kind].encode()
     for _ in range(data.draw(st.integers(1, 3))):
         start = data.draw(st.integers(0, len(content)))

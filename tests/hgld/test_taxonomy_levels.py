@@ -132,7 +132,7 @@ def test_missing_rank_is_filled_if_a_coarser_one_is_known():
     assert found.changes.filter(what="at no level")["name"].to_list() == ["Caninae", "plants"]
 
 
-def test_several_parents_are_rejected_or_resolved_by_the_rule():
+def test_several_parents_are_refused_or_resolved_by_the_rule():
     links = [("tiger", "animal"), ("tiger", "cat"), ("cat", "animal"), ("sun", "star"), ("dog", "animal")]
     with pytest.raises(HierarchyError, match=r"links: 1 classes have several parents: 'tiger' under 'animal' and"):
         even_levels(taxonomy(links))
@@ -177,14 +177,14 @@ CHAIN = [(str(i), str(i + 1)) for i in range(MOST_LEVELS + 2)]
         (CHAIN, {}, HierarchyError, f"expected {MOST_LEVELS} at most"),
     ],
 )
-def test_unsuitable_rules_are_rejected(graph, rules, error, words):
+def test_unsuitable_rules_are_refused(graph, rules, error, words):
     ranks = {"a": "species", "c": "clade", "d": "order", "e": "clade"}
     known = {child for link in graph for child in link}
     with pytest.raises(error, match=words):
         even_levels(taxonomy(graph, {name: rank for name, rank in ranks.items() if name in known}), **rules)
 
 
-def test_cycles_and_long_chains_are_rejected():
+def test_cycles_and_long_chains_are_refused():
     with pytest.raises(HierarchyError, match=r"in a circle: 'a' -> 'b' -> 'c' -> 'a' \(each the child of the next\)"):
         taxonomy([("x", "a"), ("a", "b"), ("b", "c"), ("c", "a"), ("c", "top")])
     wheel = [(f"n{i}", f"n{(i + 1) % 50}") for i in range(50)]

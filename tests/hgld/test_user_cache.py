@@ -24,7 +24,7 @@ def read(kept):
     return kept.read(lambda folder: (folder / "a.txt").read_text())
 
 
-def test_cached_folder_is_found_by_its_facts():
+def test_cached_folder_is_found_only_with_equal_facts():
     assert read(KeptFolder("things", FACTS)) is None
     kept = keep(FACTS)
     assert read(KeptFolder("things", {"size": 3, "weights": "abc"})) == "content"

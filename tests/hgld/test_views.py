@@ -28,7 +28,7 @@ KNOWN = [
 
 
 @pytest.mark.parametrize(("counter", "key", "expected"), KNOWN)
-def test_philox_gives_the_published_answers(counter, key, expected):
+def test_philox_gives_the_published_numbers(counter, key, expected):
     words = philox(np.array(counter, dtype=np.uint64)[:, None], key)
     assert tuple(words[:, 0].tolist()) == expected
 
@@ -181,7 +181,7 @@ def test_erase_changes_only_the_rectangle():
     assert np.array_equal(pixels.ravel(), np.arange(216, dtype=np.uint8))  # the argument is unchanged
 
 
-def test_policies_and_erasing_change_no_other_draw():
+def test_policies_and_erasing_change_no_other_random_numbers():
     sizes, where = np.full((50, 2), 80), places(3, 50)
     view = TrainView(32, jitter=0.2)
     plain, policies, erased = (
@@ -222,12 +222,12 @@ def test_policies_and_erasing_change_no_other_draw():
         (lambda: TestView(20_000, 20_000), "size of a view is 20000"),
     ],
 )
-def test_impossible_views_are_refused(make, named):
+def test_invalid_views_are_refused(make, named):
     with pytest.raises(ConfigError, match=re.escape(named)):
         make()
 
 
-def test_impossible_sizes_are_refused():
+def test_invalid_image_sizes_are_refused():
     with pytest.raises(ConfigError, match=r"image 1 of \[0, 5\] pixels"):
         TestView(4, 4).parameters([5, 0], [5, 5])
     with pytest.raises(ConfigError, match=r"shapes \[\(2,\), \(1,\), \(2,\)\]"):

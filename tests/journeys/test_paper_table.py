@@ -23,7 +23,7 @@ def write_photos(folder):
 
 
 @pytest.mark.slow
-def test_three_seeds_of_two_losses_give_a_latex_table(tmp_path):
+def test_runs_of_three_seeds_and_two_losses_give_a_latex_table(tmp_path):
     write_photos(tmp_path / "photos")
     journey = Journey(tmp_path)
     journey.hgld("build-shards folders --source photos --out shards")
