@@ -54,7 +54,7 @@ def hgld(world, capfd, monkeypatch):
     return run
 
 
-def test_calibration_is_written_into_the_run_with_its_settings(world):
+def test_calibrate_writes_its_result_and_settings_into_the_run(world):
     made = Calibration.load(world / "run" / "calibration.json")
     assert made.levels == ("fine", "coarse")
     assert {name: risks[0].queries for name, risks in made.risks.items()} == {"val": 3 * 36, "test": 3 * 36}
@@ -89,7 +89,7 @@ def test_prediction_level_depends_on_minimum_confidence(hgld):
     )
 
 
-def test_search_within_a_class_returns_only_its_images(hgld):
+def test_search_restricted_to_a_class_returns_only_images_of_that_class(hgld):
     code, out, _ = hgld(*SEARCH, "--within", "coarse=2", "--min-confidence", "0", "--json")
     assert code == 0
     (found,) = json.loads(out)["queries"]
@@ -110,7 +110,7 @@ def test_search_within_a_class_returns_only_its_images(hgld):
         assert said in err
 
 
-def test_calibration_of_other_weights_is_ignored_with_a_note(hgld, world):
+def test_search_ignores_a_calibration_made_with_other_weights_and_prints_a_note(hgld, world):
     code, out, err = hgld(*SEARCH, "--checkpoint-choice", "last", "--json")
     assert (code, err) == (
         0,
@@ -126,7 +126,7 @@ def test_calibration_of_other_weights_is_ignored_with_a_note(hgld, world):
 
 
 @pytest.mark.slow
-def test_damaged_calibration_fails_only_commands_that_require_it(hgld, world, tmp_path):
+def test_damaged_calibration_stops_only_commands_that_require_it(hgld, world, tmp_path):
     run = shutil.copytree(world / "run", tmp_path / "run")
     (run / "log.csv").write_text("step,epoch,loss\n1,0,2.5\n2,0,1.5\n")
     (run / "calibration.json").write_text("[")
@@ -188,7 +188,7 @@ def test_text_queries_use_the_text_tower_of_the_model(hgld, tiny_clip, world, tm
     assert "weights of an image tower alone" in err
 
 
-def test_text_query_fails_for_models_without_text_tower(hgld):
+def test_text_query_fails_if_the_model_has_no_text_tower(hgld):
     asked = ("search", "--text", "a lake", "--data", "data", "--device", "cpu")
     for words, said in (
         (("--checkpoint", "run"), "Texts take --model open_clip:MODEL/PRETRAINED."),

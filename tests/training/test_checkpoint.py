@@ -50,7 +50,7 @@ def test_pruning_keeps_newest_and_best_checkpoints(tmp_path):
     assert find_checkpoint(tmp_path / "checkpoints" / "step-00000004").name == "step-00000004"
 
 
-def test_full_disk_keeps_earlier_checkpoint(tmp_path, monkeypatch):
+def test_full_disk_keeps_the_earlier_checkpoint(tmp_path, monkeypatch):
     write_checkpoint(tmp_path, a_checkpoint(1))
 
     def full(tensors, path):
@@ -63,7 +63,7 @@ def test_full_disk_keeps_earlier_checkpoint(tmp_path, monkeypatch):
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]
 
 
-def test_errors_name_damaged_and_foreign_checkpoint_files(tmp_path):
+def test_damaged_checkpoint_files_raise_errors_with_the_file_name(tmp_path):
     path = write_checkpoint(tmp_path, a_checkpoint(1))
     (path / "model.safetensors").write_bytes(b"\x80\x04not tensors")
     with pytest.raises(InputError, match=r"model\.safetensors"):
@@ -77,7 +77,7 @@ def test_errors_name_damaged_and_foreign_checkpoint_files(tmp_path):
         find_checkpoint(tmp_path)
 
 
-def test_missing_or_changed_optimizer_file_is_an_error(tmp_path):
+def test_checkpoint_with_missing_or_edited_optimizer_file_is_refused(tmp_path):
     """Otherwise the run would resume with the moments of another optimizer."""
     path = write_checkpoint(tmp_path, a_checkpoint(7))
     save_file({"b|step": torch.zeros(()), "a|step": torch.zeros(())}, path / "optimizer.safetensors")
@@ -89,7 +89,7 @@ def test_missing_or_changed_optimizer_file_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize("change", [{"scaler": {"scale": 8.0}}, {"step": 8}, {"files": {}}, {"checksum": None}])
-def test_changed_state_json_is_an_error(change, tmp_path):
+def test_edited_state_json_is_refused(change, tmp_path):
     path = write_checkpoint(tmp_path, a_checkpoint(7))
     state = json.loads((path / "state.json").read_text())
     (path / "state.json").write_text(json.dumps(state | change))
@@ -97,7 +97,7 @@ def test_changed_state_json_is_an_error(change, tmp_path):
         read_checkpoint(path)
 
 
-def test_pruning_removes_only_unfinished_checkpoints_of_killed_runs(tmp_path):
+def test_pruning_removes_unfinished_checkpoints_and_keeps_unrelated_folders(tmp_path):
     folder = tmp_path / "checkpoints"
     for step in (1, 2, 3):
         write_checkpoint(tmp_path, a_checkpoint(step))

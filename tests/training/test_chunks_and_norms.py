@@ -18,7 +18,7 @@ def data(tmp_path_factory):
     return str(write_small(tmp_path_factory.mktemp("data") / "small"))
 
 
-def test_micro_batches_with_unfrozen_batch_norm_are_rejected(data, tmp_path):
+def test_micro_batches_with_trainable_batch_norm_are_refused(data, tmp_path):
     with pytest.raises(
         ConfigError, match=r"--micro-batch-size is 4.*resnet18 has batch norm.*of the 8 images.*--freeze-batch-norm"
     ):
@@ -28,7 +28,7 @@ def test_micro_batches_with_unfrozen_batch_norm_are_rejected(data, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_live_batch_norm_flag_ignores_group_norm():
+def test_has_live_batch_norm_is_false_for_group_norm():
     layers = {"batch": nn.BatchNorm2d(4), "synchronised": nn.SyncBatchNorm(4), "group": nn.GroupNorm(2, 4)}
     live = {
         (name, frozen): EmbeddingModel(layer, 4, None, freeze_batch_norm=frozen).has_live_batch_norm

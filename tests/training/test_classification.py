@@ -80,7 +80,7 @@ def raw_embeddings(run, dataset):
         return embedder.embed_dataset(dataset, unit=False)
 
 
-def test_run_reports_top_k_of_its_classifier(places):
+def test_training_with_a_classifier_reports_top_k(places):
     folder, values = places
     dataset = open_dataset(folder / "data", "test")
     names = json.loads((folder / "run" / CLASSES).read_text())["names"]
@@ -94,7 +94,7 @@ def test_run_reports_top_k_of_its_classifier(places):
 
 
 @pytest.mark.parametrize("metrics", [("top-3", "top-1"), ("top-1", "R@1", "top-3")])
-def test_evaluate_reports_top_k_with_and_without_retrieval_metrics(places, metrics):
+def test_evaluate_reports_top_k_alone_or_beside_retrieval_metrics(places, metrics):
     folder, values = places
     with trained_embedder(folder / "run", which="last", device="cpu") as embedder:
         task = RetrievalTask(str(folder / "data"), "test")
@@ -115,7 +115,7 @@ def test_evaluate_reports_top_k_with_and_without_retrieval_metrics(places, metri
 
 
 @pytest.mark.usefixtures("mat_files_here")
-def test_imagenet_protocol_reports_known_top_k(tmp_path, hgld):
+def test_imagenet_protocol_reports_hand_computed_top_k(tmp_path, hgld):
     """Biases alone: every image is first of the last synset, then of the one before; two of six images are of each."""
     imagenet.make(tmp_path)
     build_shards("imagenet", tmp_path, str(tmp_path / "data"), SourceConfig(), ShardConfig(workers=1), silent)
@@ -147,7 +147,7 @@ def test_classifier_targets_match_classes_by_name(places, tmp_path):
         targets_of(dataset, "genus", classifier.names)
 
 
-def test_impossible_classification_fails_before_training(places, tmp_path, monkeypatch):
+def test_invalid_classification_setups_fail_before_training(places, tmp_path, monkeypatch):
     folder, _ = places
     with pytest.raises(InputError, match="no item is of one of the 6 classes"):
         train(
@@ -176,7 +176,7 @@ def test_impossible_classification_fails_before_training(places, tmp_path, monke
             evaluate_task(SplitEmbedder(replace(embedder, classifier=None)), task, options=asked)
 
 
-def test_classification_with_several_scales_is_rejected(places):
+def test_classification_at_several_image_scales_is_refused(places):
     folder, _ = places
     task, asked = RetrievalTask(str(folder / "data"), "test"), EvaluationOptions(metrics=("top-1",))
     twice = trained_embedder(folder / "run", device="cpu", scales=(1.0, 0.5))
@@ -184,7 +184,7 @@ def test_classification_with_several_scales_is_rejected(places):
         evaluate_task(SplitEmbedder(embedder), task, options=asked)
 
 
-def test_class_names_file_that_does_not_fit_is_an_error(places, tmp_path):
+def test_invalid_class_names_file_is_refused(places, tmp_path):
     folder, _ = places
     checkpoint = find_checkpoint(folder / "run", "last")
     for number, (text, error, message) in enumerate(
@@ -203,7 +203,7 @@ def test_class_names_file_that_does_not_fit_is_an_error(places, tmp_path):
 
 
 @given(st.integers(0, 1 << 30), st.integers(2, 6))
-def test_top_k_equals_reference_count_with_ties_counted_as_misses(seed, classes):
+def test_top_k_equals_a_slow_count_in_which_ties_are_misses(seed, classes):
     generator = torch.Generator().manual_seed(seed)
     embeddings = torch.randint(-2, 3, (5, 3), generator=generator).float()
     weight = torch.randint(-2, 3, (classes, 3), generator=generator).float()
@@ -317,13 +317,13 @@ def test_library_head_finds_the_timm_classifier(tmp_path):
         ("small", {}, "expected weights of torchvision or timm"),
     ],
 )
-def test_library_head_rejects_models_without_pretrained_classifier(weights, spec, fields, message):
+def test_library_head_refuses_models_without_pretrained_classifier(weights, spec, fields, message):
     model = build(spec, "none", **fields)
     with pytest.raises(ConfigError, match=message):
         library_head(spec, weights, model)
 
 
-def test_library_head_rejects_classifier_not_reading_the_mean(tmp_path, weights):
+def test_library_head_refuses_a_classifier_that_is_not_one_linear_layer(tmp_path, weights):
     torch.save(network("squeezenet1_1").state_dict(), tmp_path / "s.pt")
     model = build("torchvision:squeezenet1_1", "none")
     with pytest.raises(ConfigError, match="not one linear layer"):
@@ -360,7 +360,7 @@ def test_run_starts_with_the_pretrained_classifier(tmp_path, monkeypatch):
     torch.testing.assert_close(classifier.bias, whole.get_parameter("fc.bias").detach())
 
 
-def test_pretrained_network_is_classified_without_a_run(tmp_path, monkeypatch):
+def test_pretrained_network_is_evaluated_as_a_classifier_without_a_run(tmp_path, monkeypatch):
     """The values are those of the scores of the whole network."""
     whole = network("resnet18", classes=3)
     make = torchvision.models.get_model

@@ -28,7 +28,7 @@ def of_run(folder, *others):
     return ["--checkpoint", folder / "run", "--data", folder / "data", "--device", "cpu", *others]
 
 
-def test_embed_in_parts_resumes_and_equals_single_pass(places, tmp_path, hgld, monkeypatch):
+def test_stopped_embed_resumes_and_equals_a_single_pass(places, tmp_path, hgld, monkeypatch):
     folder = places[0]
     whole, out = tmp_path / "whole.npy", tmp_path / "parts.npy"
     assert hgld("embed", *of_run(folder, "--out", whole))[0] == 0
@@ -80,7 +80,7 @@ def test_embed_uses_the_chosen_checkpoint(places, tmp_path, hgld):
         assert pl.read_parquet(labels)["key"].to_list() == dataset.keys.to_list()
 
 
-def test_resize_mode_and_scale_flags_reach_the_view(places, tmp_path, hgld):
+def test_resize_mode_and_scale_flags_change_the_preprocessing(places, tmp_path, hgld):
     folder, best, _ = places
     resize_mode = ["--resize-mode", "original", "--max-pixels", 1000, "--scales", "1,0.5", "--scale-p", 3]
     of = of_run(folder, "--split", "test", *resize_mode)
@@ -97,7 +97,7 @@ def test_resize_mode_and_scale_flags_reach_the_view(places, tmp_path, hgld):
 
 
 @pytest.mark.parametrize("sides", [("--split", "test"), ("--query-split", "test", "--gallery-split", "gallery")])
-def test_checkpoint_and_its_embeddings_have_equal_reports(places, tmp_path, hgld, sides):
+def test_evaluating_a_checkpoint_equals_evaluating_its_saved_embeddings(places, tmp_path, hgld, sides):
     folder = places[0]
     for split in ("test", "gallery"):
         hgld("embed", *of_run(folder, "--split", split, "--out", tmp_path / f"{split}.npy"))
@@ -131,7 +131,7 @@ def test_checkpoint_and_its_embeddings_have_equal_reports(places, tmp_path, hgld
         ),
     ],
 )
-def test_impossible_views_and_devices_are_one_line_errors(places, tmp_path, hgld, words, said):
+def test_invalid_preprocessing_and_devices_give_one_line_errors(places, tmp_path, hgld, words, said):
     folder = places[0]
     for command in (["search", folder / "one.jpg"], ["embed", "--out", tmp_path / "e.npy"]):
         asked = [*command, *of_run(folder, "--split", "test"), *words.split()]
@@ -170,14 +170,14 @@ def test_search_prints_a_table_or_json(places, tmp_path, hgld):
         (["evaluate", "--split", "test", "--metrics", "R@x"], "R@x"),
     ],
 )
-def test_bad_input_exits_with_2_and_writes_nothing(places, tmp_path, hgld, monkeypatch, arguments, message):
+def test_invalid_input_exits_with_code_2_and_writes_nothing(places, tmp_path, hgld, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     code, _, err = hgld(arguments[0], *of_run(places[0]), *arguments[1:])
     assert (code, list(tmp_path.iterdir())) == (2, [])
     assert message in err
 
 
-def test_unreadable_images_are_reported_and_excluded(places, tmp_path, hgld):
+def test_embed_reports_and_excludes_unreadable_images(places, tmp_path, hgld):
     folder, *_ = places
     items = items_of_classes([4, 4, 3, 5], ["test"])
     items[6] = replace(items[6], data=b"no image")

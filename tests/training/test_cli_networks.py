@@ -36,7 +36,7 @@ def embeddings(folder):
         return embedder.embed_dataset(open_dataset(folder / "data", "test")).numpy()
 
 
-def test_network_without_run_embeds_evaluates_and_searches(places, tmp_path, hgld):
+def test_pretrained_network_can_embed_evaluate_and_search(places, tmp_path, hgld):
     code, printed, err = hgld("embed", *of_net(places, "--out", tmp_path / "e.npy"))
     assert (code, err) == (0, "")
     assert "7 embeddings of 144 dimensions" in printed
@@ -60,7 +60,7 @@ def test_network_without_run_embeds_evaluates_and_searches(places, tmp_path, hgl
     assert found["matches"][0]["key"] == open_dataset(places / "data", "test").keys[2]
 
 
-def test_several_models_produce_a_leaderboard_with_raw_pixels(places, tmp_path, hgld):
+def test_leaderboard_of_several_models_includes_raw_pixels(places, tmp_path, hgld):
     models = ["--checkpoint", places / "run", "--model", "small", "--model", "onnx:none.onnx", "--size", 24]
     weights = ["--weights", places / "weights.pt", "--weights", "default"]
     of = ["--data", places / "data", "--split", "test", "--device", "cpu", "--metrics", "R@1,H-AP"]
@@ -121,7 +121,7 @@ def test_several_models_produce_a_leaderboard_with_raw_pixels(places, tmp_path, 
         ("evaluate --model small --weights such.pt --data DATA --split test", "there is no such file"),
     ],
 )
-def test_impossible_models_are_one_line_errors(places, tmp_path, hgld, monkeypatch, words, said):
+def test_invalid_models_give_one_line_errors(places, tmp_path, hgld, monkeypatch, words, said):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "one.jpg").write_bytes((places / "one.jpg").read_bytes())
     arguments = [

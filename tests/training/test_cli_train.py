@@ -23,7 +23,7 @@ def data(tmp_path_factory):
     return write_small(tmp_path_factory.mktemp("data"))
 
 
-def test_train_list_begins_with_recipes_for_own_images(hgld):
+def test_train_list_starts_with_the_recipes_for_the_users_images(hgld):
     own = [name for name, recipe in RECIPES.items() if not recipe.of_paper]
     code, out, _ = hgld("train", "--list")
     assert code == 0
@@ -48,7 +48,7 @@ def test_train_list_begins_with_recipes_for_own_images(hgld):
     assert rows["happier-sop"]["published"] == "R@1 81.0, AP 60.4, H-AP 59.4, ASI 65.9, NDCG 91.5"
 
 
-def test_train_show_prints_the_recipe_with_changed_flags(hgld):
+def test_train_show_prints_the_recipe_after_applying_flags(hgld):
     code, out, _ = hgld("train", "happier-sop", "--show", "--tau", "0.05", "--recall-at", "1,2,4,8,16", "--lambda", 0.2)
     assert code == 0
     for text in ("# Published: ", "# Hardware:", "tau: 0.05", "lambda_: 0.2", "lr: 5.0e-05", "batch_norm: true\n"):
@@ -60,7 +60,7 @@ def test_train_show_prints_the_recipe_with_changed_flags(hgld):
 
 
 @pytest.mark.parametrize("name", ["happier-sop", "softbin-ap-landmarks-clean", "multigrain", "finetune"])
-def test_output_of_show_is_valid_input_of_config(name, hgld, tmp_path):
+def test_output_of_train_show_can_be_passed_as_config(name, hgld, tmp_path):
     given = ("--loss", "HAPPIER", "--alpha", 2) if name == "finetune" else ()
     (tmp_path / "shown.yaml").write_text(hgld("train", name, "--show", *given)[1])
     code, out, _ = hgld("train", "--config", tmp_path / "shown.yaml", "--show", "--json")
@@ -87,7 +87,7 @@ def test_output_of_show_is_valid_input_of_config(name, hgld, tmp_path):
         (["small-grocery", "--init-from", "nowhere", "--data", "D", "--out", "OUT"], "does not exist"),
     ],
 )
-def test_impossible_train_commands_fail_with_a_message(hgld, tmp_path, monkeypatch, arguments, message):
+def test_invalid_train_commands_fail_with_a_message(hgld, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     code, out, err = hgld("train", *arguments)
     assert code == 2
@@ -96,7 +96,7 @@ def test_impossible_train_commands_fail_with_a_message(hgld, tmp_path, monkeypat
     assert not (tmp_path / "OUT").exists()
 
 
-def test_train_rerun_from_config_and_init_from_a_run(hgld, data, tmp_path):
+def test_train_repeats_a_saved_config_and_starts_from_a_run(hgld, data, tmp_path):
     code, out, err = hgld("train", RECIPE, "--data", data, "--out", tmp_path / "a", "--seed", 3, *FLAGS, "--json")
     assert (code, err) == (0, "")
     summary = json.loads(out)
@@ -131,7 +131,7 @@ def test_train_rerun_from_config_and_init_from_a_run(hgld, data, tmp_path):
     assert "tau" in err
 
 
-def test_a_sweep_tabulates_its_runs_and_resumes(hgld, data, tmp_path):
+def test_sweep_prints_a_table_of_its_runs_and_resumes(hgld, data, tmp_path):
     sweep = [RECIPE, "--data", data, "--out", tmp_path / "s", *FLAGS, "--sweep", "tau=0.01,0.1", "--seeds", 2]
     code, out, err = hgld("train", *sweep, "--evaluate-on", "train")
     assert (code, err) == (0, "")
@@ -161,7 +161,7 @@ def test_a_sweep_tabulates_its_runs_and_resumes(hgld, data, tmp_path):
     assert (tmp_path / "s" / "sweep.csv").read_bytes() == table
 
 
-def test_size_without_resize_scales_the_resize_of_the_recipe(hgld):
+def test_size_flag_scales_the_resize_of_the_recipe(hgld):
     """Evaluation then sees the same share of the image as in the recipe."""
     for name, given, expected in (
         ("happier-sop", ("--size", 112), (112, 128)),

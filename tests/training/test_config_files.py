@@ -21,7 +21,7 @@ from hgld.training.config import (
 from hgld.training.config_checks import READERS, check_config
 
 
-def test_config_round_trip(tmp_path):
+def test_saved_config_is_read_back_unchanged(tmp_path):
     changed = {
         "tau": 0.05,
         "recall_at": (1, 3),
@@ -73,7 +73,7 @@ def test_every_default_value_can_be_parsed_from_text(name):
         ({"schedule": "step"}, "milestones"),
     ],
 )
-def test_contradictory_options_are_rejected(fields, message):
+def test_contradictory_options_are_refused(fields, message):
     with pytest.raises(ConfigError, match=message):
         check_config(with_fields(TrainConfig(), fields))
 
@@ -89,7 +89,7 @@ def test_contradictory_options_are_rejected(fields, message):
         ({"loss": {"tau": []}}, ConfigError, r"config.json: tau is \[\]"),
     ],
 )
-def test_config_files_with_foreign_content_are_rejected(tmp_path, change, error, message):
+def test_config_files_with_unknown_or_invalid_fields_are_refused(tmp_path, change, error, message):
     save_config(TrainConfig(), tmp_path / "config.json")
     data = json.loads((tmp_path / "config.json").read_text()) | change
     (tmp_path / "config.json").write_text(json.dumps(data))
@@ -98,7 +98,7 @@ def test_config_files_with_foreign_content_are_rejected(tmp_path, change, error,
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '"' + "a" * (1 << 20) + '"'])
-def test_files_without_a_config_object_are_rejected(tmp_path, text):
+def test_config_files_that_are_not_a_json_object_are_refused(tmp_path, text):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(InputError, match=r"config\.json"):
         read_config(tmp_path / "config.json")
@@ -149,7 +149,7 @@ def test_every_conditional_field_has_a_test_case():
 
 
 @pytest.mark.parametrize("field", CASES)
-def test_value_without_effect_is_rejected_with_a_hint(field):
+def test_option_without_effect_is_refused_with_a_hint(field):
     value, read, unread = CASES[field]
     check_config(with_fields(TrainConfig(), {**read, field: value}))
     check_config(with_fields(TrainConfig(), unread))
@@ -171,7 +171,7 @@ def test_value_without_effect_is_rejected_with_a_hint(field):
         ({**UNIFORM, "lambda_": 1.0}, UNIFORM, "sampler shuffled gives no views of one image"),
     ],
 )
-def test_options_that_could_never_take_effect_are_rejected(good, bad, message):
+def test_option_values_that_could_never_take_effect_are_refused(good, bad, message):
     check_config(with_fields(TrainConfig(), good))
     with pytest.raises(ConfigError, match=message):
         check_config(with_fields(TrainConfig(), bad))
@@ -190,7 +190,7 @@ def test_options_that_could_never_take_effect_are_rejected(good, bad, message):
         ({"loss": "SmoothAP", "amp": "fp16"}, {**BLACKBOX, "amp": "fp16"}, "take --amp bf16"),
     ],
 )
-def test_options_with_a_changed_meaning_are_rejected(good, bad, message):
+def test_options_that_would_distort_the_loss_are_refused(good, bad, message):
     check_config(with_fields(TrainConfig(), good))
     with pytest.raises(ConfigError, match=message):
         check_config(with_fields(TrainConfig(), bad))
@@ -212,7 +212,7 @@ def test_options_with_a_changed_meaning_are_rejected(good, bad, message):
         ({"loss": "RODRecall"}, False),
     ],
 )
-def test_single_image_per_class_is_rejected_if_loss_needs_pairs(fields, refused):
+def test_one_image_per_class_is_refused_if_the_loss_needs_positive_pairs(fields, refused):
     config = with_fields(TrainConfig(), {**fields, "images_per_class": 1})
     if refused:
         with pytest.raises(ConfigError, match="--images-per-class is 1, so that no image has a positive"):

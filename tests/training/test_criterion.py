@@ -55,7 +55,7 @@ class Own(torch.nn.Module):
         return embeddings.sum() * 0
 
 
-def test_plugin_loss_keeps_its_defaults_and_takes_no_memory(monkeypatch):
+def test_plugin_loss_keeps_its_defaults_and_has_no_memory_option(monkeypatch):
     monkeypatch.setattr(type(PLUGINS), "load", lambda self, name: {"Own": Own}[name])
     plain, asked = build(loss="Own", level="mid"), build(loss="Own", tau=0.02, margin=0.4)
     assert plain.loss.options == {"margin": LossConfig.margin, "tau": 0.3, "level": 1}
@@ -92,7 +92,7 @@ FIXED = {
 
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if LOSSES[name].kind != "terms"])
-def test_every_loss_parameter_is_an_option_or_listed_as_fixed(name):
+def test_every_loss_parameter_is_a_config_option_or_listed_as_fixed(name):
     parameters = inspect.signature(getattr(losses, name)).parameters.keys()
     options = LOSSES[name].options.keys()
     own = {"margin"} if name == "BlackboxAP" else set()
@@ -102,7 +102,7 @@ def test_every_loss_parameter_is_an_option_or_listed_as_fixed(name):
 
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if LOSSES[name].kind == "terms"])
-def test_composed_losses_have_the_terms_of_their_classes(name):
+def test_composed_losses_have_the_same_terms_as_their_classes(name):
     own, made = getattr(losses, name)(len(TRAINED), DIM), build(loss=name).loss
     assert (type(own.rank), type(own.decomposability)) == (type(made.rank), type(made.decomposability))
     assert type(made.rank) is getattr(losses, LOSSES[name].rank)
@@ -114,7 +114,7 @@ def test_every_loss_option_is_read_by_some_loss():
     assert set().union(*map(options_of, LOSSES)) | {"loss"} == fields
 
 
-def test_proxies_exist_only_for_training_classes():
+def test_only_training_classes_have_proxies():
     criterion = build(loss="NormSoftmax")
     (proxies,) = criterion.parameters()
     assert proxies.shape == (len(TRAINED), DIM)
@@ -124,7 +124,7 @@ def test_proxies_exist_only_for_training_classes():
     assert len(multigrain.get_parameter("loss.classifier.weight")) == 4
 
 
-def test_csl_uses_the_hierarchy_of_training_classes():
+def test_csl_uses_the_hierarchy_restricted_to_training_classes():
     criterion = build(loss="CSL")
     assert isinstance(criterion.loss, losses.CSL)
     assert criterion.loss.classes.tolist() == [[0, 0, 0], [1, 0, 0], [2, 1, 0], [3, 1, 0], [4, 2, 1], [5, 3, 1]]
@@ -156,7 +156,7 @@ def test_loss_with_memory_reports_all_terms_from_the_first_step(name, expected):
 
 @pytest.mark.parametrize("name", ["SupAP", "ROADMAP"])
 @pytest.mark.parametrize("sum_levels", [False, True])
-def test_terms_joined_over_processes_equal_single_process_terms(name, sum_levels):
+def test_loss_terms_averaged_over_processes_equal_single_process_terms(name, sum_levels):
     embeddings, labels, instances = batch()
     options = {"loss": name, "memory": 30, "memory_from_epoch": 0, "sum_levels": sum_levels}
     loss, expected = build(**options)(embeddings, labels, instances)
@@ -168,7 +168,7 @@ def test_terms_joined_over_processes_equal_single_process_terms(name, sum_levels
     assert list(joined) == list(expected)
 
 
-def test_class_weights_are_inverse_training_class_sizes():
+def test_class_weights_are_inversely_proportional_to_class_sizes():
     criterion = build(loss="SmoothAP", class_weights=True)
     weights = criterion.loss.weights
     torch.testing.assert_close(weights, torch.tensor([2.0, 2.0, 1.0, 1.0, 2 / 3, 2 / 3]))

@@ -29,7 +29,7 @@ def data(tmp_path_factory):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_batch_parts_of_processes_concatenate_to_the_full_batch(stream, data):
+def test_batches_of_all_processes_concatenate_to_the_global_batch(stream, data):
     config = options(stream=stream)
     parts = [list(TrainingData(config, data, Processes(r, 2, CPU)).batches(1)) for r in range(2)]
     alone = list(TrainingData(config, data, ALONE).batches(1))
@@ -46,7 +46,7 @@ def test_batch_with_too_many_classes_suggests_a_fitting_size(processes, hint, da
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_epoch_can_start_at_any_step(stream, data):
+def test_epoch_started_at_any_step_has_the_same_remaining_batches(stream, data):
     source = TrainingData(options(stream=stream), data, ALONE)
     whole = list(source.batches(2))
     with closing(source.batches(2, 4)) as rest:
@@ -58,7 +58,7 @@ def test_epoch_can_start_at_any_step(stream, data):
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("steps", [4, 6, 15])
-def test_shorter_or_longer_epochs_continue_the_sampler_round(steps, stream, data):
+def test_epochs_of_any_length_continue_the_order_of_the_sampler(steps, stream, data):
     usual = TrainingData(options(stream=stream), data, ALONE)
     other = TrainingData(options(stream=stream, steps_per_epoch=steps), data, ALONE)
     assert other.steps_per_epoch == steps
@@ -66,7 +66,7 @@ def test_shorter_or_longer_epochs_continue_the_sampler_round(steps, stream, data
     assert same_batches([batch for epoch in range(2) for batch in other.batches(epoch)], expected)
 
 
-def test_training_data_reports_its_facts(data):
+def test_training_data_reports_its_size_and_checksum(data):
     source = TrainingData(options(), data, ALONE)
     assert (source.place, source.levels, source.labels.shape) == (data, ("fine", "coarse"), (48, 2))
     assert source.facts == {
@@ -78,7 +78,7 @@ def test_training_data_reports_its_facts(data):
     }
 
 
-def test_checksum_changes_with_labels_in_the_index(tmp_path):
+def test_data_checksum_changes_if_labels_in_the_index_change(tmp_path):
     def exchanged(frame):
         first, second = pl.col("fine").eq(0), pl.col("fine").eq(1)
         return frame.with_columns(fine=pl.when(first).then(1).when(second).then(0).otherwise("fine").cast(pl.Int32))
@@ -97,7 +97,7 @@ def sampled(data, processes, **fields):
     return [torch.cat([batch.labels[:, 0] for batch in source.sample()]) for source in sources]
 
 
-def test_pca_sample_draws_no_image_twice(tmp_path):
+def test_pca_sample_contains_no_image_twice(tmp_path):
     write_dataset(tmp_path, items_of_classes([25] * 12))
     (alone,) = sampled(str(tmp_path), 1, dim=256)
     assert alone.bincount().tolist() == [25] * 12
@@ -114,7 +114,7 @@ def test_pca_sample_draws_no_image_twice(tmp_path):
         ({"train_split": "trian"}, 1, InputError, "Did you mean 'train'"),
     ],
 )
-def test_impossible_training_data_is_rejected(fields, processes, error, told, data):
+def test_invalid_training_data_is_refused(fields, processes, error, told, data):
     with pytest.raises(error, match=told):
         TrainingData(options(**fields), data, Processes(0, processes, CPU))
     with pytest.raises(InputError, match="dataset directory, not single shards"):
@@ -122,7 +122,7 @@ def test_impossible_training_data_is_rejected(fields, processes, error, told, da
 
 
 @given(st.lists(st.integers(-1, 11), min_size=1, max_size=30), st.integers(2, 5), st.integers(0, 50))
-def test_merged_classes_are_unions_with_a_common_parent_or_none(fine, count, seed):
+def test_merged_classes_are_unions_of_classes_that_share_a_parent_or_have_none(fine, count, seed):
     labels = np.stack([fine, np.where(np.array(fine) < 0, 3, np.array(fine) // 3)], axis=1)
     merged = merged_labels(torch.from_numpy(labels), count, seed).numpy()
     before, after = labels[:, 0], merged[:, 0]
@@ -140,7 +140,7 @@ def test_merged_classes_are_unions_with_a_common_parent_or_none(fine, count, see
     assert (merged[before < 0, 1] == labels[before < 0, 1]).all()
 
 
-def test_batches_use_merged_classes_and_checksum_changes(data):
+def test_merge_classes_changes_batches_and_data_checksum(data):
     plain, merged = (TrainingData(options(merge_classes=count), data, ALONE) for count in (1, 3))
     assert len(merged.labels[:, 0].unique()) < len(plain.labels[:, 0].unique())
     assert merged.facts["checksum"] != plain.facts["checksum"]

@@ -31,7 +31,7 @@ def answers(tmp_path_factory):
 
 @pytest.mark.parametrize("chunk", [0, 5])
 @pytest.mark.parametrize("name", two_processes.LOSSES)
-def test_gradients_of_two_processes_equal_single_process_gradients(answers, name, chunk, alone):
+def test_gradients_of_two_processes_equal_gradients_of_one_process(answers, name, chunk, alone):
     first, second = answers
     keys = [key for key in alone if key.startswith(f"{name}/")]
     assert len(keys) > 4
@@ -92,7 +92,7 @@ def test_dropout_differs_by_process_and_step_and_is_reproducible(chunk):
         ({"SLURM_STEP_NUM_TASKS": "4"}, "SLURM_STEP_NUM_TASKS is set but SLURM_PROCID, .*MASTER_ADDR"),
     ],
 )
-def test_incomplete_torchrun_or_slurm_environment_is_rejected(variables, message, monkeypatch):
+def test_incomplete_torchrun_or_slurm_environment_is_refused(variables, message, monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
@@ -112,7 +112,7 @@ def test_incomplete_torchrun_or_slurm_environment_is_rejected(variables, message
         ({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "1"}, True),  # a task of its own
     ],
 )
-def test_main_process_is_known_from_environment_variables(variables, main, monkeypatch):
+def test_main_process_is_found_from_environment_variables(variables, main, monkeypatch):
     for name in ("RANK", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
@@ -120,13 +120,13 @@ def test_main_process_is_known_from_environment_variables(variables, main, monke
     assert is_main_process() == main
 
 
-def test_lost_process_error_contains_the_hint():
+def test_error_about_a_lost_process_contains_the_hint():
     told = r"process 0 of 1: another process of the run is gone .* Start again\."
     with pytest.raises(HgldError, match=told), process_group("cpu", lambda: "Start again."):
         raise RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:538] Connection closed by peer")
 
 
-def test_sync_batch_norm_on_cpu_and_unknown_devices_are_rejected():
+def test_sync_batch_norm_on_cpu_and_unknown_devices_are_refused():
     with pytest.raises(ConfigError, match="sync-batch-norm of several processes needs GPUs"):
         wrap_model(nn.Linear(2, 2), Processes(0, 2, torch.device("cpu")), sync_batch_norm=True)
     with pytest.raises(ConfigError, match="device 'tpu'"):

@@ -74,7 +74,7 @@ def test_embeddings_equal_one_by_one_reference(model, dataset):
     torch.testing.assert_close(found.double(), one_by_one(model, dataset, VIEW), atol=0.02, rtol=0)
 
 
-def test_embedding_over_scales_is_the_mean_direction(model, dataset):
+def test_embedding_at_several_scales_is_the_normalized_mean_of_all_scales(model, dataset):
     parts = [embed(model, dataset, view=VIEW.scaled(scale)) for scale in (1.0, 2**0.5, 0.5)]
     expected = torch.nn.functional.normalize(torch.stack(parts).sum(0), dim=1)
     found = embed(model, dataset, view=VIEW, scales=(1.0, 2**0.5, 0.5))
@@ -83,7 +83,7 @@ def test_embedding_over_scales_is_the_mean_direction(model, dataset):
 
 
 @pytest.mark.parametrize("wrong", [{"scales": ()}, {"scales": (1, 0)}, {"scales": (math.nan,)}, {"batch_size": 0}])
-def test_embed_options_out_of_range_are_rejected(model, dataset, wrong):
+def test_embed_options_out_of_range_are_refused(model, dataset, wrong):
     with pytest.raises(ConfigError):
         embed(model, dataset, view=VIEW, **wrong)
 
@@ -102,13 +102,13 @@ def test_damaged_images_are_reported_and_others_embedded(model, tmp_path):
     torch.testing.assert_close(found[sound], expected[sound])
 
 
-def test_process_fails_when_another_process_failed(model, dataset, monkeypatch):
+def test_embedding_fails_if_another_process_fails(model, dataset, monkeypatch):
     monkeypatch.setattr(module, "any_process", lambda flag, processes: True)
     with pytest.raises(InputError, match="another process"):
         embed(model, dataset, view=VIEW)
 
 
-def test_embedding_files_round_trip(dataset, tmp_path):
+def test_written_embeddings_are_read_back_unchanged(dataset, tmp_path):
     path = tmp_path / "made" / "e.x.npy"
     rows = torch.nn.functional.normalize(torch.randn(14, 6, generator=torch.Generator().manual_seed(0)), dim=1)
     write_embeddings(path, rows, dataset)
@@ -133,7 +133,7 @@ def test_unreadable_items_are_listed_beside_the_embeddings(dataset, tmp_path):
     assert not faults_file(path).exists()
 
 
-def test_embeddings_of_all_splits_record_the_split_per_item(tmp_path, model):
+def test_embeddings_of_all_splits_record_the_split_of_each_item(tmp_path, model):
     write_dataset(tmp_path / "d", items_of_classes([3, 3, 3], ["train", "test"]))
     dataset = open_dataset(tmp_path / "d")
     write_embeddings(tmp_path / "e.npy", embed(model, dataset, view=VIEW), dataset)
@@ -224,7 +224,7 @@ def test_embedding_does_not_depend_on_batch_size(model, shapes, view):
         torch.testing.assert_close(found, alone, atol=1e-5, rtol=0)
 
 
-def test_embedding_batches_are_bounded_by_pixels(model, shapes):
+def test_embedding_batches_hold_a_limited_number_of_pixels(model, shapes):
     passed = []
     handle = model.register_forward_hook(lambda _, images, __: passed.append(tuple(images[0].shape)))
     embed(model, shapes, view=TestView(28, resize_mode="original", max_pixels=1500), batch_size=3)
@@ -244,7 +244,7 @@ def test_embedding_batches_are_bounded_by_pixels(model, shapes):
     assert max(shape[2] * shape[3] for shape in passed) == 2500
 
 
-def test_processes_make_equal_passes_and_embed_every_item():
+def test_processes_run_equally_many_batches_and_embed_every_item():
     rng = np.random.default_rng(0)
     sizes = rng.integers(10, 14, (57, 2))
     for count in (1, 2, 5, 80):
@@ -258,7 +258,7 @@ def test_processes_make_equal_passes_and_embed_every_item():
         assert plans[-1].in_order(torch.cat(tables))[:, 0].tolist() == list(range(57))
 
 
-def test_embed_names_the_image_size_that_a_network_rejects(shapes):
+def test_image_size_that_the_network_cannot_process_is_in_the_error(shapes):
     model = EmbeddingModel(torch.nn.Conv2d(3, 4, 30), 4, AveragePool(), dim=0)  # wants 30 pixels either way
     with pytest.raises(
         ConfigError, match=r"cannot embed images of 64 x 20 pixels \(.*\)\. Take another --size, or --re"

@@ -44,7 +44,7 @@ def run(tmp_path):
 
 
 @pytest.mark.slow
-def test_parts_embedded_by_two_processes_equal_single_process(places, run):
+def test_embeddings_by_two_processes_equal_single_process_embeddings(places, run):
     out, data = places / "parts.npy", of_run(places, "data")
     joined = run("embed", *data, "--out", out, "--parts", 2, processes=2)
     assert joined.returncode == 0, joined.stderr
@@ -55,7 +55,7 @@ def test_parts_embedded_by_two_processes_equal_single_process(places, run):
 
 
 @pytest.mark.slow
-def test_report_of_two_processes_equals_single_process(places, run):
+def test_report_by_two_processes_equals_single_process_report(places, run):
     """The same batches, so that the embeddings are the same bit for bit."""
     alone, both = (
         run("evaluate", *of_run(places, "data"), "--batch-size", 1, "--out", places / f"{count}.json", processes=count)
@@ -70,7 +70,7 @@ def test_report_of_two_processes_equals_single_process(places, run):
 
 
 @pytest.mark.slow
-def test_damaged_item_of_one_process_is_excluded_by_both(places, run):
+def test_image_that_one_process_cannot_read_is_excluded_by_both(places, run):
     result = run("embed", *of_run(places, "damaged"), "--out", places / "damaged.npy", "--json", processes=2)
     assert result.returncode == 0, result.stderr
     told = json.loads(result.stdout)

@@ -92,7 +92,7 @@ def test_split_is_evaluated_against_a_gallery_and_in_another_dataset(model, plac
     np.testing.assert_allclose(np.load(tmp_path / "run/embeddings/test.npy"), query[0].numpy(), atol=1e-6)
 
 
-def test_every_saved_report_names_its_embeddings(model, place, tmp_path):
+def test_every_saved_report_has_the_path_of_its_embeddings(model, place, tmp_path):
     """The report page needs them, also if datasets have the same name."""
     run, folders = tmp_path / "run", [tmp_path / "a" / "small", tmp_path / "b" / "small"]
     for size, folder in enumerate(folders, start=3):
@@ -126,7 +126,7 @@ def test_embedding_file_names_are_unique_and_safe(titles):
             assert name == titles[of]
 
 
-def test_unwritable_report_is_a_storage_error(model, place, tmp_path):
+def test_report_that_cannot_be_written_is_a_storage_error(model, place, tmp_path):
     report = evaluate_splits(model, asking("test"), str(place), ALONE)["test"]
     (tmp_path / "reports/test-epoch-1.json").mkdir(parents=True)
     with pytest.raises(StorageError, match=r"test-epoch-1\.json.*checkpoints are whole"):
@@ -148,7 +148,7 @@ def test_evaluation_embeds_every_split_once(model, place, monkeypatch):
 
 
 @pytest.mark.parametrize("count", [2, 5, 30])
-def test_reports_joined_from_processes_equal_the_whole_report(model, place, count, monkeypatch):
+def test_report_joined_from_several_processes_equals_single_process_report(model, place, count, monkeypatch):
     rows, labels = embedded(model, place, "test")
     metrics = [*METRICS, "dists@inter"]  # which is of the set
     whole = evaluate(rows, labels, levels=LEVELS, metrics=metrics)
@@ -191,7 +191,7 @@ def damaged(folder, splits, *broken):
     return folder
 
 
-def test_evaluation_excludes_and_names_damaged_images(model, place, tmp_path):
+def test_evaluation_excludes_and_lists_damaged_images(model, place, tmp_path):
     folder = damaged(tmp_path / "small", ["test", "gallery"], 0, 1, 7)
     reports = evaluate_splits(model, asking("test/gallery", "test"), str(folder), ALONE, run=tmp_path / "run")
     kept = {}
@@ -229,12 +229,12 @@ def test_evaluate_on_entries_are_parsed_into_tasks(entry, expected):
 
 
 @pytest.mark.parametrize("entry", ["", "a/", "/b", "a/b/c", ":test", "/data/sop:", "https://host/sop"])
-def test_malformed_evaluate_on_entries_are_rejected(entry):
+def test_malformed_evaluate_on_entries_are_refused(entry):
     with pytest.raises(ConfigError, match="QUERY/GALLERY"):
         parse_task(entry, "here")
 
 
-def test_an_unknown_split_and_a_diverged_model_are_named(model, place):
+def test_unknown_splits_and_nan_embeddings_are_refused(model, place):
     with pytest.raises(InputError, match=r"galery.*gallery"):
         evaluate_splits(model, asking("galery"), str(place), ALONE)
     diverged = small_model()
@@ -244,7 +244,7 @@ def test_an_unknown_split_and_a_diverged_model_are_named(model, place):
         evaluate_splits(diverged, asking("test"), str(place), ALONE)
 
 
-def test_missing_or_changed_runs_are_errors(tmp_path):
+def test_runs_without_checkpoint_or_with_an_edited_config_are_refused(tmp_path):
     with pytest.raises(InputError, match="holds no checkpoint"):
         load_run(tmp_path)
     write_run(tmp_path / "run")
@@ -255,7 +255,7 @@ def test_missing_or_changed_runs_are_errors(tmp_path):
 
 
 @pytest.mark.parametrize("ema", [pytest.param(0.0, marks=pytest.mark.slow), 0.9])
-def test_checkpoints_of_a_run_reproduce_its_evaluations(tmp_path, ema):
+def test_evaluating_checkpoints_reproduces_the_evaluations_of_the_run(tmp_path, ema):
     write_dataset(tmp_path / "data", items_of_classes([6] * 8, ["train", "test"], per_coarse=4))
     config = replace(
         asking("test"),
@@ -277,7 +277,7 @@ def test_checkpoints_of_a_run_reproduce_its_evaluations(tmp_path, ema):
     assert kept.values == pytest.approx(reports["last"].values, abs=1e-6)
 
 
-def test_evaluate_saves_a_new_split_into_the_run_for_its_report(place, tmp_path, hgld):
+def test_evaluate_saves_the_report_of_a_new_split_into_the_run(place, tmp_path, hgld):
     run = tmp_path / "run"
     write_run(run)
     asked = ("evaluate", "--checkpoint", run, "--data", place, "--device", "cpu", "--split")
@@ -295,7 +295,7 @@ def test_evaluate_saves_a_new_split_into_the_run_for_its_report(place, tmp_path,
     assert (code, "gallery" in out) == (0, True)
 
 
-def test_evaluate_prints_its_report_if_the_run_is_read_only(place, tmp_path, hgld, monkeypatch):
+def test_evaluate_prints_its_report_if_the_run_folder_is_read_only(place, tmp_path, hgld, monkeypatch):
     run = tmp_path / "run"
     write_run(run)
     asked = ("evaluate", "--checkpoint", run, "--data", place, "--device", "cpu", "--split", "gallery")

@@ -62,7 +62,7 @@ def test_exported_onnx_reproduces_embeddings_without_hgld(tmp_path, backbone, po
         np.testing.assert_allclose(found, expected_embeddings(run, images).numpy(), atol=1e-5)
 
 
-def test_export_record_describes_image_preparation(tmp_path, monkeypatch):
+def test_export_record_describes_the_preprocessing(tmp_path, monkeypatch):
     record = export_somewhere(a_run(tmp_path / "run"), tmp_path / "model.onnx", monkeypatch)
     assert record == tmp_path / "model.onnx.json"
     about = json.loads(record.read_text())
@@ -75,7 +75,7 @@ def test_export_record_describes_image_preparation(tmp_path, monkeypatch):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model.onnx", "model.onnx.json", "run"]
 
 
-def test_export_with_wrong_embeddings_is_discarded(tmp_path, monkeypatch):
+def test_exported_model_with_wrong_embeddings_is_deleted(tmp_path, monkeypatch):
     run = a_run(tmp_path / "run")
     onnxruntime = pytest.importorskip("onnxruntime")
     monkeypatch.setattr(export, "_write", lambda embedder, size, path: path.write_bytes(b"onnx"))
@@ -86,7 +86,7 @@ def test_export_with_wrong_embeddings_is_discarded(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
 
 
-def test_export_rejects_missing_runs_and_unsupported_models(tmp_path, monkeypatch):
+def test_export_refuses_missing_runs_and_unsupported_models(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise RuntimeError("data-dependent\ncontrol flow")
 

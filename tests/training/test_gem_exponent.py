@@ -55,7 +55,7 @@ def slow_score(embeddings: torch.Tensor, instances: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize(("telling", "best"), [("largest", 10.0), ("mean", 1.0)])
-def test_best_gem_p_depends_on_discriminative_features(telling, best):
+def test_best_gem_p_is_high_if_maxima_and_low_if_means_identify_images(telling, best):
     maps, instances = views(telling)
     model = maps_as_they_are(GeM(3.0)).train()
     chosen, scores = best_gem_p(model, zip(maps.split(7), instances.split(7), strict=True), (10, 1, 3))
@@ -68,7 +68,7 @@ def test_best_gem_p_depends_on_discriminative_features(telling, best):
     assert float(model.pooling.p.detach()) == 3.0
 
 
-def test_gem_p_scores_equal_reference_count():
+def test_gem_p_scores_equal_a_slow_reference():
     maps, instances = views("largest")
     keep = torch.tensor([0, 1, 2, 3, 4, 5, 8, 12, 13, 20, 21, 22])  # 1 to 4 views of an image
     _, scores = best_gem_p(maps_as_they_are(GeM()), [(maps[keep], instances[keep])], (1, 4))
@@ -77,7 +77,7 @@ def test_gem_p_scores_equal_reference_count():
         assert score == pytest.approx(slow_score(embeddings, instances[keep]))
 
 
-def test_best_gem_p_rejects_impossible_input():
+def test_best_gem_p_refuses_invalid_input():
     maps, instances = views("mean")
     with pytest.raises(ConfigError, match="take pooling gem"):
         best_gem_p(maps_as_they_are(AveragePool()), [(maps, instances)])
@@ -126,7 +126,7 @@ def test_embedder_pools_with_the_chosen_gem_p(places, gem_p):
         assert p == 3.0 or not torch.allclose(embedder.embed_dataset(dataset), found, atol=1e-4)
 
 
-def test_gem_p_is_rejected_without_gem_or_training_split(places):
+def test_choosing_gem_p_is_refused_without_gem_pooling_or_training_split(places):
     options: dict[str, Any] = {"device": "cpu", "data": str(places / "data")}
     either: tuple[Any, ...] = (2.0, "auto")
     for gem_p in either:

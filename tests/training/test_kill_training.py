@@ -40,7 +40,7 @@ def wait_for_log(log, before):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_run_killed_at_random_moments_ends_bit_identical(stream, tmp_path):
+def test_run_killed_at_random_moments_resumes_with_bit_identical_weights(stream, tmp_path):
     data, out, log = write_small(tmp_path / "data"), tmp_path / "run", tmp_path / "run/log.csv"
     config = options(**FIELDS, stream=stream, epochs=24, evaluate_every=5, checkpoint_every=4, log_every=1)
     save_config(config, tmp_path / "config.json")
@@ -70,7 +70,7 @@ def files(run):
     return {str(path.relative_to(run)): path.read_bytes() for path in wanted}
 
 
-def test_killed_finetune_ends_bit_identical(tmp_path):
+def test_killed_finetune_resumes_with_bit_identical_weights(tmp_path):
     """Plan, test size, blended weights and best checkpoint equal those of an uninterrupted run."""
     timm = pytest.importorskip("timm")
     torch.manual_seed(0)

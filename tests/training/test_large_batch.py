@@ -63,7 +63,7 @@ def test_micro_batch_gradient_matches_finite_difference_under_dropout(chunk):
     np.testing.assert_allclose((above - below) / (2 * size), slope, rtol=1e-4)
 
 
-def test_micro_batches_bound_the_activation_memory():
+def test_micro_batch_size_bounds_the_activation_memory():
     """What a forward pass keeps for the backward pass never exceeds that of one chunk."""
     kept = []
 

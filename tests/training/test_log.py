@@ -21,7 +21,7 @@ from tests.training.small_runs import options, write_small
 ROW = {"epoch": 0.5, "loss": 1.25, "rank": 0.5, "lr_head": 1e-3, "images_per_second": 80.0, "wait_share": 0.02}
 
 
-def test_log_rows_of_repeated_steps_are_removed(tmp_path):
+def test_resumed_log_has_one_row_per_repeated_step(tmp_path):
     log = RunLog(tmp_path)
     for step in (2, 4, 6):
         log.step(step, ROW)
@@ -39,7 +39,7 @@ def test_log_rows_of_repeated_steps_are_removed(tmp_path):
     assert list((tmp_path / "tensorboard").iterdir())
 
 
-def test_evaluations_with_different_levels_share_one_csv(tmp_path):
+def test_evaluations_of_datasets_with_different_levels_share_one_csv(tmp_path):
     """Each dataset has its own columns, also after a stop, and the report reads only those."""
     mine, other = {"AP/fine": 0.5, "H-AP": 0.25}, {"AP/species": 0.75, "AP/genus": 1.0, "H-AP": 0.125}
     log = RunLog(tmp_path)
@@ -70,7 +70,7 @@ def test_truncated_last_log_line_is_dropped(tmp_path):
     assert (tmp_path / LOG).read_text().splitlines() == ["step,loss,rank", "1,0.5,0.25"]
 
 
-def test_unwritable_log_is_a_storage_error(tmp_path):
+def test_log_that_cannot_be_written_is_a_storage_error(tmp_path):
     log = RunLog(tmp_path)
     (tmp_path / LOG).mkdir()
     with pytest.raises(StorageError, match=r"log\.csv.*checkpoints are whole"):
@@ -78,7 +78,7 @@ def test_unwritable_log_is_a_storage_error(tmp_path):
     log.close()
 
 
-def test_missing_wandb_names_the_extra(tmp_path, monkeypatch):
+def test_error_about_missing_wandb_contains_the_extra_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'hgld\[wandb\]'"):
         RunLog(tmp_path, loggers=["wandb:project"])
@@ -132,7 +132,7 @@ def test_wandb_receives_the_logged_values_and_resumes_one_run(tmp_path, wandb):
     assert second.finished
 
 
-def test_tensorboard_hides_repeated_steps_after_resuming(tmp_path, monkeypatch):
+def test_tensorboard_shows_each_step_once_after_resuming(tmp_path, monkeypatch):
     monkeypatch.setattr(
         event_file_writer, "_global_uid", AtomicCounter(0)
     )  # files of one second are sorted by the text of their number
@@ -232,7 +232,7 @@ def test_bar_reporter_escapes_control_characters(monkeypatch):
     assert others == []
 
 
-def test_log_works_without_tensorboard_and_notes_it(tmp_path, monkeypatch):
+def test_run_without_tensorboard_is_logged_and_a_note_says_so(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard.writer", raising=False)
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     monkeypatch.setitem(sys.modules, "tensorboard", None)
@@ -244,7 +244,7 @@ def test_log_works_without_tensorboard_and_notes_it(tmp_path, monkeypatch):
     assert len(read_rows(tmp_path / LOG)) == 1
 
 
-def test_log_with_invalid_utf8_is_an_error(tmp_path):
+def test_log_with_invalid_utf8_is_refused(tmp_path):
     (tmp_path / "log.csv").write_bytes(b"step,loss\n1,\xff\n")
     with pytest.raises(InputError, match=r"log\.csv: not a table of UTF-8 text"):
         read_rows(tmp_path / "log.csv")

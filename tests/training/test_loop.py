@@ -143,7 +143,7 @@ def test_finished_run_is_not_trained_again(data, tmp_path):
     assert before == ((tmp_path / "log.csv").read_bytes(), (tmp_path / "evaluations.csv").read_bytes())
 
 
-def test_run_resumes_only_with_its_own_options_and_data(data, tmp_path):
+def test_run_resumes_only_with_unchanged_options_and_data(data, tmp_path):
     train(options(epochs=1), data, tmp_path / "run")
     with pytest.raises(ConfigError, match=r"lr is 0\.5, was 0\.001.*--init-from"):
         train(options(epochs=1, lr=0.5), data, tmp_path / "run")
@@ -156,7 +156,7 @@ def test_run_resumes_only_with_its_own_options_and_data(data, tmp_path):
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("change", [{"held_out": range(6)}, {"order": 1}])
-def test_run_does_not_resume_with_other_split_or_order_of_images(stream, change, data, tmp_path):
+def test_run_does_not_resume_if_the_split_or_the_image_order_changed(stream, change, data, tmp_path):
     config = options(epochs=1, steps_per_epoch=1, stream=stream, evaluate_on=())
     train(config, data, tmp_path / "run")
     other = write_small(tmp_path / "small", **change)
@@ -217,7 +217,7 @@ def test_frozen_backbone_weights_do_not_change(data, tmp_path):
 
 
 @pytest.mark.parametrize("where", ["loss", "gradient"])
-def test_divergence_ends_the_run_and_keeps_the_newest_checkpoint(where, data, tmp_path, monkeypatch):
+def test_diverged_run_stops_and_keeps_the_newest_checkpoint(where, data, tmp_path, monkeypatch):
     config = options(loss="SupAP", memory=20, memory_from_epoch=0, checkpoint_every=4)
     reference = weights_at(config, data, tmp_path / "reference", 4)
     forward, calls = loop.Backward.__call__, []
@@ -240,7 +240,7 @@ def test_divergence_ends_the_run_and_keeps_the_newest_checkpoint(where, data, tm
     assert same(reference, weights(tmp_path / "run"))
 
 
-def test_full_disk_ends_the_run_and_keeps_earlier_checkpoints(data, tmp_path, monkeypatch):
+def test_full_disk_stops_the_run_and_keeps_earlier_checkpoints(data, tmp_path, monkeypatch):
     write, kept = state.write_checkpoint, []
 
     def full(run, checkpoint):
@@ -259,7 +259,7 @@ def test_full_disk_ends_the_run_and_keeps_earlier_checkpoints(data, tmp_path, mo
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_damaged_training_image_is_replaced_counted_and_named(stream, tmp_path):
+def test_damaged_training_image_is_replaced_counted_and_reported(stream, tmp_path):
     place = write_small(tmp_path / "data")
     [key] = damage(place, read_index(place / "index.parquet")[0].filter(split="train"), [5], no_image)
     summary = train(options(epochs=1, stream=stream), str(place), tmp_path / "run")
@@ -269,7 +269,7 @@ def test_damaged_training_image_is_replaced_counted_and_named(stream, tmp_path):
     assert all(key in row["fault"] for row in rows)
 
 
-def test_damaged_test_image_is_excluded_from_evaluation_and_named(tmp_path):
+def test_damaged_test_image_is_excluded_from_evaluation_and_reported(tmp_path):
     place = write_small(tmp_path / "data")
     [key] = damage(place, read_index(place / "index.parquet")[0].filter(split="test"), [5], no_image)
     shown = Notes()
@@ -294,7 +294,7 @@ def test_fp16_runs_on_a_cpu_and_resumes(data, tmp_path):
 
 
 @pytest.mark.parametrize("part", ["model", pytest.param("criterion", marks=pytest.mark.slow)])
-def test_fp16_overflow_skips_the_step_of_all_parameters(part, data, tmp_path, monkeypatch):
+def test_fp16_overflow_skips_the_update_of_all_parameters(part, data, tmp_path, monkeypatch):
     config = options(amp="fp16", epochs=1, ema=0.9, loss="NormSoftmax", log_every=1, size=8, resize=8)
     reference = weights_at(config, data, tmp_path / "reference", 2)
     forward, calls = loop.Backward.__call__, []
@@ -321,7 +321,7 @@ def model_of(run):
     return read_checkpoint(find_checkpoint(run, "last")).tensors["model"]
 
 
-def test_saved_config_keeps_init_from_for_a_new_run(data, tmp_path):
+def test_new_run_from_a_saved_config_uses_its_init_from(data, tmp_path):
     first, second, third = (tmp_path / name for name in ("first", "second", "third"))
     train(options(**STILL, seed=1), data, first)
     train(options(**STILL), data, second, init_from=first)
@@ -335,7 +335,7 @@ def test_saved_config_keeps_init_from_for_a_new_run(data, tmp_path):
     assert not torch.equal(model_of(tmp_path / "anew")["projection.weight"], expected["projection.weight"])
 
 
-def test_resumed_run_rejects_another_init_from(data, tmp_path, monkeypatch):
+def test_resumed_run_refuses_a_different_init_from(data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first, second = tmp_path / "first", tmp_path / "second"
     train(options(**STILL, seed=1), data, first)
@@ -350,7 +350,7 @@ def test_resumed_run_rejects_another_init_from(data, tmp_path, monkeypatch):
     assert read_config(second / "config.json").init_from == "first"
 
 
-def test_warmup_longer_than_the_run_is_rejected(data, tmp_path):
+def test_warmup_longer_than_the_run_is_refused(data, tmp_path):
     short = STILL | {"epochs": 2, "steps_per_epoch": 2}
     with pytest.raises(ConfigError, match=r"warmup_steps is 5 and the run has 4 \(epochs 2, 2 steps each.*--warmup-st"):
         train(options(**short, warmup_steps=5), data, tmp_path / "run")
@@ -378,7 +378,7 @@ def test_run_folder_is_locked_against_a_second_training(data, tmp_path):
     assert train(options(**STILL), data, out).finished  # the first run has released it
 
 
-def test_file_system_without_locks_gives_a_note(data, tmp_path, monkeypatch):
+def test_run_on_a_file_system_without_locks_prints_a_note(data, tmp_path, monkeypatch):
     def no_locks(*args):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
@@ -388,7 +388,7 @@ def test_file_system_without_locks_gives_a_note(data, tmp_path, monkeypatch):
     assert any("run has no locks (No locks available)" in note for note in told.notes)
 
 
-def test_rejected_run_leaves_no_folder(data, tmp_path):
+def test_refused_run_leaves_no_folder(data, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=r"cannot write .*file/run"):
         train(options(**STILL), data, tmp_path / "file/run")

@@ -53,7 +53,7 @@ def own_cache(tmp_path, monkeypatch):
 # -- encode -----------------------------------------------------------------------------------------------------------
 
 
-def test_encode_accepts_every_image_type_with_equal_result(model, photos):
+def test_encode_gives_equal_embeddings_for_every_input_type(model, photos):
     path = photos / "rot/0.png"
     picture = Image.open(path)
     array = np.array(picture)
@@ -96,13 +96,13 @@ REFUSALS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_encode_rejects_inputs_that_are_no_images(model, name):
+def test_encode_refuses_inputs_that_are_not_images(model, name):
     images, words = REFUSALS[name]
     with pytest.raises(InputError, match=words):
         model.encode(images)
 
 
-def test_encode_names_a_broken_image(model, photos):
+def test_encode_error_contains_the_path_of_a_broken_image(model, photos):
     with pytest.raises(InputError, match=r"rot/broken\.jpg"):
         model.encode(photos)
 
@@ -125,7 +125,7 @@ def test_search_finds_the_class_and_caches_gallery_embeddings(model, photos, mon
     assert [[match.classes["level0"] for match in matches] for matches in again] == [["grün"] * 4, ["rot"] * 4]
 
 
-def test_search_in_arrays_needs_no_model(model, photos):
+def test_search_of_embedding_arrays_needs_no_model(model, photos):
     gallery, query = model.encode(photos / "rot/0.png"), model.encode(photos / "blau")
     assert hgld.search(query, np.concatenate([query, gallery]), k=1).indices[:, 0].tolist() == [0, 1, 2, 3]
     for sides, words in (
@@ -161,7 +161,7 @@ def test_evaluating_a_model_equals_evaluating_its_embeddings(model, photos):
 # -- load and save ----------------------------------------------------------------------------------------------------
 
 
-def test_saved_network_round_trip(model, photos, tmp_path):
+def test_saved_network_gives_equal_embeddings_after_loading(model, photos, tmp_path):
     folder = model.save(tmp_path / "net")
     again = hgld.load_model(folder, device="cpu")
     np.testing.assert_array_equal(again.encode(photos / "rot/0.png"), model.encode(photos / "rot/0.png"))
@@ -192,7 +192,7 @@ def to_tensor(picture: Image.Image) -> torch.Tensor:
     return torch.from_numpy(np.array(picture.resize((8, 8)))).permute(2, 0, 1) / 255
 
 
-def test_torch_module_embeds_with_its_transform(photos):
+def test_torch_module_embeds_with_the_given_transform(photos):
     own = hgld.load_model(Colors(), transform=to_tensor, batch_size=2, device="cpu")
     with Image.open(photos / "rot/1.png") as picture:
         expected = to_tensor(picture).mean((1, 2)).numpy()
@@ -217,7 +217,7 @@ LOADS: dict[str, tuple[Any, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", LOADS)
-def test_load_model_rejects_impossible_sources(name):
+def test_load_model_refuses_invalid_paths_and_names(name):
     source, options, words = LOADS[name]
     with pytest.raises(HgldError, match=words):
         hgld.load_model(source, device="cpu", **options)
@@ -232,7 +232,7 @@ def test_load_model_rejects_impossible_sources(name):
         ({"name": "small-resnet"}, "not the weights of model.json"),
     ],
 )
-def test_damaged_saved_model_is_rejected(model, tmp_path, change, words):
+def test_damaged_saved_model_is_refused(model, tmp_path, change, words):
     folder = model.save(tmp_path / "net")
     record = json.loads((folder / "model.json").read_text()) | change
     (folder / "model.json").write_text(json.dumps(record))

@@ -63,7 +63,7 @@ def images(size: int = 64, count: int = 2, seed: int = 1) -> torch.Tensor:
         pytest.param("torchvision:vit_b_32", "avg", 64, 768, marks=pytest.mark.slow),
     ],
 )
-def test_every_backbone_has_gradients_and_documented_shapes(backbone, pooling, size, features):
+def test_every_backbone_has_documented_output_shapes_and_gradients(backbone, pooling, size, features):
     model = model_of(backbone, size, pooling=pooling)
     assert model.features(images(size)).shape == (2, features)
     embeddings = model(images(size))
@@ -93,7 +93,7 @@ def test_patch_tokens_exclude_the_class_token(name):
         *(pytest.param(name, marks=pytest.mark.slow) for name in ("swin_t", "densenet121", "regnet_y_400mf")),
     ],
 )
-def test_torchvision_feature_maps_equal_the_library(name):
+def test_feature_maps_equal_those_of_torchvision(name):
     whole = known(torchvision.models.get_model(name, weights=None))
     model = model_of(f"torchvision:{name}", layer_norm=False, dim=0).eval()
     model.backbone.net.load_state_dict(whole.state_dict(), strict=False)
@@ -104,7 +104,7 @@ def test_torchvision_feature_maps_equal_the_library(name):
     torch.testing.assert_close(model(images()), seen[0])
 
 
-def test_timm_tokens_equal_the_library():
+def test_tokens_equal_those_of_timm():
     whole = known(timm.create_model("test_vit", num_classes=0))
     for pooling, expected in (
         ("token", whole(images(160))),
@@ -115,7 +115,7 @@ def test_timm_tokens_equal_the_library():
         torch.testing.assert_close(model(images(160)), expected)
 
 
-def test_timm_vit_takes_other_sizes_and_torchvision_vit_does_not():
+def test_timm_vit_accepts_other_image_sizes_and_torchvision_vit_does_not():
     assert model_of("timm:test_vit", 160, pooling="token")(images(96)).shape == (2, 16)
     with pytest.raises(ConfigError, match=r"images of 96 x 96 pixels; .* built for 64 x 64"):
         model_of("torchvision:vit_b_32", 64, pooling="token")(images(96))
@@ -190,7 +190,9 @@ def test_vit_weights_are_interpolated_to_another_size(tmp_path):
         ("open_clip:RN50", {"pretrained": "openai", "pooling": "token"}),
     ],
 )
-def test_unavailable_pretrained_weights_are_a_missing_resource(monkeypatch, tmp_path, backbone, options):
+def test_pretrained_weights_that_cannot_be_downloaded_raise_missing_resource_error(
+    monkeypatch, tmp_path, backbone, options
+):
     def refuse(*_, **__):
         raise OSError("no route to host\nand a long tale")
 
@@ -227,7 +229,7 @@ def test_unavailable_pretrained_weights_are_a_missing_resource(monkeypatch, tmp_
         ("timm:resnet18.a1_in1k", {"pretrained": "a2_in1k"}, "the name has the tag a1_in1k"),
     ],
 )
-def test_impossible_backbones_are_rejected(backbone, options, expected):
+def test_invalid_backbones_are_refused(backbone, options, expected):
     with pytest.raises(ConfigError, match=expected):
         model_of(backbone, **options)
 
@@ -255,7 +257,7 @@ def test_frozen_batch_norm_does_not_change():
     assert model.backbone.net.bn1.weight.grad is None
 
 
-def test_frozen_backbone_has_no_gradients_until_released():
+def test_frozen_backbone_gets_no_gradients_until_unfrozen():
     model = model_of("torchvision:resnet18").train()
     model.freeze_backbone(True)
     model.train()
@@ -289,7 +291,7 @@ def test_projection_starts_as_pca_of_training_features(layer_norm):
         ({"dim": 8}, torch.full((20, 144), torch.nan), "not finite"),
     ],
 )
-def test_impossible_pca_is_rejected(options, features, expected):
+def test_invalid_pca_projections_are_refused(options, features, expected):
     with pytest.raises(ConfigError, match=expected):
         init_projection_pca(model_of("small", **options), features)
 
@@ -382,7 +384,7 @@ def test_gem_exponent_is_parameter_or_fixed():
     assert "p=2" in repr(fixed)
 
 
-def test_impossible_pooling_is_rejected():
+def test_invalid_pooling_is_refused():
     with pytest.raises(ConfigError, match="above 0"):
         GeM(0.0)
     with pytest.raises(ConfigError, match="avg, gem, max or token"):
@@ -416,7 +418,7 @@ def test_small_net_features_do_not_depend_on_the_batch():
     torch.testing.assert_close(net(images[3:4]), whole[3:4], rtol=1e-4, atol=1e-5)
 
 
-def test_small_resnet_equals_functional_reference():
+def test_small_resnet_equals_a_reference_in_functional_torch():
     torch.manual_seed(0)
     net = SmallResNet(4).double().train()
     images = torch.randn(6, 3, 37, 45, dtype=torch.float64)

@@ -60,7 +60,7 @@ def near(found: torch.Tensor, expected: torch.Tensor) -> None:
     assert float((found * expected).sum(dim=1).min()) > 0.9995
 
 
-def test_torchvision_preprocessing_is_chosen_by_weights_file_name(data, tmp_path):
+def test_torchvision_preprocessing_follows_the_file_name_of_the_weights(data, tmp_path):
     weights = torchvision.models.MobileNet_V3_Small_Weights.IMAGENET1K_V1
     torch.manual_seed(3)
     whole = torchvision.models.mobilenet_v3_small(weights=None).eval()
@@ -72,7 +72,7 @@ def test_torchvision_preprocessing_is_chosen_by_weights_file_name(data, tmp_path
 
 
 @pytest.mark.slow
-def test_timm_network_uses_timm_preprocessing(data, tmp_path):
+def test_timm_network_uses_the_preprocessing_of_timm(data, tmp_path):
     from timm import create_model
     from timm.data.config import resolve_model_data_config
     from timm.data.transforms_factory import create_transform
@@ -86,7 +86,7 @@ def test_timm_network_uses_timm_preprocessing(data, tmp_path):
 
 
 @pytest.mark.slow
-def test_open_clip_network_uses_its_preprocessing_and_activation(data, tmp_path):
+def test_open_clip_network_uses_the_preprocessing_and_activation_of_open_clip(data, tmp_path):
     import open_clip
 
     torch.manual_seed(3)
@@ -122,7 +122,7 @@ def test_pooling_and_size_change_network_embeddings(data):
 # -- raw pixels --
 
 
-def test_raw_pixels_are_centred_on_the_dataset(data):
+def test_raw_pixel_embeddings_are_centred_on_the_dataset_mean(data):
     dataset = open_dataset(data, "test")
     rows = []
     for i in range(len(dataset)):
@@ -181,7 +181,7 @@ def test_onnx_networks_get_their_input_size_and_dtype(data, tmp_path, case):
     torch.testing.assert_close(found, means(data, 224 if case == "any size" else 56), atol=0.02, rtol=0)
 
 
-def test_onnx_maps_and_tokens_use_the_requested_pooling(data, tmp_path):
+def test_onnx_feature_maps_and_tokens_use_the_requested_pooling(data, tmp_path):
     kernel = numpy_helper.from_array(np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1), "kernel")
     passed = helper.make_node("Conv", ["images", "kernel"], ["made"])
     maps = onnx_file(tmp_path / "map.onnx", [passed], image=("b", 3, 56, 56), made=("b", 3, 56, 56), more=[kernel])
@@ -202,7 +202,7 @@ def test_onnx_maps_and_tokens_use_the_requested_pooling(data, tmp_path):
     assert embedded(tokens, data).shape == (3, 3), "the first token"
 
 
-def test_exported_network_uses_the_view_of_its_record(data, tmp_path):
+def test_exported_network_uses_the_preprocessing_in_its_record(data, tmp_path):
     nodes = [helper.make_node("Cast", ["images"], ["cast"], to=TensorProto.FLOAT), mean_over([2, 3], "cast")]
     network = onnx_file(tmp_path / "m.onnx", nodes, image=("b", 3, 28, 28), kind=TensorProto.UINT8)
     record = tmp_path / "m.onnx.json"
@@ -247,12 +247,12 @@ def outside(tmp_path) -> Network:
         (lambda place: Network("resnet50"), ConfigError, "expected small, small-resnet, .*, onnx:FILE or pixels"),
     ],
 )  # fmt: skip
-def test_files_that_are_no_networks_are_rejected(tmp_path, make, error, said):
+def test_invalid_networks_are_refused(tmp_path, make, error, said):
     with pytest.raises(error, match=said):
         build_network(make(tmp_path))
 
 
-def test_onnx_network_rejects_unsupported_image_sizes(data, tmp_path):
+def test_onnx_network_refuses_unsupported_image_sizes(data, tmp_path):
     network = onnx_file(tmp_path / "m.onnx", [mean_over([2, 3])], image=("b", 3, 28, 28))
     with pytest.raises(ConfigError, match=r"does not take images of shape \(\d, 3, \d+, 28\)"):
         embedded(network, data, resize_mode="longest")
@@ -274,6 +274,6 @@ def test_onnx_network_stores_the_digest_of_its_file(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["onnx:m.onnx", "pixels"])
-def test_networks_without_weights_cannot_be_trained(name):
+def test_onnx_networks_and_raw_pixels_cannot_be_trained(name):
     with pytest.raises(ConfigError, match=f"backbone {name} cannot be trained; .* take it as --model"):
         build_model(ModelConfig(backbone=name), image_size=32)

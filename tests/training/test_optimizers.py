@@ -94,7 +94,7 @@ def test_restored_optimizer_state_is_on_the_device_of_its_parameter(kind):
         assert kind == "sgd" or state["step"].device.type == "meta"
 
 
-def test_optimizer_state_of_another_model_is_rejected():
+def test_optimizer_state_of_another_model_is_refused():
     _, named = parameters()
     optimizers = build_optimizers(OptimizerConfig(), named)
     with pytest.raises(InputError, match=r"'head/weight\|exp_avg'.*another model"):
@@ -119,7 +119,7 @@ def test_learning_rate_rises_only_during_warmup(step, schedule, warmup, floor):
         assert here >= min(floor, 1) - 1e-12
 
 
-def test_schedules_have_known_values():
+def test_learning_rate_schedules_have_values_computed_by_hand():
     cosine, linear = OptimizerConfig(schedule="cosine"), OptimizerConfig(schedule="linear")
     assert rate(cosine, 0) == rate(linear, 0) == 1
     assert math.isclose(rate(cosine, 50), 0.5)
@@ -139,7 +139,7 @@ def test_backbone_and_proxies_have_separate_rate_floors():
     assert rate(config, 100, "backbone", 0.1) == 0.1  # a floor above the rate does not raise it
 
 
-def test_weight_average_equals_its_recurrence():
+def test_weight_average_follows_its_recurrence_formula():
     net = nn.Linear(1, 1, bias=False)
     net.weight.data.fill_(1.0)
     average = weight_average(net, decay=0.5)

@@ -66,7 +66,7 @@ def derived(given=None, data=SET, network=LITE):
     ],
     ids=str,
 )
-def test_plan_values_follow_from_dataset_and_network(situation, expected):
+def test_plan_values_are_derived_from_dataset_and_network(situation, expected):
     values = derived(**situation)
     assert {name: values[name] for name in expected} == expected
 
@@ -121,7 +121,7 @@ def test_plan_table_lists_important_unset_options(given, network, rows):
         ({"backbone": "timm:resnet18", "pretrained": "none"}, "", ("timm:resnet18", "none")),
     ],
 )
-def test_plan_takes_the_named_or_installed_network(given, at_hand, expected):
+def test_plan_uses_the_requested_or_else_an_installed_network(given, at_hand, expected):
     config = derive_network(with_fields(finetune_config(), given), at_hand)
     assert (config.model.backbone, config.model.pretrained) == expected
     if expected[0] == "small-resnet":
@@ -146,7 +146,7 @@ def test_plan_finds_weights_in_an_installed_package(tmp_path, monkeypatch):
     ("times", "units", "expected"),
     [((1.0, 0.5), True, "bf16"), ((1.0, 0.9), True, "off"), ((1.0, 12.0), True, "off"), ((1.0, 0.1), False, "off")],
 )
-def test_bf16_is_chosen_only_if_a_step_is_faster(times, units, expected, monkeypatch):
+def test_bf16_is_chosen_only_if_it_makes_a_step_clearly_faster(times, units, expected, monkeypatch):
     given = {"backbone": "small", "size": 16, "batch_size": 8, "freeze_batch_norm": False}
     config = derive(derive_network(with_fields(finetune_config(), given), ""), SET, SMALL)
     monkeypatch.setattr(plan, "has_bf16", lambda device: units)
@@ -203,7 +203,7 @@ def test_all_conflicts_are_listed_in_one_error(data, tmp_path):
     ],
     ids=str,
 )
-def test_train_from_python_rejects_wrong_arguments(fields, words, data, tmp_path):
+def test_train_from_python_refuses_invalid_arguments(fields, words, data, tmp_path):
     with pytest.raises(HgldError) as refused:
         hgld.train(data, tmp_path / "run", progress=False, **fields)
     assert all(word in str(refused.value) for word in words)
@@ -228,7 +228,7 @@ def yaml_of(tmp_path, text):
         ("loss: {loss: SupAP, recall_at: [1, 2]}\n", {"loss": "SupAP", "recall_at": (1, 2)}),
     ],
 )
-def test_partial_yaml_config_uses_finetune_for_the_rest(text, fields, tmp_path):
+def test_partial_yaml_config_takes_other_fields_from_the_finetune_recipe(text, fields, tmp_path):
     assert yaml_of(tmp_path, text) == with_fields(finetune_config(), fields)
     own = with_fields(RECIPES["small-grocery"](), fields)
     assert yaml_of(tmp_path, f"recipe: small-grocery\n{text}") == own
@@ -242,7 +242,7 @@ def test_partial_yaml_config_uses_finetune_for_the_rest(text, fields, tmp_path):
         ("plan: {tau: 1}\n", "expected reasons"),
     ],
 )
-def test_yaml_without_a_config_is_rejected(text, message, tmp_path):
+def test_yaml_without_a_config_is_refused(text, message, tmp_path):
     with pytest.raises(HgldError, match=message):
         yaml_of(tmp_path, text)
 
@@ -275,7 +275,7 @@ def test_resumed_run_reuses_its_saved_plan(data, tmp_path, monkeypatch):
         hgld.train(data, tmp_path / "run", progress=False, **QUICK, lr=0.5)
 
 
-def test_summary_says_if_no_epoch_beats_the_start():
+def test_summary_says_if_no_epoch_is_better_than_the_initial_model():
     best = {"metric": "H-AP", "value": 0.5, "epoch": 0, "step": 0, "on": "val"}
     values = {"val": {"H-AP": 0.25}}
     summary = RunSummary(True, 12, 2, best, values, 1.0, 2.0, 0.0, 0, "run", start={"val": {"H-AP": 0.5}})

@@ -108,12 +108,12 @@ def test_every_dataset_and_every_loss_has_a_recipe():
     assert {recipe().loss.loss for recipe in RECIPES.values()} == set(ALL_LOSSES) - without
 
 
-def test_no_two_recipes_are_the_same():
+def test_no_two_recipes_have_the_same_config():
     configs = [(recipe.dataset, flat(recipe())) for recipe in RECIPES.values() if not recipe.name.startswith("small-")]
     assert len({repr(config) for config in configs}) == len(configs)
 
 
-def test_recipe_has_published_rows_or_states_none():
+def test_every_recipe_has_published_rows_or_says_that_there_are_none():
     for name, recipe in RECIPES.items():
         if isinstance(recipe.published, Published):
             assert recipe.published.rows, name
@@ -200,11 +200,11 @@ BY_REQUEST = {"wAP", "dists@intra", "dists@inter", "NMI"}  # asked for by --metr
         ("off-the-shelf-pnasnet5", {"top-1": "82.7", "top-5": "96.0"}),
     ],
 )
-def test_recipe_figures_equal_those_of_the_papers(name, figures):
+def test_published_figures_of_recipes_equal_a_second_reading_of_the_papers(name, figures):
     assert {value.metric: value.text for value in PUBLISHED[name].rows[0].values} == figures
 
 
-def test_recipe_step_counts_equal_those_of_the_papers():
+def test_recipe_step_counts_equal_the_counts_in_the_papers():
     for name, steps in (("happier-h-gldv2", 55_000), ("softbin-ap-landmarks-clean", 200)):
         config = load_recipe(name)
         assert config.run.epochs * config.batch.steps_per_epoch == steps
@@ -260,7 +260,7 @@ def test_recipes_of_installed_packages_are_registered(monkeypatch):
         recipes._register_installed()
 
 
-def test_recipes_import_nothing_heavy():
+def test_importing_recipes_imports_no_heavy_library():
     program = (
         "import sys, hgld.training.recipes as r\n[recipe() for recipe in r.RECIPES.values()]\n"
         "print([m for m in ('torch', 'numpy', 'polars', 'timm', 'rich') if m in sys.modules])"

@@ -88,7 +88,7 @@ def png_of(seed):
     return file.getvalue()
 
 
-def test_saved_embeddings_of_another_model_are_rejected(embedder, dataset, tmp_path):
+def test_saved_embeddings_of_another_model_are_refused(embedder, dataset, tmp_path):
     path = tmp_path / "e.npy"
     own = embed(embedder.model, dataset, view=embedder.view)
     for same in (own, own * 3, own.bfloat16().float()):
@@ -136,7 +136,7 @@ def test_unreadable_gallery_items_are_excluded_and_counted(embedder, items, tmp_
         kept_embeddings(tmp_path / "e.npy", dataset, embedder)
 
 
-def test_search_names_query_files_that_are_no_images(embedder, dataset, items, tmp_path):
+def test_search_error_contains_the_path_of_an_unreadable_query(embedder, dataset, items, tmp_path):
     text = tmp_path / "text.jpg"
     text.write_text("not an image")
     cut = tmp_path / "cut.jpg"
@@ -185,7 +185,7 @@ def test_index_recall_against_exhaustive_search(kind, tmp_path, monkeypatch):
 
 @KINDS
 @given(count=st.integers(1, 60), seed=st.integers(0, 9), equal=st.booleans())
-def test_index_search_for_all_items_is_exact(kind, count, seed, equal):
+def test_index_search_is_exact_if_k_is_the_gallery_size(kind, count, seed, equal):
     gallery = clustered(count, dimensions=5, clusters=3, seed=seed)
     if equal:
         gallery[:] = gallery[0]  # scores that tie are ordered by index
@@ -197,7 +197,7 @@ def test_index_search_for_all_items_is_exact(kind, count, seed, equal):
     assert not equal or found.tolist() == [list(range(count))] * 3
 
 
-def test_index_rejects_impossible_queries():
+def test_index_refuses_invalid_queries():
     index = SearchIndex.of(clustered(50, dimensions=4), "ivf")
     with pytest.raises(ConfigError, match="k is 51; expected 1 to 50"):
         index.nearest(clustered(1, dimensions=4), 51)
@@ -222,7 +222,7 @@ def kept(indexed_dataset, embedder):
     return index
 
 
-def test_index_key_covers_everything_that_changes_its_embeddings(kept, indexed_dataset, embedder, tmp_path):
+def test_saved_index_is_reused_only_if_the_gallery_embeddings_are_the_same(kept, indexed_dataset, embedder, tmp_path):
     alike = replace(embedder, batch_size=1, workers=1, checkpoint="step-7")
     found = kept_index("ivf", indexed_dataset, alike).load()
     assert found is not None
@@ -304,7 +304,7 @@ def test_search_index_is_built_reused_and_rebuilt_for_another_checkpoint(search_
     assert search_command("--index", kind, "--checkpoint-choice", "last") == (0, out, "")
 
 
-def test_index_without_faiss_names_the_extra(search_command, folder, monkeypatch):
+def test_error_about_missing_faiss_contains_the_extra_to_install(search_command, folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     code, out, err = search_command("--index", "hnsw")
     assert (code, out) == (2, "")

@@ -54,7 +54,7 @@ def world(tmp_path_factory):
         "audit --data resplit --out audited",
     ],
 )
-def test_evaluating_training_images_is_rejected(world, tmp_path, monkeypatch, hgld, words):
+def test_evaluation_on_training_images_is_refused(world, tmp_path, monkeypatch, hgld, words):
     monkeypatch.chdir(world)
     code, _, err = hgld(*words.split(), "--checkpoint", "run")
     assert code == 2
@@ -64,7 +64,7 @@ def test_evaluating_training_images_is_rejected(world, tmp_path, monkeypatch, hg
     assert not (world / "c.json").exists()
 
 
-def test_seen_flag_marks_every_output(world, tmp_path, monkeypatch, hgld):
+def test_seen_flag_allows_training_images_and_marks_every_output(world, tmp_path, monkeypatch, hgld):
     monkeypatch.chdir(tmp_path)
     asked = ["--checkpoint", world / "run", "--data", world / "resplit", "--seen"]
     said = "TRAINED ON: 36 of 36 images of the queries, as small, train."
@@ -105,7 +105,7 @@ def test_seen_flag_marks_every_output(world, tmp_path, monkeypatch, hgld):
         ("evaluate --data resplit --split val --model pixels", ""),
     ],
 )
-def test_unseen_or_declared_training_splits_are_evaluated(world, monkeypatch, hgld, words, said):
+def test_unseen_splits_and_the_named_training_split_are_evaluated(world, monkeypatch, hgld, words, said):
     monkeypatch.chdir(world)
     model = () if "--model" in words else ("--checkpoint", "run")
     code, _, err = hgld(*words.split(), *model)
@@ -128,14 +128,14 @@ def test_large_training_sets_record_a_consistent_image_sample(world, tmp_path, m
         check_seen(tmp_path, [open_dataset(world / "resplit", "val")], allowed=False)
 
 
-def test_small_training_overlap_is_reported_but_allowed():
+def test_overlap_of_1_percent_with_training_images_is_allowed_and_reported():
     facts = {"images": 1, "of_images": 100, "classes": 3, "of_classes": 5, "as": "x, train", "own_dataset": False}
     assert not was_trained_on(facts)
     assert trained_on_text({"trained_on": facts}).endswith("3 of 5 classes and 1 of 100 images.")
     assert was_trained_on(facts | {"images": 2})
 
 
-def test_resumed_run_keeps_seen_json_and_damaged_file_is_an_error(world, tmp_path):
+def test_resumed_run_keeps_seen_json_and_a_damaged_one_is_refused(world, tmp_path):
     shutil.copy(world / "run" / SEEN, tmp_path / SEEN)
     before = (tmp_path / SEEN).read_bytes()
     write_seen(tmp_path, open_dataset(world / "resplit", "train"))

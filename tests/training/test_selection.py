@@ -58,7 +58,7 @@ def test_checkpoint_is_chosen_on_val_if_the_dataset_has_it(with_val, tmp_path):
     assert train(read_config(tmp_path / "run" / "config.json"), with_val, tmp_path / "run").best == summary.best
 
 
-def test_monitor_must_be_measured_on_val(with_val):
+def test_monitor_that_val_cannot_measure_is_refused(with_val):
     entry = "protocol=leave-one-out"
     for monitor, chosen in (("mAP@R", ConfigError), ("R@1", "R@1/fine")):
         config = options(evaluate_on=(entry,), monitor=monitor)
@@ -121,13 +121,13 @@ def test_best_checkpoint_minimizes_metrics_where_lower_is_better():
     ],
     ids=str,
 )
-def test_impossible_evaluations_are_rejected_before_training(fields, stated, data, tmp_path):
+def test_invalid_evaluations_are_refused_before_training(fields, stated, data, tmp_path):
     with pytest.raises((ConfigError, InputError), match=stated):
         train(options(**fields), data, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_resumed_run_may_change_its_evaluations(data, tmp_path):
+def test_resumed_run_may_use_another_monitor(data, tmp_path):
     """By another metric the newest checkpoint is evaluated again, and the earlier best one is forgotten."""
     first = train(options(epochs=1, select_on_test=True), data, tmp_path)
     assert first.best["metric"] == "H-AP"
@@ -155,7 +155,7 @@ def test_undefined_monitor_metric_is_noted_and_chooses_no_checkpoint(tmp_path):
     assert any("AP/fine is undefined for every query" in note for note in told.notes)
 
 
-def test_evaluation_rows_are_not_duplicated_after_a_kill(data, tmp_path, monkeypatch):
+def test_evaluation_rows_are_not_duplicated_after_a_killed_run_resumes(data, tmp_path, monkeypatch):
     keep, kept = loop.save_run, []
 
     def save(run):

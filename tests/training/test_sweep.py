@@ -76,7 +76,7 @@ def test_sweep_runs_have_distinct_folders(values):
         (["lr=" + ",".join(f"{i}e-9" for i in range(1, 502))], "more than 1000 runs"),
     ],
 )
-def test_impossible_sweeps_are_rejected_before_any_run(sweeps, message):
+def test_invalid_sweeps_are_refused_before_any_run(sweeps, message):
     with pytest.raises(ConfigError, match=message):
         plan_sweep(CONFIG, sweeps, seeds=2)
 
@@ -93,7 +93,7 @@ def test_sweep_table_has_means_and_deviations_over_seeds(tmp_path):
     assert alone == {"tau": "0.01", "finished": "1 of 1", "R@1": 0.5, "H-AP": 0.99}
 
 
-def test_sweep_stops_at_stopped_run_and_continues_after_divergence(tmp_path):
+def test_sweep_stops_after_a_stopped_run_and_continues_after_a_diverged_run(tmp_path):
     runs = plan_sweep(CONFIG, ["tau=0.005,0.01,0.02"])
     first = Trainer(stops_at=2)
     assert [row["finished"] for row in rows_of(runs, tmp_path, first)] == ["1 of 1", "0 of 1", "0 of 1"]

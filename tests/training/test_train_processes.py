@@ -82,7 +82,7 @@ def assert_alike(run, other):
     ],
     ids=str,
 )
-def test_two_processes_train_the_same_weights_as_one(fields, data, tmp_path):
+def test_two_processes_train_the_same_weights_as_one_process(fields, data, tmp_path):
     config = options(**(ALIKE | {"epochs": 1} | fields))
     result = together(config, data, tmp_path / "two")
     assert result.returncode == 0, result.stderr
@@ -90,7 +90,7 @@ def test_two_processes_train_the_same_weights_as_one(fields, data, tmp_path):
     assert_alike(tmp_path / "one", tmp_path / "two")
 
 
-def test_two_processes_finetune_with_one_shared_plan(tmp_path):
+def test_two_finetuning_processes_share_one_plan(tmp_path):
     data = write_small(tmp_path / "data", val=(12, 13, 14))
     given = {"backbone": "small", "size": 16, "batch_size": 8, "images_per_class": 2, "epochs": 1, "amp": "off"}
     config = with_fields(finetune_config(), {**ALIKE, **given, "warmup_steps": 0})
@@ -116,7 +116,7 @@ def test_evaluation_uses_the_batch_norm_statistics_of_the_checkpoint(data, tmp_p
     assert {name: float(row[name]) for name in report.values} == pytest.approx(report.values, abs=1e-4)
 
 
-def test_two_processes_streaming_over_http_equal_one_reading_from_disk(data, tmp_path):
+def test_training_from_http_shards_by_two_processes_equals_one_process_from_disk(data, tmp_path):
     config = options(**ALIKE, epochs=1, stream=True)
     with serve(data) as server:
         result = together(config, server.url, tmp_path / "two")
@@ -140,7 +140,7 @@ def test_run_resumes_with_another_number_of_processes(stream, data, tmp_path, mo
     assert_alike(tmp_path / "whole", stopped)
 
 
-def test_cross_batch_memory_of_two_processes_resumes_with_one(data, tmp_path):
+def test_cross_batch_memory_of_two_processes_is_restored_by_one_process(data, tmp_path):
     config = options(**ALIKE, epochs=1, loss="SupAP", memory=21, memory_from_epoch=0)
     run, whole = tmp_path / "run", tmp_path / "whole"
     for step in (2, 3):
@@ -186,7 +186,7 @@ def test_sigterm_to_torchrun_stops_a_run_that_resumes_bit_identical(data, tmp_pa
     assert same(weights(out), weights(tmp_path / "whole"))
 
 
-def test_error_of_one_process_ends_all_processes(data, tmp_path):
+def test_error_in_one_process_stops_all_processes(data, tmp_path):
     config = options(**ALIKE, epochs=1)
     broken = write_small(tmp_path / "broken")
     for shard in broken.glob("train-*.tar"):
@@ -214,7 +214,7 @@ def kill_one(agent, log, after):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the processes in /proc")
-def test_torchrun_restarts_killed_process_and_run_ends_bit_identical(data, tmp_path):
+def test_run_restarted_by_torchrun_after_a_kill_ends_bit_identical(data, tmp_path):
     config = options(**QUICK | {"epochs": 4, "evaluate_every": 0, "log_every": 1, "checkpoint_every": 4})
     out = tmp_path / "run"
     line = torchrun(config, data, out, "--max-restarts", "1")

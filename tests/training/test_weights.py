@@ -56,7 +56,7 @@ def test_load_into_removes_wrapper_prefixes(prefix):
     assert same(net.state_dict(), state(1))
 
 
-def test_load_into_skips_classifiers_and_logs_it(caplog):
+def test_load_into_skips_classifier_weights_and_logs_it(caplog):
     net = Net()
     extra = {"fc.weight": torch.zeros(10, 4), "fc.bias": torch.zeros(10)}
     load_into(net, {**state(1), **extra}, "w.pt")
@@ -86,7 +86,7 @@ def test_load_into_skips_weights_listed_as_unused():
     load_into(Net(), {**state(1), **extra}, "w.pt", unused={"conv_head.weight"})
 
 
-def test_batch_norm_counter_may_be_missing():
+def test_weights_may_lack_the_batch_norm_counters():
     given = {name: value for name, value in state(1).items() if "num_batches" not in name}
     load_into(Net(), given, "w.pt")
 
@@ -100,7 +100,7 @@ def test_batch_norm_counter_may_be_missing():
         (lambda w: w.update({"module.conv.bias": torch.zeros(4)}), "two weights that could be 'conv.bias'"),
     ],
 )
-def test_wrong_weights_are_rejected_and_nothing_is_copied(change, expected):
+def test_mismatched_weights_are_refused_and_nothing_is_copied(change, expected):
     net, given = Net(), dict(state(1))
     before = {name: value.clone() for name, value in net.state_dict().items()}
     change(given)
@@ -124,7 +124,7 @@ def test_read_weights_never_runs_pickled_code(tmp_path):
     assert not mark.exists()
 
 
-def test_compressed_member_in_weights_file_is_rejected(tmp_path):
+def test_weights_file_with_a_compressed_member_is_refused(tmp_path):
     torch.save(state(), tmp_path / "w.pt")
     with (
         zipfile.ZipFile(tmp_path / "w.pt") as plain,
@@ -140,7 +140,7 @@ def test_compressed_member_in_weights_file_is_rejected(tmp_path):
     ("name", "content"),
     [("w.pt", b""), ("w.pt", b"\x80\x02nonsense"), ("w.safetensors", b"{}"), ("w.safetensors", b"\xff" * 64)],
 )
-def test_damaged_weights_files_are_errors(tmp_path, name, content):
+def test_damaged_weights_files_are_refused(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=name):
         read_weights(tmp_path / name)
@@ -150,13 +150,13 @@ def test_damaged_weights_files_are_errors(tmp_path, name, content):
     ("saved", "expected"),
     [([1, 2], "holds list"), ({}, "without weights"), ({"a": 1}, "'a' is int"), ({3: torch.zeros(1)}, "3 is Tensor")],
 )
-def test_files_without_weights_are_errors(tmp_path, saved, expected):
+def test_files_without_weights_are_refused(tmp_path, saved, expected):
     torch.save(saved, tmp_path / "w.pt")
     with pytest.raises(InputError, match=expected):
         read_weights(tmp_path / "w.pt")
 
 
-def test_weights_file_distinguishes_words_from_paths(tmp_path, monkeypatch):
+def test_weights_file_tells_keywords_from_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("w.pt", "default", "none"):
         (tmp_path / name).write_bytes(b"x")
