@@ -9,7 +9,7 @@ from hgld.pipelines.shards.sources.fine_grained import read_taxonomy
 from tests.fake_releases.pictures import jpeg
 
 CLASSES = (1, 4, 98, 99, 116, 196)  # classes with images, in both halves of the literature's split
-IMAGES = 4  # images per class; in the release's own split even ones are train, odd ones test
+IMAGES = 4  # images per class; in the release's own split, even images are train and odd ones test
 
 
 def make(folder: Path, seed: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""A tiny CUB-200-2011 with all 200 classes in its lists and images of a few."""
+"""A tiny CUB-200-2011 with all 200 classes in its lists, and images of a few classes."""
 
 from pathlib import Path
 

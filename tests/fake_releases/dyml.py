@@ -1,4 +1,4 @@
-"""Tiny DyML sets; like the released lists, theirs lack the line end after the header."""
+"""Tiny DyML datasets; as in the released lists, no line end follows the header."""
 
 from pathlib import Path
 
@@ -6,9 +6,9 @@ import numpy as np
 
 from tests.fake_releases.pictures import jpeg
 
-TREE = {0: (0, 0), 1: (0, 0), 2: (1, 0), 3: (2, 1)}  # fine: middle, coarse
+TREE = {0: (0, 0), 1: (0, 0), 2: (1, 0), 3: (2, 1)}  # fine class: (middle class, coarse class)
 IMAGES = 3  # images per fine class
-SIDES = {"query": 2, "gallery": 4}  # images per class in a test set
+SIDES = {"query": 2, "gallery": 4}  # images per fine class in each test split
 
 
 def make_vehicle(folder: Path, seed: int = 0) -> None:

@@ -14,7 +14,7 @@ from hgld.pipelines.shards.sources.gldv2 import TARS, checksum_name, tar_name
 from tests.fake_releases.pictures import jpeg
 
 COMMONS = "http://commons.wikimedia.org/wiki/Category:"
-LANDMARKS = (  # title, name, group, top; None: without hierarchical labels
+LANDMARKS = (  # (title, name, group, top); None: no hierarchical labels
     ("Chartres Cathedral", "cathedral", "church", "human-made"),
     ("Notre-Dame de Paris", "cathedral", "church", "human-made"),
     ("Neuschwanstein", "castle", "castle", "human-made"),
@@ -84,7 +84,7 @@ def _write_labels(metadata: Path, name: str, offset: int) -> None:
 
 
 def _write_solution(folder: Path, tests: list[str], index: list[list[str]]) -> None:
-    """Return the relevant images per query: of one landmark, two of a group, one unlabelled, two top classes."""
+    """Return the relevant images per query; the queries cover one landmark, a group, no label and two top classes."""
     relevant = [index[0], [*index[1], *index[0][:1]], index[4], [*index[2], *index[3]]]
     usages = [usage for usage, count in QUERIES.items() for _ in range(count)]
     rows = [

@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.fake_releases.pictures import jpeg
 
-GROUPS = {1000: 2, 1001: 3, 1250: 2, 1499: 3}  # first four digits of the numbers, and images
+GROUPS = {1000: 2, 1001: 3, 1250: 2, 1499: 3}  # first four digits of the image numbers: number of images
 
 
 def make(folder: Path, seed: int = 0) -> None:

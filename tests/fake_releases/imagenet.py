@@ -8,7 +8,8 @@ from scipy.io import savemat
 from tests.fake_releases.pictures import jpeg
 
 SYNSETS = ("n01440764", "n01443537", "n02123045")
-NUMBERS = {"n01440764": 3, "n01443537": 1, "n02123045": 2}  # the kit's numbers are not in the order of the ids
+# synset id: its number in the kit, which does not follow the order of ids
+NUMBERS = {"n01440764": 3, "n01443537": 1, "n02123045": 2}
 TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 TRAIN, VAL = 3, 2  # images per synset
 
@@ -30,7 +31,7 @@ def make(folder: Path, seed: int = 0) -> None:
     truth = "".join(f"{NUMBERS[synset]}\n" for synset in shown)
     (kit / TRUTH).write_text(truth)
     kinds = [("ILSVRC2012_ID", "O"), ("WNID", "O"), ("words", "O")]
-    groups = [(1001, "n00001740", "entity")]  # the kit lists the groups of synsets as well
+    groups = [(1001, "n00001740", "entity")]  # the kit also lists groups of synsets, which hold no images
     rows = [(number, synset, "a word") for synset, number in NUMBERS.items()] + groups
     synsets = np.empty((len(rows), 1), dtype=kinds)
     for row, values in enumerate(rows):

@@ -1,4 +1,4 @@
-"""A tiny iNaturalist 2018 with its retrieval split; *Prunella* is a genus of birds and one of plants."""
+"""A tiny iNaturalist 2018 with its retrieval split; *Prunella* is a genus of birds and also a genus of plants."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import numpy as np
 from tests.fake_releases.pictures import jpeg
 
 RANKS = ("genus", "family", "order", "class", "phylum", "kingdom")
-SPECIES = {  # name: super-category, then the ranks
+SPECIES = {  # species: super-category, then its taxonomic ranks
     "Prunella modularis": ("Aves", "Prunella", "Prunellidae", "Passeriformes", "Aves", "Chordata", "Animalia"),
     "Passer domesticus": ("Aves", "Passer", "Passeridae", "Passeriformes", "Aves", "Chordata", "Animalia"),
     "Prunella vulgaris": ("Plantae", "Prunella", "Lamiaceae", "Lamiales", "Magnoliopsida", "Tracheophyta", "Plantae"),
@@ -27,7 +27,7 @@ def make_base(folder: Path, seed: int = 0) -> None:
 
 
 def make_full(folder: Path, seed: int = 0) -> None:
-    """Write images, category lists and split files into a folder; species of even number are train."""
+    """Write images, category lists and split files into a folder; species with even numbers are train."""
     rng = np.random.default_rng(seed)
     splits: dict[str, list[str]] = {"train": [], "test": []}
     for number, (supercategory, *_) in enumerate(SPECIES.values()):

@@ -7,7 +7,7 @@ import numpy as np
 from tests.fake_releases.pictures import jpeg
 
 CATEGORIES = ("WOMEN/Blouses_Shirts", "WOMEN/Denim", "MEN/Denim", "MEN/Sweatshirts_Hoodies")
-ITEMS = 8  # the first half is train
+ITEMS = 8  # number of items; the first half is train
 VIEWS = ("01_1_front", "01_2_side", "02_3_back", "02_4_full")
 
 

@@ -7,15 +7,16 @@ import numpy as np
 from tests.fake_releases.pictures import jpeg
 
 LANDMARKS = (0, 7, 585)
-TRAIN, VAL = 4, 1  # addresses of a landmark
-AMBIGUOUS = "http://a.example/x/photo.jpg", "http://b.example/y/photo.jpg"  # both belong to the first landmark of train
+TRAIN, VAL = 4, 1  # URLs per landmark in each list
+# two files of one name, both of the first landmark of train
+AMBIGUOUS = "http://a.example/x/photo.jpg", "http://b.example/y/photo.jpg"
 
 
 def make(folder: Path, seed: int = 0) -> None:
     """Write ``annotations_landmarks`` and ``images`` into a folder.
 
-    The images of the second landmark lie in a folder of its own, one of the third was not there any more, and two of
-    the first came under one name.
+    The images of the second landmark are in a subfolder. One image of the third landmark could not be downloaded.
+    Two images of the first landmark have the same file name.
     """
     rng = np.random.default_rng(seed)
     (folder / "annotations_landmarks").mkdir(parents=True)

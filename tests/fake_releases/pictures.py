@@ -1,15 +1,15 @@
-"""Tiny images; the same generator gives the same bytes."""
+"""Tiny images; a random generator with the same seed gives the same bytes."""
 
 import io
 
 import numpy as np
 from PIL import Image
 
-ORIENTATION = 0x0112  # EXIF's tag
+ORIENTATION = 0x0112  # EXIF tag of the orientation
 
 
 def jpeg(rng: np.random.Generator, width: int = 40, height: int = 32, orientation: int | None = None) -> bytes:
-    """Return a JPEG of this stored size, with an EXIF orientation if one is given."""
+    """Return a JPEG of a stored size, with an EXIF orientation if one is given."""
     exif = Image.Exif()
     if orientation is not None:
         exif[ORIENTATION] = orientation
@@ -19,13 +19,13 @@ def jpeg(rng: np.random.Generator, width: int = 40, height: int = 32, orientatio
 
 
 def png(rng: np.random.Generator, width: int = 40, height: int = 32) -> bytes:
-    """Return a PNG of this size."""
+    """Return a PNG of a size."""
     file = io.BytesIO()
     _picture(rng, width, height).save(file, "PNG")
     return file.getvalue()
 
 
 def _picture(rng: np.random.Generator, width: int, height: int) -> Image.Image:
-    """Return an image of four blended colours; it differs in every call and takes less than a kilobyte."""
+    """Return an image of four blended colours; every call gives another image of less than a kilobyte."""
     corners = Image.fromarray(rng.integers(0, 256, (2, 2, 3), dtype=np.uint8))
     return corners.resize((width, height), Image.Resampling.BILINEAR)

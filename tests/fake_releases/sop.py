@@ -10,7 +10,7 @@ CATEGORIES = (
     "bicycle", "cabinet", "chair", "coffee_maker", "fan", "kettle",
     "lamp", "mug", "sofa", "stapler", "table", "toaster",
 )  # fmt: skip
-PRODUCTS = {"train": 13, "test": 12}  # one category has two products in train
+PRODUCTS = {"train": 13, "test": 12}  # number of products; one category has two products in train
 IMAGES = (2, 3, 4)  # images per product, repeated in this order
 
 

@@ -1,4 +1,4 @@
-"""A tiny PKU VehicleID: nested test lists, models of some vehicles, lists that are not used."""
+"""A tiny PKU VehicleID: nested test lists, models of some vehicles, and lists that hgld does not read."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.fake_releases.pictures import jpeg
 
-TRAIN = range(1, 7)  # vehicles
+TRAIN = range(1, 7)  # ids of the training vehicles
 TESTS = {800: range(7, 9), 1600: range(7, 11), 2400: range(7, 13)}
 IMAGES = 3  # images per vehicle
 

@@ -1,6 +1,6 @@
 """Training in one process of a run, started by torchrun or by a fork.
 
-A fourth argument is the step at which a signal requests a stop.
+``stop`` is the step after which a signal requests a stop.
 """
 
 import os
@@ -27,13 +27,13 @@ class Stopping(LineReporter):
 
     def advance(self, step):
         if step == self.step_to_stop_at:
-            self.step_to_stop_at = None  # a second signal would stop at once
+            self.step_to_stop_at = None  # a second signal would interrupt the run at once
             os.kill(os.getpid(), signal.SIGTERM)
 
 
 def run(config: Path, data: str, out: Path, stop: int | None = None) -> None:
     """Train with the config of a file."""
-    # inductor's kernels take minutes to compile, and these tests are of the graphs alone.
+    # Compiling inductor's kernels takes minutes, and these tests check only the graphs.
     torch.nn.Module.compile = partialmethod(torch.nn.Module.compile, backend="aot_eager")  # type: ignore[assignment]
     torch.set_num_threads(1)
     progress = LineReporter(say, say) if stop is None else Stopping(stop)

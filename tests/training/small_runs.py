@@ -1,4 +1,4 @@
-"""A small dataset, options that train on it in a second, and the weights that a run ended with."""
+"""A small dataset, options that train on it within a second, and the final weights of a run."""
 
 import random
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import Item
 from tests.hgld.streamed_dataset import write_streamed
 
-STEPS = 6  # an epoch of QUICK on the small dataset: 48 training images, 8 a batch
+STEPS = 6  # per epoch of QUICK on the small dataset: 48 training images in batches of 8
 
 QUICK: dict[str, Any] = {
     "backbone": "small",
@@ -30,7 +30,7 @@ QUICK: dict[str, Any] = {
     "num_streams": 2,
     "lr": 1e-3,
     "lr_head": 1e-3,
-    "warmup_steps": 0,  # small recipes have a longer one
+    "warmup_steps": 0,  # recipes for small datasets have a warm-up longer than these runs
     "epochs": 2,
     "log_every": 2,
     "metrics": ("R@1", "AP", "H-AP"),
@@ -68,7 +68,7 @@ def weights(run: Path) -> dict[str, Tensor]:
 
 
 def same(some: dict[str, Tensor], others: dict[str, Tensor]) -> bool:
-    """Tell whether two runs ended with the same bits."""
+    """Tell whether the weights of two runs are bit-identical."""
     return some.keys() == others.keys() and all(torch.equal(some[name], others[name]) for name in some)
 
 

@@ -145,7 +145,7 @@ def test_damaged_calibration_stops_only_commands_that_require_it(hgld, world, tm
 
 @pytest.fixture(scope="module")
 def tiny_clip(tmp_path_factory):
-    """Name of a CLIP model that takes no time."""
+    """Name of a tiny CLIP model that runs fast."""
     import open_clip
 
     config = {

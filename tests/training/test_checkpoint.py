@@ -1,4 +1,4 @@
-"""Checkpoints are complete or absent; errors name damaged and foreign files."""
+"""Checkpoints are complete or absent; errors contain the names of damaged files."""
 
 import errno
 import json
@@ -101,7 +101,8 @@ def test_pruning_removes_unfinished_checkpoints_and_keeps_unrelated_folders(tmp_
     folder = tmp_path / "checkpoints"
     for step in (1, 2, 3):
         write_checkpoint(tmp_path, a_checkpoint(step))
-    (folder / "step-00000001" / "state.json").unlink()  # as after a kill during the removal
+    # a run killed while it removes a checkpoint leaves such a folder
+    (folder / "step-00000001" / "state.json").unlink()
     for name in (".step-00000004.part", "notes", ".step-notes.part"):
         (folder / name).mkdir()
         (folder / name / "model.safetensors").write_bytes(b"half")

@@ -1,4 +1,4 @@
-"""Classifiers of runs and of pretrained networks: top-k against slow counts, whitening folded in, class names."""
+"""Classifiers of runs and of pretrained networks: top-k against slow counts, folded whitening, class names."""
 
 import json
 import re
@@ -57,7 +57,7 @@ ASKED = {"top-1": 1, "top-3": 3}
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
-    """A dataset in which class 0 is in the test alone, one with new classes, and a run on the first."""
+    """A dataset whose class 0 occurs only in test, a dataset with new classes, and a run on the first dataset."""
     folder, rng = tmp_path_factory.mktemp("classes"), np.random.default_rng(0)
     known = [Item((c, c // 2), split, jpeg(rng)) for split in ("train", "test") for c in range(1, 7) for _ in range(3)]
     write_dataset(folder / "data", [*known, Item((0, 0), "test", jpeg(rng))])
@@ -67,7 +67,7 @@ def places(tmp_path_factory):
 
 
 def slow_shares(embeddings, labels, weight, bias, names) -> dict[str, float]:
-    """Return top-k by sorting, in float64; an item of a class without a row does not count."""
+    """Return top-k by sorting, in float64; items of classes without a classifier row are skipped."""
     order = (-(embeddings.double() @ weight.double().T + bias)).argsort(dim=1).tolist()
     ranks = [
         best.index(names.index(str(label))) for best, label in zip(order, labels, strict=True) if str(label) in names
@@ -104,7 +104,7 @@ def test_evaluate_reports_top_k_alone_or_beside_retrieval_metrics(places, metric
     assert ranked is not None
     assert report.values == {name: pytest.approx(values[name]) for name in report.values}
     assert list(report.per_query.columns) == ["query", *report.values]
-    assert report.undefined["top-1"] == 1  # the item of class 0
+    assert report.undefined["top-1"] == 1  # the item of class 0 has no classifier row
     assert report.settings["classifier"] == {"level": "fine", "classes": 6}
     if "R@1" in metrics:
         assert report.per_query["R@1/fine"].equals(ranked.per_query["R@1/fine"])
@@ -116,7 +116,7 @@ def test_evaluate_reports_top_k_alone_or_beside_retrieval_metrics(places, metric
 
 @pytest.mark.usefixtures("mat_files_here")
 def test_imagenet_protocol_reports_hand_computed_top_k(tmp_path, hgld):
-    """Biases alone: every image is first of the last synset, then of the one before; two of six images are of each."""
+    """The biases rank the last synset first and the one before it second; each has two of the six images."""
     imagenet.make(tmp_path)
     build_shards("imagenet", tmp_path, str(tmp_path / "data"), SourceConfig(), ShardConfig(workers=1), silent)
     fields = {"loss": "MultiGrain", "lambda_": 1.0, "sampler": "shuffled", "images_per_class": 4, "epochs": 0}
@@ -246,7 +246,7 @@ def test_whitening_folds_into_the_classifier(scale, power):
     before = classifier.logits(embeddings)
     assert float((logits - before).abs().max()) < 1e-5 * max(1.0, float(before.abs().max()))
     np.testing.assert_allclose(whitened.numpy(), whitening.apply(embeddings), atol=2e-5)
-    # The equation in float64, with the inverse of S as it stands.
+    # The whitening equation in float64, with an explicit inverse of S.
     s = whitening.components / whitening.variances[:, None] ** power
     e = embeddings.double().numpy()
     lengths = np.linalg.norm(e, axis=1, keepdims=True)
@@ -328,14 +328,14 @@ def test_library_head_refuses_a_classifier_that_is_not_one_linear_layer(tmp_path
     model = build("torchvision:squeezenet1_1", "none")
     with pytest.raises(ConfigError, match="not one linear layer"):
         library_head("torchvision:squeezenet1_1", str(tmp_path / "s.pt"), model)
-    with pytest.raises(ConfigError, match="not one linear layer"):  # other weights than the model's
+    with pytest.raises(ConfigError, match="not one linear layer"):  # the weights are of another model
         library_head("torchvision:resnet18", weights, build("torchvision:resnet18", "none"))
     with pytest.raises(InputError, match="not the weights of this backbone"):
         library_head("torchvision:resnet34", weights, model)
 
 
 def test_run_starts_with_the_pretrained_classifier(tmp_path, monkeypatch):
-    """The network gets three classes, for three synsets in place of a thousand."""
+    """The network gets a classifier of three synsets instead of a thousand."""
     whole = network("resnet18", classes=3)
     make = torchvision.models.get_model
     monkeypatch.setattr(torchvision.models, "get_model", lambda name, **given: make(name, **given | {"num_classes": 3}))
@@ -361,7 +361,7 @@ def test_run_starts_with_the_pretrained_classifier(tmp_path, monkeypatch):
 
 
 def test_pretrained_network_is_evaluated_as_a_classifier_without_a_run(tmp_path, monkeypatch):
-    """The values are those of the scores of the whole network."""
+    """The values equal top-k of the scores of the whole network."""
     whole = network("resnet18", classes=3)
     make = torchvision.models.get_model
     monkeypatch.setattr(torchvision.models, "get_model", lambda name, **given: make(name, **given | {"num_classes": 3}))

@@ -1,4 +1,4 @@
-"""``--model`` of embed, evaluate and search; several models make a leaderboard."""
+"""``--model`` of embed, evaluate and search, and the leaderboard of several models."""
 
 import json
 

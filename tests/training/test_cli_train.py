@@ -1,4 +1,4 @@
-"""``hgld train``: recipes listed and shown, every field a flag, runs, reruns, sweeps, errors."""
+"""``hgld train``: lists and shows recipes, has a flag per field, runs, repeats and sweeps."""
 
 import json
 import re
@@ -109,12 +109,14 @@ def test_train_repeats_a_saved_config_and_starts_from_a_run(hgld, data, tmp_path
 
     code, out, err = hgld("train", "--config", tmp_path / "a" / "config.json", "--data", data, "--out", tmp_path / "b")
     assert (code, err) == (0, "")
-    begun, first, evaluated, ended, *values = out.splitlines()  # not a terminal, and less than a minute
+    # few lines: stdout is no terminal, and the run takes less than a minute
+    begun, first, evaluated, ended, *values = out.splitlines()
     assert begun.startswith("small-grocery on cpu: 48 images of 12 classes")
     assert re.match(r"step 2 of 6, epoch 1: loss .* left$", first)
     assert evaluated.startswith("epoch 1, test: ")
     assert ended.startswith(f"{tmp_path / 'b'}: finished after 6 steps")
-    assert [line.split(":")[0] for line in values] == ["test", "next"]  # no checkpoint is chosen on test
+    # no line of a best checkpoint: test does not choose one
+    assert [line.split(":")[0] for line in values] == ["test", "next"]
     assert same(weights(tmp_path / "a"), weights(tmp_path / "b"))
 
     start = ["--init-from", tmp_path / "a", "--lr", 0, "--lr-head", 0, "--frozen-epochs", 1]
@@ -147,7 +149,8 @@ def test_sweep_prints_a_table_of_its_runs_and_resumes(hgld, data, tmp_path):
         ("0.01", "2 of 2"),
         ("0.1", "2 of 2"),
     ]
-    assert logs == {path: path.read_bytes() for path in (tmp_path / "s").rglob("log.csv")}  # nothing was trained
+    # unchanged logs: the second sweep trained nothing
+    assert logs == {path: path.read_bytes() for path in (tmp_path / "s").rglob("log.csv")}
     assert (tmp_path / "s" / "sweep.csv").read_bytes() == table
     other = write_small(tmp_path / "other", held_out=range(6))
     for words, message in (
@@ -162,7 +165,7 @@ def test_sweep_prints_a_table_of_its_runs_and_resumes(hgld, data, tmp_path):
 
 
 def test_size_flag_scales_the_resize_of_the_recipe(hgld):
-    """Evaluation then sees the same share of the image as in the recipe."""
+    """Evaluation then crops the same share of the image as in the recipe."""
     for name, given, expected in (
         ("happier-sop", ("--size", 112), (112, 128)),
         ("happier-cub", ("--size", 128), (128, 144)),

@@ -10,17 +10,17 @@ from hgld.training.loop import train
 from tests.training.small_runs import options, weights, write_small
 
 pytestmark = [
-    pytest.mark.slow,  # the compiler of C++ takes its time
-    pytest.mark.filterwarnings("ignore:The .grad attribute"),  # torch.compile looks at it, whatever its input is
+    pytest.mark.slow,  # compiling C++ takes long
+    pytest.mark.filterwarnings("ignore:The .grad attribute"),  # torch.compile reads .grad of every tensor
 ]
 
-# Without Adam, which makes gradients of rounding size large, and with a smooth surrogate, for the same reason.
+# SGD and a smooth surrogate, because Adam and a steep surrogate would amplify rounding differences.
 ALIKE = {"optimizer": "sgd", "lr": 0.01, "lr_head": 0.01, "lr_proxies": 0.01, "tau": 0.1, "ema": 0.9}
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory, monkeypatch):
-    """Of compiled kernels: one that another process was killed over would be found broken."""
+    """Use a separate cache, because a killed process may leave a broken kernel in the usual cache."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "inductor"))
     yield
     torch.compiler.reset()
@@ -43,5 +43,5 @@ def test_compiled_and_eager_training_give_close_weights(data, tmp_path):
     assert {name for name in after if name.startswith("ema/")}
     for name, tensor in before.items():
         torch.testing.assert_close(tensor, after[name], rtol=1e-3, atol=1e-4)
-    model, _ = load_run(tmp_path / "compiled")  # which is not compiled to embed with
+    model, _ = load_run(tmp_path / "compiled")  # loading a model for embedding does not compile it
     assert torch.equal(model.state_dict()["projection.weight"], after["ema/projection.weight"])

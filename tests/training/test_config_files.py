@@ -1,4 +1,4 @@
-"""Configs read back as written; contradictory options and options without effect are rejected before any work."""
+"""Configs are read back as written; contradictory options and options without effect are refused before any work."""
 
 import dataclasses
 import json
@@ -115,7 +115,7 @@ VIEWS = {"loss": "MultiGrain", "sampler": "repeated-augmentation"}
 UNIFORM = {"loss": "MultiGrain", "sampler": "shuffled"}
 WEIGHTED = {"loss": "SoftBinAP", "class_weights": True}
 BLACKBOX = {"loss": "BlackboxAP"}
-# Of every field of the table: a value, what reads it, and what does not.
+# Per field: a value, options under which it has an effect, and options under which it has none.
 CASES = {
     "gem_p": (5.0, {"pooling": "gem"}, {"pooling": "avg"}),
     "gem_learned": (False, {"pooling": "gem"}, {"pooling": "max"}),
@@ -203,11 +203,11 @@ def test_options_that_would_distort_the_loss_are_refused(good, bad, message):
         ({"loss": "Margin"}, True),
         (PAIR, True),
         ({"loss": "Triplet", "sampler": "hierarchical-pk"}, True),
-        ({"loss": "SupAP", "sum_levels": True}, False),  # positives of coarser levels
+        ({"loss": "SupAP", "sum_levels": True}, False),  # images of the same coarser class are positives
         ({"loss": "SupAP", "level": "genus"}, False),
         ({"loss": "SupHAP"}, False),
-        ({"loss": "SupAP", "memory": 64}, False),  # positives of earlier batches
-        ({"loss": "NormSoftmax"}, False),  # a proxy is a positive
+        ({"loss": "SupAP", "memory": 64}, False),  # the memory holds positives of earlier batches
+        ({"loss": "NormSoftmax"}, False),  # the proxy of the class is the positive
         ({"loss": "CSL"}, False),
         ({"loss": "RODRecall"}, False),
     ],

@@ -1,4 +1,4 @@
-"""Every loss by its name, over classes renumbered to those in training."""
+"""Losses built by name, with labels renumbered to the training classes."""
 
 import dataclasses
 import inspect
@@ -23,7 +23,7 @@ HIERARCHY = Hierarchy(
     ),
     (np.arange(FINE) // 3, np.arange(MID) // 2),
 )
-TRAINED = np.array([1, 2, 4, 5, 7, 11])  # f07, f01, ...: the others are for testing
+TRAINED = np.array([1, 2, 4, 5, 7, 11])  # training classes; the other classes are for testing
 SIZES = np.array([2, 2, 4, 4, 6, 6])
 DIM = 6
 
@@ -45,7 +45,7 @@ def batch():
 
 
 class Own(torch.nn.Module):
-    """A loss of another package, with its own defaults, that takes no references."""
+    """A plugin loss with its own defaults, which accepts no reference embeddings."""
 
     def __init__(self, margin, tau=0.3, level=0):
         super().__init__()
@@ -84,10 +84,10 @@ def test_every_loss_is_finite_and_has_gradients(name, sum_levels):
 
 
 FIXED = {
-    *("offset", "weights", "clip", "low", "cutoff", "reach"),  # no recipe changes them
+    *("offset", "weights", "clip", "low", "cutoff", "reach"),  # no recipe changes these parameters
     *("level_weights", "scale"),
-    *("reduction", "normalize", "exclude_self", "options"),  # of all losses of a kind
-    *("dim", "num_classes", "hierarchy"),  # of the dataset and the model
+    *("reduction", "normalize", "exclude_self", "options"),  # every loss of a type has these parameters
+    *("dim", "num_classes", "hierarchy"),  # the dataset and the model determine these parameters
 }
 
 
@@ -148,7 +148,7 @@ def test_loss_with_memory_reports_all_terms_from_the_first_step(name, expected):
     criterion = build(loss=name, memory=30, memory_from_epoch=1)
     for step in range(3):
         value, parts = criterion(embeddings, labels, instances)
-        assert list(parts) == expected  # the same columns of the log in every step
+        assert list(parts) == expected  # the log needs the same columns in every step
         assert all((parts[part] > 0) == (step >= 2 or not part.startswith("memory")) for part in expected)
         alone, _ = build(loss=name)(embeddings, labels, instances)
         assert (value > alone) == (step >= 2)

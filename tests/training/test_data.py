@@ -1,4 +1,4 @@
-"""The batches of a step are the same for any number of processes, and epochs of any length follow each other."""
+"""Batches do not depend on the number of processes, and epochs of any length continue the sampler's order."""
 
 from contextlib import closing
 from itertools import islice
@@ -92,7 +92,7 @@ def test_data_checksum_changes_if_labels_in_the_index_change(tmp_path):
 
 
 def sampled(data, processes, **fields):
-    """Of every process the finest classes of the images that it reads for a PCA."""
+    """Return, per process, the finest classes of the images that it reads for the PCA."""
     sources = [TrainingData(options(**fields), data, Processes(r, processes, CPU)) for r in range(processes)]
     return [torch.cat([batch.labels[:, 0] for batch in source.sample()]) for source in sources]
 
@@ -102,7 +102,7 @@ def test_pca_sample_contains_no_image_twice(tmp_path):
     (alone,) = sampled(str(tmp_path), 1, dim=256)
     assert alone.bincount().tolist() == [25] * 12
     shared = sampled(str(tmp_path), 8, dim=256, batch_size=16)
-    assert [len(part) for part in shared] == [37] * 8  # as many everywhere, for they are gathered
+    assert [len(part) for part in shared] == [37] * 8  # gathering needs equally many images per process
     assert torch.cat(shared).bincount().max() == 25
 
 
@@ -131,7 +131,7 @@ def test_merged_classes_are_unions_of_classes_that_share_a_parent_or_have_none(f
     assert all(min(old) == new for new, old in groups.items())
     sizes = sorted(map(len, groups.values()))
     classes = len(set(before[before >= 0]))
-    assert sum(sizes) == classes  # no class in two groups
+    assert sum(sizes) == classes  # every class is in exactly one merged class
     assert sizes == sorted([count] * (classes // count) + [classes % count] * bool(classes % count))
     for new, old in groups.items():
         parents = {c // 3 for c in old}

@@ -1,4 +1,4 @@
-"""Two processes give the gradients of one with the same global batch; signals request stops."""
+"""Two processes compute the gradients of one process with the same global batch; signals request stops."""
 
 import os
 import signal
@@ -58,7 +58,7 @@ def test_processes_exchange_values_rows_flags_and_statistics(answers):
 
 @pytest.mark.parametrize("chunk", [0, 2])
 def test_dropout_differs_by_process_and_step_and_is_reproducible(chunk):
-    """A step comes again bit for bit; another process, and the same one a step later, draws other dropout."""
+    """Repeating a step gives the same bits; another process or another step draws a different dropout mask."""
     images, labels = torch.ones(6, 8), torch.arange(6)[:, None] // 2
 
     def embedded(index, seed):
@@ -109,7 +109,7 @@ def test_incomplete_torchrun_or_slurm_environment_is_refused(variables, message,
         ({"RANK": "1"}, False),
         ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}, True),
         ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, False),
-        ({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "1"}, True),  # a task of its own
+        ({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "1"}, True),  # SLURM started this process as a step of one task
     ],
 )
 def test_main_process_is_found_from_environment_variables(variables, main, monkeypatch):
@@ -140,7 +140,7 @@ def test_sync_batch_norm_on_cpu_and_unknown_devices_are_refused():
         (1, 3, {"SLURM_LOCALID": "3", "SLURM_GPUS_PER_TASK": "1"}, "cuda:0"),
         (1, 3, {"SLURM_LOCALID": "3", "SLURM_GPU_BIND": "single:1"}, "cuda:0"),
         (8, 3, {"SLURM_LOCALID": "3", "SLURM_GPUS_PER_TASK": "1"}, "cuda:3"),
-        (1, 3, {"SLURM_LOCALID": "3"}, None),  # four tasks on one GPU
+        (1, 3, {"SLURM_LOCALID": "3"}, None),  # four tasks share the one visible GPU
         (2, 3, {}, None),
     ],
 )

@@ -1,4 +1,4 @@
-"""Embeddings of a dataset equal those of its images one by one, whatever the batches, threads and processes."""
+"""Embeddings equal a reference for single images, with any batch size and number of threads or processes."""
 
 import math
 import subprocess
@@ -70,7 +70,7 @@ def test_embeddings_equal_one_by_one_reference(model, dataset):
     assert found.dtype == torch.float32
     assert found.shape == (14, 6)
     torch.testing.assert_close(found.norm(dim=1), torch.ones(14))
-    # resizing rounds pixels to whole levels, by one level differently in the two libraries
+    # torchvision and Pillow may round a resized pixel to different integers
     torch.testing.assert_close(found.double(), one_by_one(model, dataset, VIEW), atol=0.02, rtol=0)
 
 
@@ -170,7 +170,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-@pytest.mark.slow  # its own process: after an allocation that failed, glibc leaves the arena that keeps its memory
+@pytest.mark.slow  # needs its own process: after a failed allocation, glibc leaves the memory arena
 def test_freed_memory_is_reused_without_page_faults():
     done = subprocess.run([sys.executable, "-c", KEEP], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 40 * 16_384 / 2
@@ -213,7 +213,7 @@ def test_whole_image_embeddings_equal_one_by_one_reference(model, shapes, view):
         values = torch.from_numpy((pixels.transpose(2, 0, 1) / 255 - mean) / std).float()
         with torch.no_grad():
             row = torch.nn.functional.normalize(model.eval()(values[None]), dim=1)[0]
-        torch.testing.assert_close(found[i], row, atol=0.02, rtol=0)  # the two libraries round pixels differently
+        torch.testing.assert_close(found[i], row, atol=0.02, rtol=0)  # torchvision and Pillow round pixels differently
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.resize_mode)
@@ -238,7 +238,7 @@ def test_embedding_batches_hold_a_limited_number_of_pixels(model, shapes):
     handle = model.register_forward_hook(lambda _, images, __: passed.append(tuple(images[0].shape)))
     embed(
         model, shapes, view=TestView(8, resize_mode="original"), batch_size=3
-    )  # the largest alone is beyond 3 x 8 x 8
+    )  # the largest image alone has more than 3 x 8 x 8 pixels
     handle.remove()
     assert {shape[0] for shape in passed} == {1}
     assert max(shape[2] * shape[3] for shape in passed) == 2500
@@ -259,7 +259,8 @@ def test_processes_run_equally_many_batches_and_embed_every_item():
 
 
 def test_image_size_that_the_network_cannot_process_is_in_the_error(shapes):
-    model = EmbeddingModel(torch.nn.Conv2d(3, 4, 30), 4, AveragePool(), dim=0)  # wants 30 pixels either way
+    # the kernel needs at least 30 x 30 pixels
+    model = EmbeddingModel(torch.nn.Conv2d(3, 4, 30), 4, AveragePool(), dim=0)
     with pytest.raises(
         ConfigError, match=r"cannot embed images of 64 x 20 pixels \(.*\)\. Take another --size, or --re"
     ):

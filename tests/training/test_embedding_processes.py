@@ -1,4 +1,4 @@
-"""Two processes embed and evaluate as one does; both leave out an image that one of them cannot read."""
+"""Two processes embed and evaluate like one process; both exclude an image that one of them cannot read."""
 
 import json
 
@@ -35,7 +35,7 @@ def places(tmp_path_factory):
 
 @pytest.fixture
 def run(tmp_path):
-    """``run(*words, processes=2)``: ``hgld`` with these words, as torchrun starts it."""
+    """Return ``run(*words, processes=2)``, which runs ``hgld`` with these arguments as torchrun starts it."""
 
     def hgld(*words, processes=1):
         return together(main, [*map(str, words), "--device", "cpu"], folder=tmp_path, count=processes)
@@ -56,7 +56,7 @@ def test_embeddings_by_two_processes_equal_single_process_embeddings(places, run
 
 @pytest.mark.slow
 def test_report_by_two_processes_equals_single_process_report(places, run):
-    """The same batches, so that the embeddings are the same bit for bit."""
+    """Batches of one image make the embeddings bit-identical."""
     alone, both = (
         run("evaluate", *of_run(places, "data"), "--batch-size", 1, "--out", places / f"{count}.json", processes=count)
         for count in (1, 2)

@@ -1,4 +1,4 @@
-"""A model's reports are those of its embeddings; entries of evaluate_on mean what they say."""
+"""Reports of a model equal reports of its embeddings; entries of evaluate_on select the documented splits."""
 
 import os
 from dataclasses import replace
@@ -88,12 +88,12 @@ def test_split_is_evaluated_against_a_gallery_and_in_another_dataset(model, plac
     assert reports[entries[0]].settings["gallery_split"] == "gallery"
     kept = sorted(p.name for p in (tmp_path / "run/embeddings").iterdir())
     assert kept == sorted(f"{name}{end}" for name in ("test", "gallery", "small-test") for end in ENDS)
-    # batches of other sizes may round the last bit otherwise, on some processors
+    # on some processors, batches of another size round the last bit differently
     np.testing.assert_allclose(np.load(tmp_path / "run/embeddings/test.npy"), query[0].numpy(), atol=1e-6)
 
 
 def test_every_saved_report_has_the_path_of_its_embeddings(model, place, tmp_path):
-    """The report page needs them, also if datasets have the same name."""
+    """The report page loads the embeddings from this path, also if two datasets have the same name."""
     run, folders = tmp_path / "run", [tmp_path / "a" / "small", tmp_path / "b" / "small"]
     for size, folder in enumerate(folders, start=3):
         write_dataset(folder, items_of_classes([size, size], ["test", "gallery"]))
@@ -150,7 +150,7 @@ def test_evaluation_embeds_every_split_once(model, place, monkeypatch):
 @pytest.mark.parametrize("count", [2, 5, 30])
 def test_report_joined_from_several_processes_equals_single_process_report(model, place, count, monkeypatch):
     rows, labels = embedded(model, place, "test")
-    metrics = [*METRICS, "dists@inter"]  # which is of the set
+    metrics = [*METRICS, "dists@inter"]  # dists@inter is computed over the whole set, not per query
     whole = evaluate(rows, labels, levels=LEVELS, metrics=metrics)
     said, ranked = [b""] * count, []
 
@@ -285,7 +285,7 @@ def test_evaluate_saves_the_report_of_a_new_split_into_the_run(place, tmp_path, 
         ("gallery", "--size", "16"),
         ("gallery", "--metrics", "R@1"),
         ("test",),
-    ):  # the run has its own test
+    ):  # the run has already evaluated its own test split
         assert hgld(*asked, *changed)[0] == 0
     assert not (run / "reports").exists()
     code, _, err = hgld(*asked, "gallery")
@@ -300,7 +300,7 @@ def test_evaluate_prints_its_report_if_the_run_folder_is_read_only(place, tmp_pa
     write_run(run)
     asked = ("evaluate", "--checkpoint", run, "--data", place, "--device", "cpu", "--split", "gallery")
     may, is_told = os.access, f"{run}: this folder cannot be written"
-    with monkeypatch.context() as patch:  # since tests may run as root, who may write everywhere
+    with monkeypatch.context() as patch:  # tests may run as root, which may write to any folder
         patch.setattr(os, "access", lambda path, mode, **more: mode != os.W_OK and may(path, mode, **more))
         code, out, err = hgld(*asked)
     assert (code, "H-AP" in out, is_told in err) == (0, True, True), err

@@ -1,4 +1,4 @@
-"""Exported models: run without hgld, the same embeddings, transforms beside them."""
+"""Exported models run without hgld, give the same embeddings and have a record of the preprocessing."""
 
 import json
 import sys

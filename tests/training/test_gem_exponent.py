@@ -1,4 +1,4 @@
-"""p*: the exponent by which views of an image find each other at another resolution."""
+"""Choice of p*, the GeM exponent with which views of an image retrieve each other at another resolution."""
 
 import json
 from dataclasses import replace
@@ -29,7 +29,7 @@ def maps_as_they_are(pooling: nn.Module) -> EmbeddingModel:
 
 
 def views(telling: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return maps whose largest values, or whose means, identify their image; all else is noise."""
+    """Return feature maps whose maxima or means identify the image; all other values are noise."""
     generator = torch.Generator().manual_seed(0)
     instances = torch.arange(IMAGES).repeat_interleave(VIEWS)
     sign = torch.rand(IMAGES, CHANNELS, generator=generator)[instances] + 0.2
@@ -70,7 +70,7 @@ def test_best_gem_p_is_high_if_maxima_and_low_if_means_identify_images(telling, 
 
 def test_gem_p_scores_equal_a_slow_reference():
     maps, instances = views("largest")
-    keep = torch.tensor([0, 1, 2, 3, 4, 5, 8, 12, 13, 20, 21, 22])  # 1 to 4 views of an image
+    keep = torch.tensor([0, 1, 2, 3, 4, 5, 8, 12, 13, 20, 21, 22])  # keep 1 to 4 views per image
     _, scores = best_gem_p(maps_as_they_are(GeM()), [(maps[keep], instances[keep])], (1, 4))
     for p, score in scores.items():
         embeddings = nn.functional.normalize(GeM(p)(maps[keep]).detach())

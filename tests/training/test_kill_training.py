@@ -1,4 +1,4 @@
-"""A run killed by SIGKILL at random moments ends with the same bits as an uninterrupted run."""
+"""A run that SIGKILL stops at random moments resumes and ends with the bits of an uninterrupted run."""
 
 import random
 import signal
@@ -18,13 +18,13 @@ from tests.training.small_runs import STEPS, options, same, weights, write_small
 
 pytestmark = pytest.mark.slow
 KILLS = 5
-# Everything that a checkpoint has to hold: averages, moments, a memory.
+# These options have state that a checkpoint must save: averages, moments and a memory.
 FIELDS = {"loss": "SupRecall", "recall_at": (1, 2), "memory": 30, "memory_from_epoch": 1, "ema": 0.9}
 
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Use one thread, as the killed runs do: sums of floats depend on their order."""
+    """Use one thread, as the killed runs do, because float sums depend on their order."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -64,7 +64,7 @@ def test_run_killed_at_random_moments_resumes_with_bit_identical_weights(stream,
 
 
 def files(run):
-    """Return the bytes of the files of a run that do not depend on time."""
+    """Return the bytes of those files of a run that contain no times."""
     wanted = [run / "config.json", run / "evaluations.csv", *run.glob("checkpoints/**/*.safetensors")]
     wanted += [run / "checkpoints" / "best.json"]
     return {str(path.relative_to(run)): path.read_bytes() for path in wanted}
@@ -95,6 +95,6 @@ def test_killed_finetune_resumes_with_bit_identical_weights(tmp_path):
     assert train(config, str(data), tmp_path / "whole").best == summary.best
     assert files(out) == files(tmp_path / "whole")
     assert summary.best["value"] >= summary.start["val"]["H-AP"]
-    (tmp_path / "weights.pth").unlink()  # a run is read and resumed without its initial weights
+    (tmp_path / "weights.pth").unlink()  # a run can be read and resumed without the file of its initial weights
     assert load_model(out).dim > 0
     assert train(config, str(data), out).best == summary.best

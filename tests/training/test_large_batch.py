@@ -1,4 +1,4 @@
-"""Gradients of a batch in micro-batches are derivatives of its loss, with bounded memory."""
+"""Micro-batches give the gradient of the loss of the whole batch with bounded memory."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def backward(net, criterion, chunk, data):
 
 @pytest.mark.parametrize("chunk", [1, 7, 16])
 def test_micro_batch_gradient_matches_finite_difference_under_dropout(chunk):
-    """The gradient in chunks is the derivative of the loss that was seen: against a central difference."""
+    """The gradient over micro-batches equals a central difference of the loss with the same dropout masks."""
     net = model(dropout=0.4).double()
     criterion = Criterion(losses.NormSoftmax(8, 8).double())
     data = batch(29)
@@ -64,7 +64,7 @@ def test_micro_batch_gradient_matches_finite_difference_under_dropout(chunk):
 
 
 def test_micro_batch_size_bounds_the_activation_memory():
-    """What a forward pass keeps for the backward pass never exceeds that of one chunk."""
+    """A forward pass never keeps more bytes for the backward pass than one micro-batch needs."""
     kept = []
 
     def pack(tensor):

@@ -40,7 +40,7 @@ def test_resumed_log_has_one_row_per_repeated_step(tmp_path):
 
 
 def test_evaluations_of_datasets_with_different_levels_share_one_csv(tmp_path):
-    """Each dataset has its own columns, also after a stop, and the report reads only those."""
+    """Each dataset has its own columns, also after a stop, and the report reads only the columns of its dataset."""
     mine, other = {"AP/fine": 0.5, "H-AP": 0.25}, {"AP/species": 0.75, "AP/genus": 1.0, "H-AP": 0.125}
     log = RunLog(tmp_path)
     log.step(2, ROW)
@@ -85,7 +85,7 @@ def test_error_about_missing_wandb_contains_the_extra_to_install(tmp_path, monke
 
 
 class FakeRun:
-    """The part of a run of wandb that a log uses."""
+    """Fake of a wandb run with the methods that a log uses."""
 
     def __init__(self, **started):
         self.started, self.rows, self.finished = started, [], False
@@ -110,7 +110,7 @@ def wandb(monkeypatch):
 def test_wandb_receives_the_logged_values_and_resumes_one_run(tmp_path, wandb):
     run = tmp_path / "happier-1"
     run.mkdir()
-    for begin in (0, 4):  # a stopped run resumes as the same run
+    for begin in (0, 4):  # the resumed run continues the same wandb run
         log = RunLog(run, from_step=begin, loggers=["wandb:landmarks"], config={"lr": 1e-5, "metrics": ("AP",)})
         log.step(begin + 2, ROW)
         log.evaluation(begin + 4, 1, "test", {"H-AP": 0.5})
@@ -135,7 +135,7 @@ def test_wandb_receives_the_logged_values_and_resumes_one_run(tmp_path, wandb):
 def test_tensorboard_shows_each_step_once_after_resuming(tmp_path, monkeypatch):
     monkeypatch.setattr(
         event_file_writer, "_global_uid", AtomicCounter(0)
-    )  # files of one second are sorted by the text of their number
+    )  # TensorBoard sorts event files of the same second by their number as text
     for begin, steps in ((0, (2, 4, 6)), (4, (6, 8))):
         log = RunLog(tmp_path, from_step=begin)
         for step in steps:

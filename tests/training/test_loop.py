@@ -23,7 +23,7 @@ from hgld.training.progress import ProgressReporter
 from tests.hgld.streamed_dataset import damage, no_image
 from tests.training.small_runs import STEPS, Notes, options, same, weights, write_small
 
-# Options with a state between steps, combined if they do not interact.
+# These options have state that a resumed run must restore; options that do not interact share a case.
 VARIANTS = {
     "stream, adamw, ema, clipped, bf16": {
         "stream": True,
@@ -91,7 +91,7 @@ class Signals(ProgressReporter):
 
 
 def weights_at(config, data, out, step):
-    """Return the weights of a run that is started or resumed, and stopped after a step."""
+    """Start or resume a run, stop it after a step, and return its weights."""
     summary = train(config, data, out, progress=Signals(step))
     assert (summary.finished, summary.step) == (False, step)
     assert find_checkpoint(out, "last").name == f"step-{step:08d}"
@@ -179,8 +179,8 @@ def test_init_from_starts_with_the_averaged_weights(data, tmp_path):
     ("tolerance", "worths", "chosen"),
     [
         (0.0, [0.1, 0.2, 0.9, 0.4], 2),
-        (0.1, [0.1, 0.9, 0.85, 0.78], 2),  # near the best value, not near the chosen one, and longer trained
-        (0.1, [0.88, 0.9, 0.85, 0.1], 1),  # never below the start
+        (0.1, [0.1, 0.9, 0.85, 0.78], 2),  # epoch 2 is within 0.1 of the best value 0.9, and trained longer
+        (0.1, [0.88, 0.9, 0.85, 0.1], 1),  # epoch 2 is within 0.1 of the best value, but below the initial model
     ],
 )
 def test_best_checkpoint_is_the_last_within_monitor_tolerance(tolerance, worths, chosen, data, tmp_path, monkeypatch):
@@ -361,7 +361,7 @@ def test_warmup_longer_than_the_run_is_refused(data, tmp_path):
 def test_run_folder_is_locked_against_a_second_training(data, tmp_path):
     out, refusals = tmp_path / "run", []
 
-    def content():  # without TensorBoard's files, which another thread writes
+    def content():  # excludes TensorBoard's files, which another thread writes
         files = (path for path in out.rglob("*") if path.is_file() and "tensorboard" not in path.parts)
         return {path: path.read_bytes() for path in files}
 
@@ -375,7 +375,7 @@ def test_run_folder_is_locked_against_a_second_training(data, tmp_path):
     assert train(options(**STILL), data, out, progress=Second()).finished
     assert refusals == [True]
     assert not (out / LOCK).exists()
-    assert train(options(**STILL), data, out).finished  # the first run has released it
+    assert train(options(**STILL), data, out).finished  # the first run has released the lock
 
 
 def test_run_on_a_file_system_without_locks_prints_a_note(data, tmp_path, monkeypatch):

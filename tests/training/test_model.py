@@ -1,4 +1,4 @@
-"""``hgld.load_model``: a model encodes images of every type, searches, predicts, evaluates and is saved."""
+"""A model of ``hgld.load_model`` encodes every image type, searches, predicts, evaluates and can be saved."""
 
 import io
 import json
@@ -29,7 +29,7 @@ COLORS = {"rot": (200, 30, 30), "grün": (30, 180, 40), "blau": (20, 40, 190)}
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory) -> Path:
-    """A folder of class folders, with a broken image and a text file in it."""
+    """A folder with one subfolder per class, a broken image and a text file."""
     folder = tmp_path_factory.mktemp("model") / "photos"
     for name, color in COLORS.items():
         (folder / name).mkdir(parents=True)
@@ -119,7 +119,7 @@ def test_search_finds_the_class_and_caches_gallery_embeddings(model, photos, mon
     vectors = model.encode([photos / name / f"{seed}.png" for name in COLORS for seed in range(4)])
     expected = np.sort(vectors @ model.encode(query)[0])[::-1][:4]
     np.testing.assert_allclose([match.score for match in found[0]], expected, atol=1e-5)
-    monkeypatch.setattr(Embedder, "embed_readable", None)  # the second search embeds its query alone
+    monkeypatch.setattr(Embedder, "embed_readable", None)  # fails if the second search embeds the gallery again
     again = model.search([query, square(COLORS["rot"], 9)], photos, k=4)
     assert again[0] == found[0]
     assert [[match.classes["level0"] for match in matches] for matches in again] == [["grün"] * 4, ["rot"] * 4]
@@ -182,7 +182,7 @@ def test_saved_run_contains_its_best_checkpoint(photos, tmp_path):
 
 
 class Colors(torch.nn.Module):
-    """Mean colours, as a module of one's own."""
+    """A user's torch module that returns the mean colours."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return images.mean(dim=(2, 3))

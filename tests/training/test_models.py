@@ -1,4 +1,4 @@
-"""Models by name: shapes, weights, normalisation, freezing, the projection's start, pooling, the small networks."""
+"""Models by name: shapes, weights, normalisation, freezing, initial projection, pooling, small networks."""
 
 import json
 import sys
@@ -25,7 +25,8 @@ from hgld.training.models.embedding_model import AveragePool, GeM, MaxPool, buil
 from hgld.training.models.small_net import SmallNet, SmallResNet, StandardizedConv2d
 
 
-def model_of(backbone: str, size: int = 64, **options) -> Any:  # parts of backbones are looked into
+# Any, because tests access attributes of specific backbones
+def model_of(backbone: str, size: int = 64, **options) -> Any:
     torch.manual_seed(0)
     config = ModelConfig(**{"backbone": backbone, "pretrained": "none", "dim": 16, **options})
     return build_model(config, image_size=size)
@@ -51,11 +52,12 @@ def images(size: int = 64, count: int = 2, seed: int = 1) -> torch.Tensor:
         ("torchvision:densenet121", "avg", 64, 1024),
         pytest.param("torchvision:swin_t", "avg", 64, 768, marks=pytest.mark.slow),
         ("timm:resnet18", "gem", 64, 512),
-        ("timm:mobilenetv3_small_050", "avg", 64, 288),  # a convolution after the pooling, which a map has no use for
+        # timm's last convolution follows the pooling, so feature maps do not use it
+        ("timm:mobilenetv3_small_050", "avg", 64, 288),
         ("timm:mobilenetv3_small_050", "token", 64, 1024),
         ("timm:test_convnext", "avg", 64, 64),
         ("timm:test_vit", "gem", 160, 64),
-        ("timm:test_vit", "token", 100, 64),  # 100 is no multiple of the patch: padded
+        ("timm:test_vit", "token", 100, 64),  # 100 is not a multiple of the patch size, so the image is padded
         ("timm:vit_tiny_patch16_224", "avg", 64, 192),
         pytest.param("open_clip:RN50", "token", 64, 1024, marks=pytest.mark.slow),
         pytest.param("open_clip:RN50", "gem", 64, 2048, marks=pytest.mark.slow),
@@ -70,13 +72,14 @@ def test_every_backbone_has_documented_output_shapes_and_gradients(backbone, poo
     assert embeddings.shape == (2, model.dim) == (2, 16)
     assert embeddings.dtype == torch.float32
     embeddings.square().sum().backward()
-    assert not [name for name, p in model.named_parameters() if p.grad is None]  # DistributedDataParallel refuses them
+    # DistributedDataParallel fails if a parameter gets no gradient
+    assert not [name for name, p in model.named_parameters() if p.grad is None]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["open_clip:ViT-S-32", "torchvision:vit_b_32"])
 def test_patch_tokens_exclude_the_class_token(name):
-    """The class token and they come from one pass: what the tower itself keeps of its last block."""
+    """Patch tokens equal the output of the last block, captured in the pass that gives the class token."""
     kept: list[torch.Tensor] = []
     model = model_of(name, pooling="avg", layer_norm=False, dim=0).eval()
     norm = model.backbone.net.ln_post if name.startswith("open_clip") else model.backbone.net.encoder.ln
@@ -158,7 +161,7 @@ def test_backbone_loads_weights_from_a_file(tmp_path, backbone, pooling, size, s
 
 @pytest.mark.parametrize("pooling", ["avg", "token"])
 def test_backbone_loads_weights_of_a_whole_timm_model(tmp_path, pooling):
-    whole = known(timm.create_model("mobilenetv3_small_050"))  # its last convolution stands after the pooling
+    whole = known(timm.create_model("mobilenetv3_small_050"))  # its last convolution follows the pooling
     torch.save(whole.state_dict(), tmp_path / "w.pt")
     options = {"pooling": pooling, "layer_norm": False, "dim": 0}
     model = model_of("timm:mobilenetv3_small_050", pretrained=str(tmp_path / "w.pt"), **options).eval()
@@ -296,7 +299,7 @@ def test_invalid_pca_projections_are_refused(options, features, expected):
         init_projection_pca(model_of("small", **options), features)
 
 
-@pytest.mark.slow  # a process that imports torch
+@pytest.mark.slow  # starts a process that imports torch
 def test_backbone_libraries_are_imported_lazily():
     import subprocess
 
@@ -310,7 +313,7 @@ def test_backbone_libraries_are_imported_lazily():
 
 
 def test_clip_model_name_may_contain_slashes(tmp_path):
-    """Its name has slashes, which elsewhere stand before the tag of the weights."""
+    """A slash in other model names separates the tag of the weights."""
     import open_clip
 
     sides = {"image_size": 32, "layers": 1, "width": 32, "patch_size": 16, "head_width": 16}
@@ -427,7 +430,7 @@ def test_small_resnet_equals_a_reference_in_functional_torch():
     def normed(maps, stride):
         kernel, scale, shift = (next(weights)[1] for _ in range(3))
         for _ in range(3):
-            next(weights)  # statistics, which training does not read
+            next(weights)  # skip the running statistics, which training does not use
         maps = conv2d(maps, kernel, None, stride, padding=kernel.shape[-1] // 2)
         return batch_norm(maps, None, None, scale, shift, training=True)
 

@@ -1,4 +1,4 @@
-"""Networks without a run: images are prepared as by the library, and embeddings equal those of the library."""
+"""Pretrained networks use the preprocessing of their library and give the library's embeddings."""
 
 import hashlib
 import io
@@ -26,7 +26,7 @@ SIZES = [(300, 240), (240, 300), (260, 260)]
 
 
 def picture(seed: int, width: int, height: int) -> bytes:
-    """A PNG with detail at every size."""
+    """Return a PNG with detail at every scale."""
     noise = np.random.default_rng(seed).integers(0, 256, (height // 4, width // 4, 3), dtype=np.uint8)
     file = io.BytesIO()
     Image.fromarray(noise).resize((width, height), Image.Resampling.BICUBIC).save(file, "PNG")
@@ -55,7 +55,7 @@ def by_library(data, transform, model) -> torch.Tensor:
 
 
 def near(found: torch.Tensor, expected: torch.Tensor) -> None:
-    """Resizing rounds pixels to whole levels, by one level differently in the libraries."""
+    """Compare with a tolerance, because the libraries may round a resized pixel to different integers."""
     assert found.shape == expected.shape
     assert float((found * expected).sum(dim=1).min()) > 0.9995
 
@@ -138,7 +138,7 @@ def test_raw_pixel_embeddings_are_centred_on_the_dataset_mean(data):
 
 
 def onnx_file(path, nodes, *, image=("b", 3, "h", "w"), made=("b", 3), kind=TensorProto.FLOAT, more=()):
-    """An ONNX file of these nodes, from ``images`` to ``made``."""
+    """Write an ONNX graph with input ``images`` and output ``made``, and return its network."""
     taken = helper.make_tensor_value_info("images", kind, image)
     given = helper.make_tensor_value_info("made", TensorProto.FLOAT, made)
     graph = helper.make_graph(nodes, "g", [taken], [given], list(more))
@@ -152,7 +152,7 @@ def mean_over(axes, image="images"):
 
 
 def means(data, side, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)):
-    """(N, 3) unit means of the central squares' normalised colours."""
+    """Return (N, 3) normalised mean colours of the central squares of the images."""
     rows = []
     for i in range(3):
         picture_ = open_dataset(data, "test").image(i)
@@ -215,7 +215,7 @@ def test_exported_network_uses_the_preprocessing_in_its_record(data, tmp_path):
 
 
 def outside(tmp_path) -> Network:
-    """A network whose weights are in an external file that the network names."""
+    """Return an ONNX network whose weights are in an external file."""
     kernel = numpy_helper.from_array(np.zeros((3, 3, 1, 1), np.float32), "kernel")
     passed = helper.make_node("Conv", ["images", "kernel"], ["made"])
     network = onnx_file(tmp_path / "out.onnx", [passed], made=("b", 3, "h", "w"), more=[kernel])

@@ -1,4 +1,4 @@
-"""A step of model and loss as one graph for torch.compile."""
+"""torch.compile turns a training step of model and loss into one graph."""
 
 import copy
 from typing import Any
@@ -35,7 +35,7 @@ def modules_of(config: TrainConfig) -> tuple[EmbeddingModel, nn.Module]:
     return model, build_criterion(config.loss, **arguments)
 
 
-pytestmark = pytest.mark.slow  # the compiler takes seconds
+pytestmark = pytest.mark.slow  # compiling takes seconds
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def forgotten():
 
 
 def gradients(model: Any, criterion: Any, step: Any) -> dict[str, Tensor]:
-    """Loss and gradients of a step, and the statistics of batch norm after it."""
+    """Return loss and gradients of a step, and the batch norm statistics after it."""
     torch.manual_seed(1)
     loss, parts = step(torch.randn(16, 3, 16, 16), LABELS, torch.arange(16) // 4)
     loss.backward()

@@ -1,4 +1,4 @@
-"""Groups, rates and state of the optimizer; the average of the weights."""
+"""Parameter groups, learning rates and state of optimizers; the average of the weights."""
 
 import math
 
@@ -78,7 +78,7 @@ def test_restored_optimizer_steps_bit_identically(kind):
 
 @pytest.mark.parametrize("kind", ["adam", "sgd"])
 def test_restored_optimizer_state_is_on_the_device_of_its_parameter(kind):
-    """Also those of a number, as GeM's exponent is one."""
+    """Scalar parameters, such as GeM's exponent, are included."""
     exponent, matrix = nn.Parameter(torch.tensor(3.0)), nn.Parameter(torch.ones(2, 2))
     config = OptimizerConfig(optimizer=kind)
     optimizers = build_optimizers(config, {"head": [("p", exponent), ("weight", matrix)]})
@@ -147,7 +147,7 @@ def test_weight_average_follows_its_recurrence_formula():
     for t, value in enumerate([3.0, -2.0, 5.0, 0.5, 8.0, 8.0, 1.0]):
         net.weight.data.fill_(value)
         average.update_parameters(net)
-        decay = min(0.5, (1 + t) / (10 + t)) if t else 0.0  # the first weights are taken as they are
+        decay = min(0.5, (1 + t) / (10 + t)) if t else 0.0  # the first update copies the weights
         expected = decay * expected + (1 - decay) * value
     assert math.isclose(float(average.module.get_parameter("weight").detach()), expected, rel_tol=1e-6)
     assert net.weight.item() == 1.0

@@ -1,4 +1,4 @@
-"""The plan of a fine-tune: derived values, conflicts listed in one error, and resumed runs that keep their plan."""
+"""The plan of a fine-tune: derived values, one error for all conflicts, and resumed runs that keep their plan."""
 
 import json
 import re
@@ -85,7 +85,7 @@ def test_planned_steps_grow_with_dataset_size_within_bounds():
 def test_every_unset_field_is_derived_once_with_a_reason():
     given = {"lr": 1e-5, "size": 64}
     config = derive(derive_network(with_fields(finetune_config(), given), ""), SET, SMALL)
-    assert {*config.to_derive} == {"amp", "micro_batch_size"}  # only a trial can tell
+    assert {*config.to_derive} == {"amp", "micro_batch_size"}  # a trial on the machine decides these two fields
     names = [name for name, _ in config.plan]
     assert sorted((*names, *config.to_derive, *given)) == sorted(DERIVED)
     assert all(isinstance(line, PlanLine) for line in plan_lines(config))
@@ -160,7 +160,7 @@ def test_micro_batch_size_fits_the_free_memory(monkeypatch):
     config = derive(derive_network(with_fields(finetune_config(), given), ""), SET, SMALL)
     image = machine.bytes_of_image(plan.build_without_weights(config), 16)
     monkeypatch.setattr(machine, "free_memory", lambda processes: 2 * 20 * image // processes)
-    assert plan.try_machine(config, ALONE).batch.micro_batch_size == 12  # 48, 24, 12: at most 20
+    assert plan.try_machine(config, ALONE).batch.micro_batch_size == 12  # 48 is halved until at most 20 images fit
     with_norm = with_fields(config, {"backbone": "small-resnet"})
     monkeypatch.setattr(machine, "free_memory", lambda processes: image // processes)
     with pytest.raises(ConfigError, match="normalise every micro-batch by itself"):

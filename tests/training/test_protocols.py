@@ -1,4 +1,4 @@
-"""Evaluation by protocols: in training, of a checkpoint, and in searches."""
+"""Protocols in training, in the evaluation of checkpoints, and in searches."""
 
 import json
 from dataclasses import replace
@@ -53,7 +53,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory):
-    """A dataset of two queries, three gallery images and judgements."""
+    """A dataset with two queries, three gallery images, one training image and relevance judgements."""
     folder = tmp_path_factory.mktemp("judged") / "oxford"
     rng = np.random.default_rng(0)
     items = [Item((-1, -1), split, jpeg(rng)) for split in ("query", "query", "gallery", "gallery", "gallery", "train")]

@@ -1,4 +1,4 @@
-"""Every recipe is a config that can be run, says what it is, and covers what the papers report."""
+"""Every recipe is a valid, described config whose metrics include the metrics in the papers."""
 
 import dataclasses
 import itertools
@@ -45,7 +45,7 @@ PUBLISHED = {name: recipe.published for name, recipe in RECIPES.items() if isins
 
 
 def tree(levels: int) -> Hierarchy:
-    """16 finest classes, two under each parent as long as there are any."""
+    """Return a tree of 16 finest classes with two children per parent."""
     sizes = [max(16 >> level, 2) for level in range(levels)]
     names = tuple(tuple(f"{level}-{i:02d}" for i in range(size)) for level, size in enumerate(sizes))
     parents = tuple(np.arange(a) * b // a for a, b in itertools.pairwise(sizes))
@@ -75,7 +75,7 @@ def test_recipe_config_is_valid_and_described(name, tmp_path):
 
 
 def criterion_of(name: str) -> tuple[Criterion, torch.Tensor]:
-    """The criterion of a recipe on a small tree of its dataset's depth, and that tree's labels."""
+    """Return the criterion of a recipe on a small tree as deep as its dataset's, and the labels of this tree."""
     config = load_recipe(name)
     hierarchy = tree(LEVELS.get(RECIPES[name].dataset, 3))
     labels = labels_of(hierarchy, 2)
@@ -89,7 +89,7 @@ def test_view_pretraining_loss_ignores_labels():
     criterion, labels = criterion_of("small-views-grocery")
     found = []
     for given in (labels, labels.roll(1, 0)):
-        torch.manual_seed(1)  # of the negatives
+        torch.manual_seed(1)  # the loss draws random negatives
         embeddings = torch.sin(torch.arange(8.0 * len(labels))).view(-1, 8).requires_grad_()
         loss, _ = criterion(embeddings, given, torch.arange(len(labels)) // 2)
         loss.backward()
@@ -102,8 +102,7 @@ def test_view_pretraining_loss_ignores_labels():
 def test_every_dataset_and_every_loss_has_a_recipe():
     found = {recipe.dataset for recipe in RECIPES.values()}
     assert found >= DATASETS
-    # CalibrationLoss is the pair term of ROADMAP, Margin of MultiGrain: no paper trains on them alone. The others
-    # come from classification and from other benchmarks: no published run of them here is one that a recipe could be.
+    # No paper trains with CalibrationLoss (the pair term of ROADMAP) or Margin (a term of MultiGrain) alone.
     without = {"CalibrationLoss", "Margin"}
     assert {recipe().loss.loss for recipe in RECIPES.values()} == set(ALL_LOSSES) - without
 
@@ -136,13 +135,13 @@ BACKBONES = {
     "SENet154": "timm:legacy_senet154",
     "PNASNet-5-Large": "timm:pnasnet5large",
     "ArcFace ResNet-50": "torchvision:resnet50",
-    "convolutional": "torchvision:resnet50",  # "generally ResNet-50", says the table
+    "convolutional": "torchvision:resnet50",  # the table says "generally ResNet-50"
 }
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_recipe_config_matches_its_published_rows(name):
-    """Its rows are of its dataset, backbone, dimensions and batch, and no metric of a row comes twice."""
+    """Dataset, backbone, dimension and batch size of config and rows agree; no row has a metric twice."""
     config = load_recipe(name)
     for row in PUBLISHED[name].rows:
         found = [(v.dataset, v.part, v.setting, v.metric, v.level) for v in row.values]
@@ -177,11 +176,11 @@ def test_recipe_metrics_cover_its_published_rows():
     assert not missing
 
 
-BY_REQUEST = {"wAP", "dists@intra", "dists@inter", "NMI"}  # asked for by --metrics
+BY_REQUEST = {"wAP", "dists@intra", "dists@inter", "NMI"}  # metrics that users request with --metrics
 
 
 @pytest.mark.parametrize(
-    ("name", "figures"),  # read by another person than those of the table
+    ("name", "figures"),  # a second person read these figures in the papers
     [
         ("happier-sop", {"R@1": "81.0", "AP": "60.4", "H-AP": "59.4", "ASI": "65.9", "NDCG": "91.5"}),
         ("happier-f-inat-base", {"R@1": "71.6", "AP": "37.8", "H-AP": "43.2", "ASI": "87.0", "NDCG": "96.6"}),

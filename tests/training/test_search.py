@@ -1,4 +1,4 @@
-"""Search by images: the nearest images of an exhaustive search, by an index too, which the user's cache keeps."""
+"""Search by images, exhaustive or with an index that the user's cache keeps."""
 
 import io
 import json
@@ -123,7 +123,7 @@ def test_unreadable_gallery_items_are_excluded_and_counted(embedder, items, tmp_
     gallery = kept_embeddings(tmp_path / "e.npy", dataset, embedder)
     assert gallery[1].tolist() == [0, 2, 3, 5, 6, 7, 8]
     for saved, embeddings in ((None, None), (gallery, tmp_path / "e.npy")):
-        for _ in range(2):  # an index is made, then opened
+        for _ in range(2):  # the first pass makes an index, the second loads it
             index = None if kind is None else kept_index(kind, dataset, embedder, embeddings)
             answer = search(embedder, [file], dataset, k=99, gallery=saved, index=index)
             assert answer.left_out == 2
@@ -156,7 +156,7 @@ KINDS = pytest.mark.parametrize("kind", ["ivf", "hnsw"])
 
 
 def clustered(count, dimensions=32, clusters=100, seed=0):
-    """Unit vectors around centres, as embeddings of classes lie."""
+    """Return unit vectors in clusters, like embeddings of classes."""
     rng = np.random.default_rng(seed)
     centres = rng.standard_normal((clusters, dimensions))
     vectors = centres[rng.integers(clusters, size=count)] + 0.5 * rng.standard_normal((count, dimensions))
@@ -188,7 +188,7 @@ def test_index_recall_against_exhaustive_search(kind, tmp_path, monkeypatch):
 def test_index_search_is_exact_if_k_is_the_gallery_size(kind, count, seed, equal):
     gallery = clustered(count, dimensions=5, clusters=3, seed=seed)
     if equal:
-        gallery[:] = gallery[0]  # scores that tie are ordered by index
+        gallery[:] = gallery[0]  # equal scores are ordered by index
     query = clustered(3, dimensions=5, seed=seed + 100)
     found, scores = SearchIndex.of(gallery, kind).nearest(query, count)
     assert [sorted(row) for row in found.tolist()] == [list(range(count))] * 3

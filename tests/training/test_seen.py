@@ -1,4 +1,4 @@
-"""Images that a run was trained on are rejected as test images under other splits, or every output says so."""
+"""Training images of a run are refused as test images; with --seen, every output reports them."""
 
 import json
 import shutil
@@ -19,14 +19,14 @@ SPLITS = ("train", "val", "test")
 
 
 def items(shift: int = 0, *, others: int = 0) -> list[Item]:
-    """36 classes of 3 images, 12 classes a split; ``shift`` moves the splits on, ``others`` draws other images."""
+    """Return 3 images of each of 36 classes; ``shift`` rotates the three splits, ``others`` seeds the images."""
     rng = np.random.default_rng(others)
     return [Item((c, c // 6), SPLITS[(c + shift) % 3], jpeg(rng)) for c in range(36) for _ in range(3)]
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """A run that was trained on a split of ``data``; its images split otherwise and as plain files; other images."""
+    """A run on ``data``, the same images with other splits and as files, and a dataset of other images."""
     folder = tmp_path_factory.mktemp("seen")
     write_dataset(folder / "data", items())
     write_dataset(folder / "resplit", items(1))
@@ -40,7 +40,7 @@ def world(tmp_path_factory):
     return folder
 
 
-# The classes 0, 3, ... were trained on; moved on by one they are the split val.
+# The run was trained on classes 0, 3, ...; in ``resplit``, these classes form the split val.
 @pytest.mark.parametrize(
     "words",
     [
@@ -99,8 +99,8 @@ def test_seen_flag_allows_training_images_and_marks_every_output(world, tmp_path
     [
         ("evaluate --data data --split test", ""),
         ("evaluate --data data --split val", ""),
-        ("evaluate --data resplit --query-split test --gallery-split val", ""),  # a gallery may be known
-        ("evaluate --data data --split train", "TRAINED ON: 36 of 36"),  # its name says so
+        ("evaluate --data resplit --query-split test --gallery-split val", ""),  # the gallery may hold training images
+        ("evaluate --data data --split train", "TRAINED ON: 36 of 36"),  # the user asks for the training split by name
         ("evaluate --data closed --split val", "closed set: the run was trained on 12 of 12 classes."),
         ("evaluate --data resplit --split val --model pixels", ""),
     ],

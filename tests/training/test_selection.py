@@ -1,4 +1,4 @@
-"""Choice of the best checkpoint, and the evaluations of a run that it is chosen by."""
+"""Choice of the best checkpoint, and the evaluations that decide it."""
 
 import json
 from types import SimpleNamespace
@@ -128,7 +128,7 @@ def test_invalid_evaluations_are_refused_before_training(fields, stated, data, t
 
 
 def test_resumed_run_may_use_another_monitor(data, tmp_path):
-    """By another metric the newest checkpoint is evaluated again, and the earlier best one is forgotten."""
+    """With another metric, hgld evaluates the newest checkpoint again and drops the earlier best checkpoint."""
     first = train(options(epochs=1, select_on_test=True), data, tmp_path)
     assert first.best["metric"] == "H-AP"
     fields = {"epochs": 1, "select_on_test": True}
@@ -160,7 +160,7 @@ def test_evaluation_rows_are_not_duplicated_after_a_killed_run_resumes(data, tmp
 
     def save(run):
         kept.append(run.step)
-        if len(kept) == 2:  # after the evaluation of the first epoch
+        if len(kept) == 2:  # stop after the first epoch is evaluated and before its checkpoint is saved
             raise KeyboardInterrupt
         keep(run)
 

@@ -1,4 +1,4 @@
-"""Sweeps: all combinations and seeds, checked before any run; one table of means and deviations."""
+"""Sweeps check all combinations and seeds before any run, and write one table of means and deviations."""
 
 import polars as pl
 import pytest
@@ -20,7 +20,7 @@ CONFIG = load_recipe("small-grocery")
 
 
 class Trainer:
-    """Returns the summary of a run; its H-AP is a function of tau and seed."""
+    """Fake of train that returns a summary; its H-AP is a function of tau and seed."""
 
     def __init__(self, diverges=(), stops_at=None):
         self.trained, self.diverges, self.stops_at = [], diverges, stops_at
@@ -119,4 +119,4 @@ def test_sweep_runs_share_the_precision_of_the_first_run(tmp_path, monkeypatch):
     for run in runs:
         assert (run.config.optimizer.amp, dict(run.config.plan)["amp"]) == ("bf16", "trial 1")
     recipe = plan_sweep(CONFIG, ["tau=0.01,0.02"])
-    assert share_precision(recipe, "nowhere", out, alone) == recipe  # nothing is derived
+    assert share_precision(recipe, "nowhere", out, alone) == recipe  # the recipe derives no fields, so no trial runs

@@ -1,6 +1,6 @@
 """Two processes train the same weights as one, from a directory and from shards over HTTP.
 
-Signals, errors and restarts are tested under torchrun; training is tested in forked processes with its variables.
+Signals, errors and restarts are tested under torchrun. Training is tested in forked processes, which is faster.
 """
 
 import os
@@ -30,8 +30,7 @@ from tests.training.small_runs import QUICK, STEPS, options, same, weights, writ
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-# Without Adam, which makes gradients of rounding size large; and
-# with a smooth surrogate, because a steep one turns rounding of the scores into other gradients.
+# SGD and a smooth surrogate, because Adam and a steep surrogate would amplify rounding differences.
 ALIKE = {
     "optimizer": "sgd",
     "lr": 0.01,
@@ -101,11 +100,12 @@ def test_two_finetuning_processes_share_one_plan(tmp_path):
     assert_alike(tmp_path / "one", tmp_path / "two")
     one, two = (dict(read_config(tmp_path / name / CONFIG).plan) for name in ("one", "two"))
     assert one.keys() == two.keys()
-    assert one | {"micro_batch_size": ""} == two | {"micro_batch_size": ""}  # it is the size per process
+    # micro_batch_size differs because it counts images per process
+    assert one | {"micro_batch_size": ""} == two | {"micro_batch_size": ""}
 
 
 def test_evaluation_uses_the_batch_norm_statistics_of_the_checkpoint(data, tmp_path):
-    """Each process has its own batch norm statistics in training; the values are those of the saved checkpoint."""
+    """Each process has its own batch norm statistics in training; evaluation uses the statistics in the checkpoint."""
     config = options(backbone="torchvision:resnet18", size=32, resize=36, epochs=1)
     result = together(config, data, tmp_path / "two")
     assert result.returncode == 0, result.stderr
@@ -162,7 +162,7 @@ def stop_after_an_epoch():
     return first_only
 
 
-EPOCHS = 12  # long enough for torchrun to pass a signal on
+EPOCHS = 12  # the run must last until torchrun has passed on the signal
 
 
 def test_sigterm_to_torchrun_stops_a_run_that_resumes_bit_identical(data, tmp_path):
@@ -195,7 +195,8 @@ def test_error_in_one_process_stops_all_processes(data, tmp_path):
     result = subprocess.run(line, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode != 0
     assert "InputError" in result.stderr
-    assert find_checkpoint(tmp_path / "run", "last").name == "step-00000000"  # none of its batches could be read
+    # training failed at the first batch, so only the initial checkpoint exists
+    assert find_checkpoint(tmp_path / "run", "last").name == "step-00000000"
 
 
 def children(process):

@@ -1,4 +1,4 @@
-"""Weights from files: file types, renamed tensors, errors."""
+"""Weights from files: file types, renamed tensors and errors."""
 
 import pickle
 import zipfile

@@ -4,7 +4,7 @@ import os
 import socket
 
 import torch
-import torch._dynamo  # DistributedDataParallel imports it; before the fork it is imported once
+import torch._dynamo  # import before the fork, else both processes import it for DistributedDataParallel
 from safetensors.torch import save_file
 from torch import nn
 from torch.multiprocessing.spawn import start_processes
@@ -75,7 +75,7 @@ def gradients(processes, chunk):
 
 
 def talk(processes):
-    """Return what processes exchange: flags, values of the main process, rows, statistics."""
+    """Exchange flags, a value of the main process, rows and statistics, and return what this process received."""
     norm = nn.Sequential(nn.BatchNorm2d(2), nn.InstanceNorm2d(2, track_running_stats=True), nn.BatchNorm1d(2))
     for buffer in norm.buffers():
         buffer.fill_(processes.index + 5)

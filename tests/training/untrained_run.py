@@ -1,4 +1,4 @@
-"""The folder of a run, written without training."""
+"""Writes the folder of a run without training."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def small_model(seed: int = 0, config: TrainConfig = CONFIG_OF_RUN) -> Embedding
 def write_run(
     folder: Path, *, averaged: bool = False, config: TrainConfig = CONFIG_OF_RUN
 ) -> tuple[EmbeddingModel, EmbeddingModel]:
-    """Write a run with two checkpoints, of which the first is the best; returns both models."""
+    """Write a run with two checkpoints, the first of which is the best, and return both models."""
     best, last = small_model(1, config), small_model(2, config)
     folder.mkdir(parents=True)
     save_config(config, folder / CONFIG)

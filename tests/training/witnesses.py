@@ -1,4 +1,4 @@
-"""Witnesses of the fields of a training config: batches, models, losses, rates and files that they change."""
+"""Results that change with each field of a training config: batches, models, losses, rates and files."""
 
 import hashlib
 import sys
@@ -70,7 +70,7 @@ def small(world: World) -> str:
 @witness(RunConfig, {"sampler": "class-balanced"}, seed=1)
 @witness(RunConfig, {"sampler": "shuffled"}, seed=1)
 def drawn(config: TrainConfig, world: World) -> Any:
-    """Return the items of two epochs' batches."""
+    """Return the item indices in the batches of two epochs."""
     data = TrainingData(config, small(world), ALONE)
     return [batch.indices.tolist() for epoch in range(2) for batch in data.batches(epoch)]
 
@@ -80,7 +80,7 @@ def drawn(config: TrainConfig, world: World) -> Any:
 @witness(ImagesConfig, {"sampler": "shuffled", "batch_size": 48}, autoaugment=True, erasing=0.5)
 @witness(RunConfig, {"sampler": "shuffled", "batch_size": 48}, seed=1)
 def pictures(config: TrainConfig, world: World) -> Any:
-    """Return the views of a batch of images that are all the same, so that the draw has no effect."""
+    """Return digests of the augmented views of a batch of equal images, so that sampling has no effect."""
 
     def write(folder: Path) -> str:
         (item,) = items_of_classes([1])
@@ -94,7 +94,7 @@ def pictures(config: TrainConfig, world: World) -> Any:
 @witness(ImagesConfig, {"dim": 1, "size": 8, "resize": 8}, resize=40, size=6)
 @witness(ModelConfig, {"dim": 1}, dim=2)
 def sampled(config: TrainConfig, world: World) -> Any:
-    """Return the evaluation views of the images that a projection begins from."""
+    """Return a digest of the preprocessed images that initialise a PCA projection."""
     assert evaluation_view(config.images).size == config.images.size
     return digest(*(batch.images for batch in TrainingData(config, small(world), ALONE).sample()))
 
@@ -102,7 +102,7 @@ def sampled(config: TrainConfig, world: World) -> Any:
 @witness(ImagesConfig, {"size": 8, "resize": 8}, test_resize_mode="squash", test_size=12)
 @witness(ImagesConfig, {"size": 8, "resize": 12}, interpolation="bicubic")
 def evaluated(config: TrainConfig, world: World) -> Any:
-    """Return the embeddings of the images that a run is evaluated on."""
+    """Return a digest of the embeddings of the evaluation images."""
     torch.manual_seed(0)
     model = build_model(config.model, image_size=config.images.size)
     embedder = Embedder.as_trained(model, config, ALONE)
@@ -111,7 +111,7 @@ def evaluated(config: TrainConfig, world: World) -> Any:
 
 @witness(ImagesConfig, workers=2)
 def ahead(config: TrainConfig, world: World) -> Any:
-    """Return the batches begun when the first one is taken, and the items that a thread reads at once."""
+    """Return the number of batches started before the first is returned, and the most items read by one thread call."""
     begun, read = [], []
     part, encoded = PKSampler.part, ShardDataset.encoded
     world.patch.setattr(PKSampler, "part", lambda self, *at: begun.append(at) or part(self, *at))
@@ -140,7 +140,7 @@ RESNET = {"backbone": "torchvision:resnet18", "size": 32}
 @witness(ModelConfig, RESNET, freeze_batch_norm=True)
 @witness(ImagesConfig, size=24)
 def embedded(config: TrainConfig, world: World) -> Any:
-    """Return the embeddings of noise in training, what may learn, and the statistics that it leaves."""
+    """Return digests of the embeddings of noise and of the buffers, and the names of trainable parameters."""
     torch.manual_seed(0)
     noise = torch.randn(64, 144)
     torch.manual_seed(0)
@@ -152,7 +152,7 @@ def embedded(config: TrainConfig, world: World) -> Any:
 
 @witness(ModelConfig, compile=True)
 def compiled(config: TrainConfig, world: World) -> Any:
-    """Return the modules that torch is asked to compile."""
+    """Return the names of the modules that torch.compile receives."""
     asked: list[str] = []
     world.patch.setattr(nn.Module, "compile", lambda self: asked.append(type(self).__name__))
     state._build_modules(config, TrainingData(config, small(world), ALONE), ALONE, fresh=False)
@@ -161,7 +161,7 @@ def compiled(config: TrainConfig, world: World) -> Any:
 
 @witness(RunConfig, {"pretrained": "none", **RESNET}, sync_batch_norm=True)
 def shared_out(config: TrainConfig, world: World) -> Any:
-    """Return the model as two processes with GPUs train it: its kinds of modules."""
+    """Return the module types of the model that two GPU processes train."""
     world.patch.setattr(distributed, "DistributedDataParallel", lambda model, **_: model)
     model = build_model(config.model, image_size=config.images.size)
     pair, sync = Processes(0, 2, torch.device("cuda", 0)), config.run.sync_batch_norm
@@ -195,7 +195,7 @@ HAPPIER, MEMORY = {"loss": "HAPPIER"}, {"loss": "Triplet", "memory": 30, "memory
 @witness(LossConfig, {"loss": "Triplet", "memory_from_epoch": 0}, memory=30)
 @witness(LossConfig, MEMORY, memory_from_epoch=1)
 def lost(config: TrainConfig, world: World) -> Any:
-    """Return the loss of two batches, the second beside what a memory keeps of the first, and its gradient."""
+    """Return loss and gradient of a second batch; a memory may hold the first batch."""
     torch.manual_seed(3)
     criterion = build_criterion(config.loss, hierarchy=TREE, train_labels=LABELS, dim=6, steps_per_epoch=2)
     instances = torch.arange(24) // 2
@@ -227,7 +227,7 @@ STEP = {"schedule": "step", "milestones": (2,)}
 @witness(OptimizerConfig, STEP, milestones=(1,), gamma=0.5)
 @witness(RunConfig, epochs=8)
 def moved(config: TrainConfig, world: World) -> Any:
-    """Return the parameters of the three parts after three epochs of two steps."""
+    """Return the parameters of backbone, head and proxies after three epochs of two steps."""
     parameters = {part: [("weight", nn.Parameter(torch.ones(2, 2)))] for part in ("backbone", "head", "proxies")}
     optimizers = build_optimizers(config.optimizer, parameters)
     for step in range(6):
@@ -244,7 +244,7 @@ BOUNDED = {**SGD, "loss": "MultiGrain", "sampler": "repeated-augmentation"}
 
 @witness(OptimizerConfig, BOUNDED, lr_beta=0.5, weight_decay_proxies=0.3, decay_all=True)
 def rates_and_decays(config: TrainConfig, world: World) -> Any:
-    """Return the rate and the weight decay of a weight, a bias and a boundary."""
+    """Return learning rate and weight decay of a weight, a bias and a margin boundary."""
     made = {"weight": torch.ones(2, 2), "bias": torch.ones(2), "beta": torch.tensor(1.2)}
     parameters = {part: [(n, nn.Parameter(t)) for n, t in made.items()] for part in ("backbone", "proxies")}
     groups = groups_of(build_optimizers(config.optimizer, parameters))
@@ -253,7 +253,7 @@ def rates_and_decays(config: TrainConfig, world: World) -> Any:
 
 @witness(ModelConfig, {**BOUNDED, "dim": 4, "lambda_": 1.0, "repeats": 2}, classifier="pretrained")
 def begun(config: TrainConfig, world: World) -> Any:
-    """Return the classifier that a run begins with."""
+    """Return a digest of the initial classifier of a run."""
     world.patch.setattr(state, "library_head", lambda *_, **__: (torch.ones(12, 4), torch.ones(12)))
     world.patch.setattr(state, "check_synsets", lambda *_: None)
     source = TrainingData(config, small(world), ALONE)
@@ -264,7 +264,7 @@ def begun(config: TrainConfig, world: World) -> Any:
 
 
 def files_of(run: Path) -> dict[str, Any]:
-    """Return what a run wrote down: the last log line's step, evaluations, checkpoints."""
+    """Return the logged steps, evaluations and checkpoints of a run."""
     kept = sorted(path.name for path in (run / "checkpoints").glob("step-*"))
     return {
         "steps": [row["step"] for row in log.read_rows(run / log.LOG)],
@@ -289,7 +289,7 @@ TRIAL = {"loss": "NormSoftmax", "steps_per_epoch": 2, "metrics": ("R@1", "AP"), 
 @witness(RunConfig, TRIAL, checkpoint_every=1, log_every=1, device="cuda:99", loggers=("wandb:project",))
 @witness(RunConfig, {**TRIAL, "checkpoint_every": 1}, keep=3)
 def trained(config: TrainConfig, world: World) -> Any:
-    """Return the files of a run, how many images pass the model at once, and what W&B is told."""
+    """Return the files of a run, its micro-batch sizes, the W&B projects and the checkpoint steps."""
     passed, told, forward, written = [], [], EmbeddingModel.forward, []
     fake = types.ModuleType("wandb")
     session = types.SimpleNamespace(log=lambda *_, **__: None, finish=lambda: None)
