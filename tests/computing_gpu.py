@@ -1,7 +1,7 @@
 """A simulated GPU for machines without one: tensors of the device ``cuda`` whose numbers are on the CPU.
 
-Tensors of two devices do not mix, except where CUDA allows it: scalars, and indices on the CPU. There are no
-derivatives. Use it in a separate process, because torch believes afterwards that CUDA was started.
+An operation on tensors of two devices fails, except for scalars and CPU indices, which CUDA also accepts. There are no
+derivatives. Use it in a separate process, because torch afterwards believes that CUDA was initialized.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ class _OnGpu(Tensor):
     """Tensor of the simulated GPU.
 
     Attributes:
-        held: its numbers, on the CPU; views of one tensor hold views of one tensor.
+        held: CPU tensor with the numbers; a view of a simulated tensor holds a view of this CPU tensor.
     """
 
     held: Tensor
@@ -59,11 +59,11 @@ class _OnGpu(Tensor):
 
 
 class ComputingGpu(TorchDispatchMode):
-    """Simulated device that counts how often the host waits.
+    """Simulated device that counts how often the host waits for it.
 
     Attributes:
-        waits: number of waits per operation that waits.
-        ran: number of operations.
+        waits: number of waits per synchronizing operation.
+        ran: number of operations on the device.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class ComputingGpu(TorchDispatchMode):
         kwargs = dict(kwargs or {})
         name = func.name().partition(".")[0]
         if name not in _COPIES:
-            with self:  # inference mode does not decompose composite operations
+            with self:  # in inference mode torch passes composite operations undecomposed
                 parts = func.decompose(*args, **kwargs)
             if parts is not NotImplemented:
                 return parts
@@ -130,10 +130,10 @@ def _held(leaf: Any) -> Any:
 @contextmanager
 def computing_gpu() -> Iterator[ComputingGpu]:
     """Make ``cuda`` an available device within the body."""
-    torch._C._ensureCUDADeviceGuardSet()  # without a driver
+    torch._C._ensureCUDADeviceGuardSet()  # torch requires this guard, and without a driver nothing else creates it
     with (
         patch.object(torch.cuda, "_lazy_init", lambda: None),
-        patch.object(torch, "inference_mode", torch.no_grad),  # in inference mode a subclass has no views
+        patch.object(torch, "inference_mode", torch.no_grad),  # a tensor subclass cannot make views in inference mode
         patch.object(torch.cuda, "is_available", lambda: True),
         patch.object(torch.cuda, "device_count", lambda: 1),
         patch.object(torch.cuda, "mem_get_info", lambda device=None: (_MEMORY, _MEMORY)),

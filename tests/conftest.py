@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-# Set before numba and torch are imported: compiled kernels stay between sessions, and each worker uses one core.
+# Numba and torch read these variables at import. Compiled kernels stay between sessions; each worker uses one core.
 os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "numba"))
 os.environ.setdefault("MPLBACKEND", "Agg")  # no test opens a window
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="hgld-cache-")  # no test writes or reads the user's cache
@@ -21,7 +21,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 import pytest
 from hypothesis import HealthCheck, settings
 
-# `--hypothesis-profile thorough` draws more examples than the fast tests.
+# `--hypothesis-profile thorough` tries 400 examples per test instead of 25.
 slow_machine = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, max_examples=25)
 settings.register_profile("hgld", slow_machine)
 settings.register_profile("thorough", slow_machine, max_examples=400)
@@ -34,11 +34,11 @@ os.fsync = lambda fd: None  # fsync only matters for power cuts, and it slows ev
 gc.disable()  # imported modules and collected tests are never garbage
 
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
-SLOW_SECONDS = 900  # of a slow test or a check; pyproject.toml has the limit of the fast ones
+SLOW_SECONDS = 900  # time limit of slow tests and checks; pyproject.toml has the limit of fast tests
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give slow tests and checks the time that they need."""
+    """Give slow tests and checks a longer time limit."""
     for item in items:
         if {"slow", "checks"} & item.keywords.keys() and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
@@ -54,7 +54,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """The folder of real data sets named by HGLD_DATA; the test is skipped without it."""
+    """Folder of real datasets, from the variable HGLD_DATA. Without the variable, the test is skipped."""
     folder = os.environ.get("HGLD_DATA")
     if not folder:
         pytest.skip("HGLD_DATA is not set: no real data to test on")
@@ -63,7 +63,7 @@ def real_data() -> Path:
 
 @pytest.fixture
 def hgld(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """``hgld(*words)`` runs the command in this process; returns exit code, stdout and stderr."""
+    """``hgld(*words)`` runs the command in this process and returns exit code, stdout and stderr."""
     from hgld.cli import main  # this import is slow, and only some tests need it
 
     def run(*words: object) -> tuple[int, str, str]:
@@ -78,7 +78,7 @@ def hgld(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
 
 @pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Report pages draw nothing."""
+    """Make report pages without figures, to save time."""
     from tests.undrawn import without_figures
 
     without_figures(monkeypatch)
@@ -86,7 +86,7 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def heeded_signals() -> Iterator[None]:
-    """Restore the handlers of SIGINT and SIGHUP, which background jobs and nohup ignore."""
+    """Restore the default handlers of SIGINT and SIGHUP: a background job or nohup makes processes ignore them."""
     handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     yield
@@ -96,7 +96,7 @@ def heeded_signals() -> Iterator[None]:
 
 @pytest.fixture
 def mat_files_here(monkeypatch):
-    """Read MATLAB files in this process, which saves a second; tests/faults uses a child process as users do."""
+    """Read MATLAB files in this process, which saves a second. tests/faults uses a child process, as hgld does."""
 
     def run_here(work, argument, **_):
         return work(argument)

@@ -1,4 +1,4 @@
-"""Small versions of the files that documents name: tables, images, a release, embeddings, tars."""
+"""Small versions of the files in the documentation: tables, images, a release, embeddings, tars."""
 
 import csv
 import shutil
@@ -16,18 +16,21 @@ from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.pipelines.wikimedia_server import Wiki
 
-_FRUITS = ("apple", "pear", "plum", "carrot", "leek", "beet")  # half of them vegetables
-_KINDS, _VIEWS = 164, 4  # half are for testing, a fifth of the rest is val: README's batches have 64 classes of 4
+_FRUITS = ("apple", "pear", "plum", "carrot", "leek", "beet")  # three fruits and three vegetables
+_KINDS, _VIEWS = (
+    164,
+    4,
+)  # half of the classes are test, a fifth of the rest val: README's batches need 64 training classes of 4 images
 _DIMENSIONS = 16
-_FIRST_ITEM = 900_000_000  # greater than the id of every class
+_FIRST_ITEM = 900_000_000  # item ids must differ from class ids, so they are larger
 
 
 def write_documented_files(folder: Path, decisions: Iterable[str]) -> None:
     """Write the files that exist before the first command of a document.
 
     Args:
-        folder: an empty one.
-        decisions: texts of decision files; the first is ada's, the last settles conflicts.
+        folder: empty folder.
+        decisions: texts of decision files: the first one of the annotator ada, the last one of the adjudicator.
     """
     rng = np.random.default_rng(0)
     _write_landmarks(folder)
@@ -69,7 +72,7 @@ def _rows_of(name: str) -> list[dict[str, str]]:
 
 
 def _write_landmarks(folder: Path) -> None:
-    """Write GLDv2's lists, a scraped table, and released labels."""
+    """Write the lists of GLDv2, a scraped table, and published labels."""
     landmarks = [row for row in _rows_of("landmarks.csv") if row["status"] == "found"]
     table = pl.DataFrame(landmarks).select("landmark_id", "category", supercategory="names").unique("landmark_id")
     table.sort("landmark_id").write_csv(folder / "landmarks.csv")
@@ -101,7 +104,7 @@ def _write_images(folder: Path, rng: np.random.Generator) -> None:
 
 
 def _write_names(folder: Path, rng: np.random.Generator) -> None:
-    """Write lists of arbitrary class names, predefined groups for them, and the user's own rows for the classes."""
+    """Write lists of arbitrary class names, predefined groups for them, and a user's embeddings of the classes."""
     kinds = ("bridge", "castle", "church", "tower", "lake", "river", "mountain", "forest")
     names = [
         f"{word} {kind}"

@@ -1,7 +1,7 @@
-"""Processes forked from one that has imported torch: tests that start many save seconds of imports in each.
+"""Processes that are forked from a server process with torch imported, which saves seconds of imports in each.
 
-The one is started anew, so it has none of the threads that this process has. What torchrun adds to a process is for the
-tests that start it.
+The server is a new interpreter, so it has none of the threads of the test process. Tests that start torchrun itself
+cover what torchrun adds to a process.
 """
 
 import gc
@@ -21,10 +21,10 @@ from typing import Any
 
 import torch
 
-# multiprocessing's own; it is spoken to through a unix socket, which pytest's options allow beside 127.0.0.1.
+# multiprocessing talks to its server process through a Unix socket, which pytest's network block allows.
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    [  # one that is not found there is imported by each process: slower, and else the same
+    [  # a module that the server cannot import is imported by each process, which is only slower
         *("torch._dynamo", "torchvision", "matplotlib.pyplot"),
         *("hgld.training.loop", "hgld.training.evaluation", "hgld.training.inference.search", "sklearn.linear_model"),
     ]
@@ -33,7 +33,7 @@ _CONTEXT.set_forkserver_preload(
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of processes: their exit codes, and what all of them wrote."""
+    """Result of several processes: their exit codes, and the output of all of them."""
 
     codes: tuple[int, ...]
     stdout: str
@@ -41,12 +41,12 @@ class Ended:
 
     @property
     def returncode(self) -> int:
-        """Exit code of the first that failed, else 0."""
+        """Exit code of the first failed process; 0 if none failed."""
         return next((code for code in self.codes if code), 0)
 
 
 def forked(work: Callable[..., object], *arguments: Any, out: Path, environment: Mapping[str, str]) -> Any:
-    """Return a started process that does some work; its streams are added to ``out.stdout`` and ``out.stderr``."""
+    """Start a process that calls ``work`` and return it. Append its output to ``out.stdout`` and ``out.stderr``."""
     process = _CONTEXT.Process(target=_do, args=(work, arguments, out, dict(environment)))
     process.start()
     return process
@@ -60,9 +60,9 @@ def together(
     timeout: float = 300,
     environment: Mapping[str, str] | None = None,
 ) -> Ended:
-    """Do the same work in several processes with the variables that torchrun sets; one that fails ends the others.
+    """Call ``work`` in several processes with the variables that torchrun sets; if one fails, terminate the rest.
 
-    A single one has none of these variables.
+    A single process gets none of these variables.
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
@@ -96,7 +96,7 @@ def _do(work: Callable[..., object], arguments: tuple[Any, ...], out: Path, envi
     work(*arguments)
 
 
-# -- another Python ------------------------------------------------------------------------------------------------
+# -- another Python interpreter ------------------------------------------------------------------------------------
 
 _STARTER = """
 import atexit, gc, importlib, json, os, runpy, sys, traceback
@@ -106,7 +106,7 @@ for line in sys.stdin:
     out, words = json.loads(line)
     child = os.fork()
     if not child:
-        importlib.invalidate_caches()  # what was installed meanwhile
+        importlib.invalidate_caches()  # finds packages that were installed meanwhile
         file = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, 1), os.dup2(file, 2)
         sys.argv, code = words[1:] if words[0] == "-m" else words, 0
@@ -124,7 +124,7 @@ for line in sys.stdin:
             code = 1
         atexit._run_exitfuncs()
         sys.stdout.flush(), sys.stderr.flush()
-        os._exit(code)  # to take all those modules down takes a second
+        os._exit(code)  # a normal exit takes a second to unload the modules
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
@@ -133,15 +133,15 @@ for line in sys.stdin:
 def starter(
     out: Path, cwd: Path, python: str | Path = sys.executable, **environment: str
 ) -> Iterator[Callable[..., str]]:
-    """Yield ``run("-m", "hgld", ...)``, which runs the words for a Python in a fork and returns what it wrote.
+    """Yield ``run("-m", "hgld", ...)``, which runs these Python arguments in a fork and returns the output.
 
-    The forked process has imported nothing of hgld, but what takes seconds.
+    The forked process has imported the slow dependencies, but no module of hgld.
 
     Args:
-        out: file for what is written.
+        out: file that receives the output.
         cwd: working directory.
-        python: the one that is started, once.
-        environment: all its variables.
+        python: interpreter that is started once and then forked.
+        environment: all environment variables of the interpreter.
     """
     pipe = subprocess.PIPE
     command = [str(python), "-c", _STARTER]

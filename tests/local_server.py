@@ -1,4 +1,4 @@
-"""HTTP on 127.0.0.1 from a thread: the frame of all fake servers, which differ in how they answer alone."""
+"""HTTP server on 127.0.0.1 in a thread: the base of all fake servers, which differ only in their responses."""
 
 import ssl
 import sys
@@ -14,23 +14,23 @@ class _QuietServer(ThreadingHTTPServer):
     request_queue_size = 64
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that hang up are what some tests are about; other errors are for people to see."""
+        """Print errors except those of clients that disconnect, which some tests cause on purpose."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
         try:
             super().shutdown_request(request)
-        except OSError:  # reset
+        except OSError:  # the client has reset the connection
             request.close()
 
 
 class SilentHandler(BaseHTTPRequestHandler):
-    """A handler that prints nothing: tests look at what the server noted."""
+    """A request handler that prints no log; tests read the record of the server instead."""
 
     protocol_version = "HTTP/1.1"
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # http.server's name
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # http.server calls it by this name
         pass
 
 
@@ -38,10 +38,10 @@ class LocalServer:
     """Serve from a thread until it is closed.
 
     Args:
-        handler: class that answers; it finds this object as ``site``.
+        handler: request handler class; its attribute ``site`` is this object.
         path: path of the URL, after the port.
-        port: 0: a free one.
-        certificate: with its key, to serve over TLS.
+        port: port number; 0 chooses a free port.
+        certificate: PEM file with certificate and key, to serve over TLS; None: plain HTTP.
     """
 
     def __init__(

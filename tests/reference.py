@@ -1,9 +1,9 @@
-"""Slow float64 reference implementations of the metrics, query by query; nothing here is shared with hgld.
+"""Slow float64 reference implementations of the metrics, one query at a time, without code of hgld.
 
 The losses, which need gradients, are in reference_losses.py.
 
-Every metric takes one query's ``scores`` and ``grades`` (two sequences of the same length: its ranked gallery, without
-the query and without items left out) and returns a float, NaN where the metric is undefined.
+Every metric takes the ``scores`` and ``grades`` of one query: two sequences of equal length with one entry per gallery
+item, without the query and excluded items. It returns a float, or NaN if the metric is undefined.
 """
 
 import math
@@ -15,7 +15,7 @@ NAN = float("nan")
 
 
 def binarize(grades: Grades, level: int, num_levels: int) -> list[int]:
-    """1 for the positives at a level (column, 0 is the finest): a grade of at least L - level."""
+    """Return 1 for positives at a level (0 is the finest), whose grade is at least L - level, and 0 otherwise."""
     return [int(grade >= num_levels - level) for grade in grades]
 
 
@@ -33,7 +33,7 @@ def rank_plus(scores: Scores, grades: Grades, k: int) -> int:
 
 
 def listed(scores: Scores, grades: Grades) -> list[int]:
-    """Grades in list order: by descending score, equal scores by ascending grade."""
+    """Return the grades by descending score; equal scores are in ascending order of grade."""
     return [grades[j] for j in sorted(range(len(scores)), key=lambda j: (-scores[j], grades[j]))]
 
 
@@ -81,10 +81,10 @@ def relevances(
     weights: Sequence[float] | None = None,
     count_query: bool = False,
 ) -> list[float]:
-    """Relevance of every item, up to one factor a query, which no metric below depends on.
+    """Return the relevance of every item, up to one factor per query, on which no metric below depends.
 
-    (l/L)^alpha is taken as (l/l')^alpha, l' the largest grade of the query: for a large alpha the printed numbers are
-    0 for all items.
+    The function uses (l/l')^alpha instead of (l/L)^alpha, where l' is the largest grade of the query. With L, a large
+    alpha would make the relevance 0 for all items.
     """
     if kind == "exponential":
         return [2.0**grade - 1 for grade in grades]
@@ -101,7 +101,7 @@ def relevances(
 
 
 def level_weights(grades: Grades, num_levels: int, weights: Sequence[float] | None) -> list[float]:
-    """w_1 .. w_L, coarsest level first, zero where the query has no positive, sum 1 unless all are zero."""
+    """Return w_1 .. w_L, coarsest level first: 0 at levels without a positive; otherwise the sum is 1."""
     given = weights or [1.0 / num_levels] * num_levels
     kept = [w if any(g >= p for g in grades) else 0.0 for p, w in enumerate(given, start=1)]
     return [w / math.fsum(kept) for w in kept] if math.fsum(kept) else kept
@@ -121,14 +121,14 @@ def hierarchical_ap(scores: Scores, grades: Grades, relevance: Sequence[float]) 
 
 
 def hierarchical_recall_at_k(scores: Scores, grades: Grades, relevance: Sequence[float], k: int) -> float:
-    """Sum of the relevances of the first k over the sum of all."""
+    """Return the sum of the relevances of the first k items over the sum of all relevances."""
     total = math.fsum(relevance)
     worth = dict(zip(grades, relevance, strict=True))
     return math.fsum(worth[grade] for grade in listed(scores, grades)[:k]) / total if total else NAN
 
 
 def hierarchical_precision_at_k(scores: Scores, grades: Grades, relevance: Sequence[float], k: int) -> float:
-    """Sum over the first k of min(r_j, r_k) / (k r_k); where r_k is 0 its limit, the positives among them over k."""
+    """Return the sum over j <= k of min(r_j, r_k) / (k r_k); if r_k is 0, its limit: the share of positives in them."""
     if not math.fsum(relevance):
         return NAN
     worth = dict(zip(grades, relevance, strict=True))
@@ -169,7 +169,7 @@ def weighted_sum_of_aps(
 
 
 def mistake_severity(scores: Scores, grades: Grades, num_levels: int) -> float:
-    """Levels up to the first item's lowest common class with the query, if the query has a class to miss."""
+    """Return the number of levels from a wrong first item up to its lowest common class with the query, else NaN."""
     first = listed(scores, grades)[0]
     return float(num_levels - first) if num_levels in grades and first < num_levels else NAN
 
@@ -181,7 +181,7 @@ def hierarchical_distance(scores: Scores, grades: Grades, num_levels: int, k: in
 def metric(
     name: str, scores: Scores, grades: Grades, levels: Sequence[str], relevance: Sequence[float] | None = None, **kind
 ) -> float:
-    """Any metric by its name."""
+    """Return the value of any metric, given its name."""
     worth = relevances(grades, len(levels), **kind) if relevance is None else relevance
     head, _, level = name.partition("/")
     base, _, cut = head.partition("@")
@@ -210,15 +210,15 @@ def metric(
     return hierarchical_ap(scores, grades, worth) if head == "H-AP" else average_set_intersection(scores, grades)
 
 
-# -- answers -----------------------------------------------------------------------------------------------------------
+# -- predictions -------------------------------------------------------------------------------------------------------
 
 
 def votes(
     scores: Scores, labels: Sequence[Sequence[int]], temperature: float
 ) -> tuple[list[int], list[float], list[float], list[float], list[int]]:
-    """Path, shares, nearest score on and off the path at every level, and the finest level of each neighbour on it.
+    """Return path, vote shares, nearest scores on and off the path per level, and each neighbour's finest level on it.
 
-    Neighbours of score -inf are none.
+    Neighbours with score -inf are padding.
     """
     real = [j for j in range(len(scores)) if scores[j] > -math.inf]
     num_levels = len(labels[0])
@@ -247,7 +247,7 @@ def votes(
 
 
 def calibration_error(cases: Sequence[tuple[int, bool, int]], unit: int, bins: int = 15) -> float:
-    """Expected calibration error of cases (confidence in parts of a unit, whether right, weight)."""
+    """Return the expected calibration error of cases: (confidence in parts of a unit, is right, weight)."""
     total = sum(weight for _, _, weight in cases)
     error = 0.0
     for b in range(bins):
@@ -257,13 +257,13 @@ def calibration_error(cases: Sequence[tuple[int, bool, int]], unit: int, bins: i
 
 
 def risk_at(cases: Sequence[tuple[int, bool, int]], bound: float) -> tuple[float, float]:
-    """Share of the cases of at least a confidence, and the share of wrong ones among these."""
+    """Return the share of cases with at least a confidence, and the share of errors among these cases."""
     answered = [case for case in cases if case[0] >= bound - 1e-9]
     total, held = sum(case[2] for case in cases), sum(case[2] for case in answered)
     return held / total, sum(case[2] for case in answered if not case[1]) / held
 
 
 def int8_code(row: Sequence[float]) -> list[int]:
-    """Numbers of a row over the largest of them, in parts of 127, rounded, halves to even."""
+    """Return 127 times the numbers of a row over its largest magnitude, rounded half to even."""
     largest = max(abs(x) for x in row)
     return [round(x * (127 / largest)) for x in row]

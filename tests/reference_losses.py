@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.reference import Grades, Scores, rank, rank_plus, step
 
-# ``scores`` is one query's (G,) row.
+# ``scores`` is one query's row of gallery scores, (G,).
 
 
 def split(scores: Tensor, positive: Sequence[int]) -> tuple[list[Tensor], list[Tensor]]:
@@ -31,7 +31,7 @@ def soft_bins(values: Sequence[Tensor], centres: Sequence[float], width: float) 
 
 
 def precision_of_bins(relevant: Sequence[Tensor], everything: Sequence[Tensor], ties: str) -> Tensor:
-    """Return the sum of precision over the positives, bin after bin; the tie-aware forms are by He et al. 2018."""
+    """Return the sum of the precision over the positives, bin by bin. He et al. 2018 define the tie-aware forms."""
     hits = seen = total = torch.zeros((), dtype=torch.float64)
     for r, c in zip(relevant, everything, strict=True):
         if ties == "ignored" and c > 0:
@@ -41,7 +41,7 @@ def precision_of_bins(relevant: Sequence[Tensor], everything: Sequence[Tensor], 
         elif ties == "integral" and c > 0:
             slope = (r - 1) / (c - 1) if r > 1 else torch.zeros_like(r)
             nodes, weights = np.polynomial.legendre.leggauss(24)
-            positions = [(float(node) + 1) / 2 * c for node in nodes]  # of the bin's items, from 0 to c
+            positions = [(float(node) + 1) / 2 * c for node in nodes]  # positions within the bin, from 0 to c
             precisions = [(hits + 1 + slope * t) / (seen + 1 + t) for t in positions]
             total = total + r / c * c / 2 * sum(w * p for w, p in zip(weights, precisions, strict=True))
         hits, seen = hits + r, seen + c
@@ -51,7 +51,7 @@ def precision_of_bins(relevant: Sequence[Tensor], everything: Sequence[Tensor], 
 def soft_bin_ap_loss(
     scores: Tensor, positive: Sequence[int], bins: int, low: float = -1.0, ties: str = "ignored"
 ) -> Tensor:
-    """Revaud et al. 2019: centres from 1 down to ``low``; beyond them, the outermost."""
+    """Revaud et al. 2019: bin centres from 1 down to ``low``; scores outside belong to the outermost bin."""
     width = (1 - low) / (bins - 1)
     centres = [1 - m * width for m in range(bins)]
     inside = scores.clamp(low, 1)
@@ -60,7 +60,7 @@ def soft_bin_ap_loss(
 
 
 def fast_ap_loss(scores: Tensor, positive: Sequence[int], bins: int) -> Tensor:
-    """Cakir et al. 2019, on squared distances in 0..4."""
+    """FastAP loss (Cakir et al. 2019), on squared distances in 0..4."""
     squared = (2 - 2 * scores).clamp(0, 4)
     edges = [4 / bins * m for m in range(bins + 1)]
     relevant = soft_bins(split(squared, positive)[0], edges, 4 / bins)
@@ -71,7 +71,7 @@ def fast_ap_loss(scores: Tensor, positive: Sequence[int], bins: int) -> Tensor:
 def blackbox_ap_loss(
     scores: Scores, positive: Sequence[int], lambda_: float, margin: float
 ) -> tuple[float, list[float]]:
-    """Rolinek et al. 2020: 1 - AP at the margin, and its blackbox gradient, with ranks over the gallery's size."""
+    """Return 1 - AP with a margin and its blackbox gradient (Rolinek et al. 2020), with ranks over gallery size."""
     size, num = len(scores), sum(positive)
     moved = [s - margin / 2 if p else s + margin / 2 for s, p in zip(scores, positive, strict=True)]
     ranks = [rank(moved, k) for k in range(size)]
@@ -83,7 +83,7 @@ def blackbox_ap_loss(
 
 
 def pnp_loss(scores: Tensor, positive: Sequence[int], variant: str, b: float, alpha: float, tau: float) -> Tensor:
-    """Li et al. 2022, the five forms."""
+    """PNP loss (Li et al. 2022), in its five variants."""
     found, negatives = split(scores, positive)
     nothing = torch.zeros((), dtype=torch.float64)
     counts = [sum((1 / (1 + torch.exp((s - n) / tau)) for n in negatives), nothing) for s in found]
@@ -98,7 +98,7 @@ def pnp_loss(scores: Tensor, positive: Sequence[int], variant: str, b: float, al
 
 
 def calibration_loss(scores: Tensor, positive: Sequence[int], alpha: float, beta: float) -> Tensor:
-    """ROADMAP, Eq. 7."""
+    """Calibration loss of ROADMAP, Eq. 7."""
     found, negatives = split(scores, positive)
     nothing = torch.zeros((), dtype=torch.float64)
     pull = sum(((alpha - s).clamp(min=0) for s in found), nothing) / len(found)
@@ -114,14 +114,14 @@ def contrastive_loss(scores: Tensor, positive: Sequence[int], margin: float) -> 
 
 
 def cosine_contrastive_loss(scores: Tensor, positive: Sequence[int], margin: float) -> Tensor:
-    """Wang et al. 2020, as published in code: sums over a query's positives and over its negatives above the margin."""
+    """Published code of Wang et al. 2020: sum over a query's positives, and over its negatives above the margin."""
     found, negatives = split(scores, positive)
     nothing = torch.zeros((), dtype=torch.float64)
     return sum((1 - s for s in found), nothing) + sum((s for s in negatives if s > margin), nothing)
 
 
 def triplet_losses(scores: Tensor, positive: Sequence[int], margin: float) -> list[Tensor]:
-    """Return one value per positive, whose semi-hard negative is the nearest beyond it, else the farthest of all."""
+    """Return one value per positive. Its negative is the nearest one beyond it or, without one, the farthest of all."""
     found, negatives = split(scores, positive)
     values = []
     for s in found:
@@ -132,13 +132,13 @@ def triplet_losses(scores: Tensor, positive: Sequence[int], margin: float) -> li
 
 
 def proxy_loss(scores: Tensor, label: int, temperature: float) -> Tensor:
-    """Minus the logarithm of the softmax of an item's cosines (C,) to the proxies."""
+    """Return minus the log-softmax of an item's cosines (C,) to the proxies, at its label."""
     powers = [torch.exp(s / temperature) for s in scores]
     return -torch.log(powers[label] / sum(powers))
 
 
 def proxy_nca_loss(scores: Tensor, label: int, temperature: float) -> Tensor:
-    """ProxyNCA++, on squared distances."""
+    """ProxyNCA++ loss, on squared distances."""
     powers = [torch.exp(-(2 - 2 * s) / temperature) for s in scores]
     return -torch.log(powers[label] / sum(powers))
 
@@ -146,7 +146,7 @@ def proxy_nca_loss(scores: Tensor, label: int, temperature: float) -> Tensor:
 def cross_level_loss(
     scores: Tensor, label: int, classes: Sequence[Sequence[int]], margins: Sequence[float], scale: float
 ) -> Tensor:
-    """CSL of an item with cosines (C,) to the proxies; ``classes`` holds every proxy's class at each level."""
+    """CSL of an item with cosines (C,) to the proxies; ``classes`` has every proxy's class at each level."""
     total = torch.zeros((), dtype=torch.float64)
     for level, margin in enumerate(margins):
         others = [s for s, c in zip(scores, classes, strict=True) if c[level] != classes[label][level]]
@@ -156,8 +156,8 @@ def cross_level_loss(
 
 
 # -- smooth ranks -----------------------------------------------------------------------------------------
-# One query's ranked gallery as float64 tensors ``scores`` (n,) and the grades of its items; the loss is a scalar whose
-# gradient autograd takes.
+# Arguments: one query's gallery as float64 ``scores`` (n,) and the grades of its items. The loss is a scalar, and
+# autograd computes its gradient.
 
 
 def smooth_step(t: Tensor, tau: float) -> Tensor:
@@ -165,7 +165,7 @@ def smooth_step(t: Tensor, tau: float) -> Tensor:
 
 
 def sup_step(t: Tensor, tau: float, rho: float, delta: float, offset: float | None) -> Tensor:
-    """H^- of SupRank at one difference of scores."""
+    """Return SupRank's H^- at one score difference."""
     if t < 0:
         return smooth_step(t, tau)
     if t <= delta:
@@ -175,7 +175,7 @@ def sup_step(t: Tensor, tau: float, rho: float, delta: float, offset: float | No
 
 
 def surrogate_step(t: Tensor, lower: bool, surrogate: dict[str, float]) -> Tensor:
-    """Return the surrogate of H(t): a sigmoid or, if there is a rho, H^- for lower grades and H for others."""
+    """Return the surrogate of H(t): a sigmoid; with a rho, H^- for lower grades and H for other grades."""
     if "rho" not in surrogate:
         return smooth_step(t, surrogate["tau"])
     if not lower:
@@ -192,7 +192,7 @@ def surrogate_rank(scores: Tensor, grades: Grades, k: int, surrogate: dict[str, 
 def surrogate_hrank_plus(
     scores: Tensor, grades: Grades, relevance: Sequence[float], k: int, surrogate: dict[str, float]
 ) -> Tensor:
-    """Hrank+ with H, or with sigmoids for the Smooth family."""
+    """Return Hrank+ with the step H, or with sigmoids for the Smooth losses."""
     others = [j for j in range(len(grades)) if j != k and grades[j] > 0]
     steps = [surrogate_step(scores[j] - scores[k], False, surrogate) * min(relevance[j], relevance[k]) for j in others]
     return relevance[k] + sum(steps, torch.zeros((), dtype=torch.float64))
@@ -201,7 +201,7 @@ def surrogate_hrank_plus(
 def surrogate_hap_loss(
     scores: Tensor, grades: Grades, relevance: Sequence[float], surrogate: dict[str, float]
 ) -> Tensor | None:
-    """SupAP, SupHAP, SmoothAP, SmoothHAP; None where the query has no positive."""
+    """Return the loss of SupAP, SupHAP, SmoothAP or SmoothHAP; None if the query has no positive."""
     positives = [k for k in range(len(grades)) if grades[k] > 0]
     total = math.fsum(relevance[k] for k in positives)
     if not total:

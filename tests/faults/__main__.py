@@ -1,4 +1,4 @@
-"""Long campaign: ``python -m tests.faults --cases N`` counts the verdicts and keeps failed cases."""
+"""Long run of mutated files: ``python -m tests.faults --cases N`` counts the verdicts and keeps failed cases."""
 
 import argparse
 import signal
@@ -17,7 +17,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--reader", help="name of the only reader to test")
     given = parser.parse_args()
-    for number in (signal.SIGINT, signal.SIGTERM):  # shells ignore SIGINT for background jobs
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts background jobs with SIGINT ignored
         signal.signal(number, signal.default_int_handler)
     cases = [case for case in campaign.drawn(given.cases, given.seed) if given.reader in (None, case[0])]
     counts: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Mutated files for every reader; a case is a reader and a number that seeds its mutation."""
+"""Runs of every reader on mutated files. A case is a reader and a number that seeds its mutation."""
 
 import faulthandler
 import multiprocessing
@@ -22,18 +22,18 @@ from hgld.terminal import printable
 from tests.faults.mutators import mutate
 from tests.faults.readers import READERS
 
-MOST_CPU = 10.0  # seconds of one case; its process is killed after twice as many
-MOST_WAIT = 300.0  # seconds of the clock, because a process that waits uses no CPU
-MOST_MEMORY = 1 << 30  # bytes that one case may add
-MOST_MESSAGE = 2_000  # characters
+MOST_CPU = 10.0  # CPU seconds per case; after twice as many, its process is killed
+MOST_WAIT = 300.0  # seconds of wall-clock time, because a blocked process uses no CPU
+MOST_MEMORY = 1 << 30  # bytes by which one case may increase memory
+MOST_MESSAGE = 2_000  # characters of an error message
 CASES_A_PROCESS = 5_000
 VERDICTS = ("refused", "read", "message", "fault", "killed")
 KEPT = Path(__file__).parent / "kept"
-_SPAWN = multiprocessing.get_context("spawn")  # threads of polars and torch do not survive a fork
+_SPAWN = multiprocessing.get_context("spawn")  # a forked process would lack the threads of polars and torch
 
 
 class Outcome(NamedTuple):
-    """The outcome of one case: one of :data:`VERDICTS`, with the details of an unexpected error."""
+    """Outcome of one case: a verdict of :data:`VERDICTS`, and the details of an unexpected error."""
 
     reader: str
     number: int
@@ -42,14 +42,14 @@ class Outcome(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether the reader neither read the file nor raised an error of hgld."""
+        """True if the reader neither read the file nor raised an error of hgld."""
         return self.verdict not in ("refused", "read")
 
 
 def write_case(reader: str, number: int, sample: Path, folder: Path) -> Path:
     """Copy a reader's sample into a folder and change one of its files; return that file.
 
-    Each suffix is equally likely, so that the few lists of a release are changed as often as its many images.
+    Each file suffix is equally likely. Otherwise a release's many images would be changed more often than its lists.
     """
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(sample, folder)
@@ -76,7 +76,7 @@ def _memory(field: str) -> int:
 def judge(reader: str, folder: Path) -> tuple[str, str]:
     """Read a folder; return the verdict and its details."""
     outside = {path: path.stat().st_mtime_ns for path in folder.parent.iterdir()}
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak memory of this process
     before, started = _memory("VmRSS"), time.process_time()
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -86,7 +86,7 @@ def judge(reader: str, folder: Path) -> tuple[str, str]:
         if len(said) > MOST_MESSAGE or " at 0x" in said or "\n" in said or said != printable(said):
             return "message", f"message of {len(said)} characters: {said[:300]!r}"
         verdict, detail = "refused", said[:200]
-    except BaseException as error:  # noqa: BLE001  # a panic of polars is no Exception
+    except BaseException as error:  # noqa: BLE001  # a panic of polars is a BaseException
         return "fault", "".join(traceback.format_exception(error))[-1500:]
     else:
         verdict, detail = "read", ""
@@ -136,7 +136,7 @@ def _run_some(cases: Sequence[tuple[str, int]], samples: dict[str, Path], work: 
             count += 1
             yield outcome
         if hangs and child.pid:
-            os.kill(child.pid, signal.SIGUSR1)  # writes its stack
+            os.kill(child.pid, signal.SIGUSR1)  # the child has a handler that writes its stack
             child.join(5)
     finally:
         if count == len(cases):
@@ -151,7 +151,7 @@ def _run_some(cases: Sequence[tuple[str, int]], samples: dict[str, Path], work: 
 
 
 def _hangs(child: BaseProcess, told: Connection) -> str:
-    """Wait for the next outcome; return the reason if the process hangs, else an empty text."""
+    """Wait for the next outcome; return the reason if the process hangs, otherwise an empty string."""
     used, began = _cpu(child), time.monotonic()
     while not told.poll(1):
         if (took := _cpu(child) - used) > 2 * MOST_CPU:
@@ -171,8 +171,10 @@ def _judge_all(
     cases: Sequence[tuple[str, int]], samples: dict[str, Path], work: Path, tells: Connection, stack: Path
 ) -> None:
     silence = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silence, 2)  # polars prints its panics on stderr
-    executor.START = "fork"  # a process for each MATLAB file: this takes milliseconds, and nothing else runs here
+    os.dup2(silence, 2)  # hides stderr, on which polars prints panics
+    executor.START = (
+        "fork"  # a fork per MATLAB file takes milliseconds, and is safe because this process has no threads
+    )
     with open(stack, "w", encoding="utf-8") as file:
         faulthandler.enable(file)
         faulthandler.register(signal.SIGUSR1, file)
@@ -182,20 +184,20 @@ def _judge_all(
             try:
                 write_case(reader, number, samples[reader], folder)
                 verdict, detail = judge(reader, folder)
-            except BaseException:  # noqa: BLE001  # of the mutator
+            except BaseException:  # noqa: BLE001  # the mutator failed
                 verdict, detail = "fault", "mutator: " + traceback.format_exc()[-800:]
             tells.send((reader, number, verdict, detail))
         faulthandler.disable()
 
 
 def drawn(count: int, seed: int) -> list[tuple[str, int]]:
-    """Return equally many cases of every reader, in turns, so that a short run meets all readers."""
+    """Return equally many cases of every reader. The readers alternate, so that a short run covers all of them."""
     a_reader = -(-count // len(READERS))
     return [(name, seed * 1_000_000 + number) for number in range(a_reader) for name in READERS]
 
 
 def keep(outcome: Outcome, work: Path) -> Path:
-    """Copy the files of a failed case to :data:`KEPT`, whose cases are tests."""
+    """Copy the files of a failed case to :data:`KEPT`; test_faults.py runs every case there."""
     sample = work / "again" / f"{outcome.reader} {outcome.number}"
     place = KEPT / f"{outcome.reader.replace(' ', '-')}-{outcome.number}"
     make_samples({outcome.reader: sample})

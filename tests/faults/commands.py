@@ -22,14 +22,14 @@ THINGS = ["red apple", "green apple", "old apple", "oak", "red oak", "dry oak", 
 
 @dataclass(frozen=True)
 class Command:
-    """A command.
+    """A command of hgld and what its tests need to know.
 
     Attributes:
-        words: its words; ``{base}`` is the folder of :func:`write_base`, and it works in a folder of its own.
-        before: words of an earlier command in the same folder, with other results.
+        words: its arguments; ``{base}`` is the folder of :func:`write_base`. The command runs in a separate folder.
+        before: arguments of an earlier command in the same folder, whose results differ.
         works_on: folders of the base that the command changes; each test copies them.
-        keeps: whether the old files stay until their replacement is complete; else the manifest is missing meanwhile.
-        stops: number of moments at which the short form of the tests stops it.
+        keeps: True if old files stay until their replacement is complete; False if the manifest is missing meanwhile.
+        stops: number of stops of this command in the short form of the tests.
     """
 
     words: str
@@ -85,7 +85,7 @@ def write_base(base: Path) -> None:
 
 
 def place_of(command: Command, base: Path, place: Path) -> Path:
-    """Make the folder of a command, with the files of its earlier command."""
+    """Make the folder of a command, with the results of its earlier command."""
     place.mkdir(parents=True)
     for name in command.works_on:
         (shutil.copytree if (base / name).is_dir() else shutil.copy2)(base / name, place / name)
@@ -95,13 +95,13 @@ def place_of(command: Command, base: Path, place: Path) -> Path:
     return place
 
 
-LOCK = re.compile(r"\..*\.lock")  # empty lock files that a stop may leave; the next command reuses them
+LOCK = re.compile(r"\..*\.lock")  # a stopped command may leave empty lock files, which the next command reuses
 _TIMES = re.compile(rb'"(?:started|seconds|images_per_second|wait_share|memory_mb)": [0-9.e+-]+')
-_TIMED = ("time", "images_per_second", "wait_share", "memory_mb")  # columns of log.csv
+_TIMED = ("time", "images_per_second", "wait_share", "memory_mb")  # columns of log.csv that differ between runs
 
 
 def contents(place: Path) -> dict[str, Any]:
-    """Return the content of every file in a folder, without times."""
+    """Return the content of every file in a folder, without times and speeds."""
     found: dict[str, Any] = {}
     for path in sorted(
         path
@@ -119,7 +119,7 @@ def contents(place: Path) -> dict[str, Any]:
 
 
 def run(words: str, base: Path, place: Path) -> tuple[int, str]:
-    """Run a command in a folder; return its exit code and its text on stderr."""
+    """Run a command in a folder; return its exit code and what it wrote to stderr."""
     said = io.StringIO()
     try:
         with chdir(place), redirect_stdout(io.StringIO()), redirect_stderr(said):
@@ -130,7 +130,7 @@ def run(words: str, base: Path, place: Path) -> tuple[int, str]:
 
 
 def assert_said(said: str, code: int, *expected: int) -> None:
-    """Check the exit code, and that the error is one line; TensorBoard and Python may print lines before it."""
+    """Check the exit code, and that the error is one line. TensorBoard and Python may print lines before it."""
     assert code in expected, said
     lines = said.splitlines()
     assert len(lines) <= 1 or "tensorboard" in said or "resource_tracker" in said, said

@@ -1,4 +1,4 @@
-"""What the tests of commands share in one session: their files, and the process that starts them."""
+"""Fixtures of the tests of commands: their input files, and the process that starts the commands."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +10,8 @@ from tests.faults.starter import Starter
 
 @pytest.fixture(scope="session")
 def base(tmp_path_factory) -> Path:
-    """The folder of what commands read."""
-    from tests.faults.commands import write_base  # imports most of hgld, which only some of the tests here need
+    """Folder with the input files of the commands."""
+    from tests.faults.commands import write_base  # imports most of hgld, which only some of these tests need
 
     folder = tmp_path_factory.mktemp("commands") / "base"
     folder.mkdir()

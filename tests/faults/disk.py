@@ -1,8 +1,8 @@
-"""A disk that fails at the n-th change: the process is killed there, or the disk becomes full or read-only.
+"""A simulated disk that fails at its n-th change: the process is killed, or the disk becomes full or read-only.
 
-A change opens a file for writing, renames or removes one, or makes or removes a folder, under one folder. A Python
-audit hook sees each change before it happens, in every thread; parquet files that polars writes are counted too.
-Child interpreters in an environment of :func:`in_workers` share one count, and a signal reaches all of them.
+A change opens a file for writing, renames or removes a file, or makes or removes a folder. Only changes under one given
+folder count. A Python audit hook sees each change before it happens, in every thread. Parquet files that polars writes
+are counted too. Child interpreters with the variables of :func:`in_workers` share one count, and all get the signal.
 """
 
 import errno
@@ -17,20 +17,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-EVERY = int(os.environ.get("HGLD_STOPS", "0"))  # tests fail every n-th change; 0: a few changes
+EVERY = int(os.environ.get("HGLD_STOPS", "0"))  # the tests inject a failure at every n-th change; 0: at a few changes
 Fault = Literal["stop", "kill", "full", "read-only", "interrupt", "terminate", "hang up"]
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _SIGNALS = {"kill": signal.SIGKILL, "interrupt": signal.SIGINT, "terminate": signal.SIGTERM, "hang up": signal.SIGHUP}
 _REMOVALS = {"os.remove", "os.rmdir"}
-_FOLDER_AT = {"os.rename": 2, "os.link": 2, "os.symlink": 2, "os.mkdir": 2} | dict.fromkeys(_REMOVALS, 1)  # dir_fd
+_FOLDER_AT = {"os.rename": 2, "os.link": 2, "os.symlink": 2, "os.mkdir": 2} | dict.fromkeys(
+    _REMOVALS, 1
+)  # position of the argument dir_fd in each audit event
 
 
 class Stopped(BaseException):
-    """Stop of a process like kill -9: code that handles errors cannot write to the disk either."""
+    """Simulated kill -9: after it, error handlers cannot write to the disk either."""
 
 
 class _Disk:
-    """Counter of the changes of one process, or of several processes through a shared file."""
+    """Counter of the changes made by one process, or by several processes that share a file."""
 
     def __init__(self, root: Path, after: int, fault: Fault, group: int = 0, count: Path | None = None) -> None:
         self.root, self.after, self.fault, self.group = root.resolve(), after, fault, group
@@ -45,7 +47,7 @@ class _Disk:
         return place.absolute().is_relative_to(self.root)
 
     def _counted(self) -> int:
-        """Return the number of this change; several processes count by appending a byte to one file."""
+        """Return the number of this change. Several processes count by appending a byte to one file."""
         self.seen += 1
         if self.count is not None:
             descriptor = os.open(self.count, os.O_WRONLY | os.O_APPEND)
@@ -68,7 +70,7 @@ class _Disk:
         match self.fault:
             case "stop" if threading.current_thread() is threading.main_thread():
                 raise Stopped
-            case "stop":  # the main thread would wait for a thread that vanished
+            case "stop":  # Stopped in another thread would leave the main thread waiting for it
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             case "full" if kind not in _REMOVALS:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -77,7 +79,9 @@ class _Disk:
             case "kill" | "interrupt" | "terminate" | "hang up" if beyond == 1 or self.fault == "kill":
                 if self.group:
                     os.killpg(self.group, _SIGNALS[self.fault])
-                if self.fault == "kill" or not self.group:  # a worker may be outside of our process group
+                if (
+                    self.fault == "kill" or not self.group
+                ):  # a worker may be outside the process group, so it signals itself
                     signal.raise_signal(_SIGNALS[self.fault])
 
     def heard(self, event: str, given: tuple[Any, ...]) -> None:
@@ -96,7 +100,7 @@ class _Disk:
                 self.change(event)
 
     def _tear(self, path: Any, flags: int) -> None:
-        """Leave an empty file, as a stop right after opening a new file does."""
+        """Leave an empty file, like a stop right after a new file was opened."""
         if self.fault in ("stop", "kill", "full") and flags & os.O_CREAT and not Path(os.fsdecode(path)).is_dir():
             os.close(os.open(path, flags & ~os.O_EXCL, 0o666))
 
@@ -111,7 +115,7 @@ def _hook(event: str, given: tuple[Any, ...]) -> None:
 
 
 def _watch_polars() -> Callable[[], None]:
-    """Count the parquet files that polars writes to paths; return the function that ends this."""
+    """Count the parquet files that polars writes to paths; return the function that restores polars."""
     from polars import DataFrame
 
     write = DataFrame.write_parquet
@@ -132,19 +136,20 @@ def _watch_polars() -> Callable[[], None]:
 
 @contextmanager
 def failing_disk(root: Path, after: int, fault: Fault = "stop", workers: Path | None = None) -> Iterator[None]:
-    """Let ``after`` changes under a folder succeed, then inject a failure into every later one.
+    """Let ``after`` changes under a folder succeed, then inject a failure into every later change.
 
-    stop: each change raises :class:`Stopped`. kill: SIGKILL. full: all changes but removals fail. read-only: all fail.
-    interrupt, terminate, hang up: one SIGINT, SIGTERM or SIGHUP comes before the next change; later changes succeed.
+    stop: each change raises :class:`Stopped`. kill: each change sends SIGKILL. full: all changes except removals fail.
+    read-only: all changes fail. interrupt, terminate, hang up: one SIGINT, SIGTERM or SIGHUP comes before the next
+    change, and later changes succeed.
 
     Args:
-        root: the folder.
+        root: folder whose changes count.
         after: number of changes that succeed.
-        fault: type of the injected failure; with several processes not "stop".
-        workers: folder of :func:`in_workers`; processes in its environment fail too, and a signal goes to the process
-            group.
+        fault: type of the injected failure. "stop" works only in one process.
+        workers: folder given to :func:`in_workers`. Processes with its variables fail too, and a signal goes to the
+            whole process group.
     """
-    global _watched  # an audit hook cannot be removed
+    global _watched  # Python cannot remove an audit hook, so one hook reads this variable
     if not _hooked:
         sys.addaudithook(_hook)
         _hooked.append(True)
@@ -171,7 +176,7 @@ _PLAN, _COUNT = "plan.json", "count"
 
 
 def in_workers(folder: Path) -> dict[str, str]:
-    """Return environment variables under which interpreters read the plan of :func:`failing_disk` from a folder."""
+    """Return environment variables that make interpreters read the plan of :func:`failing_disk` from a folder."""
     folder.mkdir(parents=True)
     (folder / "sitecustomize.py").write_text("from tests.faults.disk import watch_here\n\nwatch_here()\n")
     paths = [str(folder), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
@@ -184,12 +189,12 @@ def let_be(workers: Path) -> None:
 
 
 def changes_of(workers: Path) -> int:
-    """Return the number of changes by all processes since the last plan."""
+    """Return the number of changes that all processes made since the last plan."""
     return (workers / _COUNT).stat().st_size
 
 
 def watch_here() -> None:
-    """Count the changes of this interpreter while there is a plan."""
+    """Count the changes of this interpreter while a plan exists."""
     folder = Path(os.environ[_WORKERS])
     known: list[Any] = []
 
@@ -245,16 +250,16 @@ def largest_file(size: int) -> Iterator[None]:
 def stop_everywhere(
     prepare: Callable[[int], Path], run: Callable[[Path], object], every: int = 1, first: int = 0
 ) -> Iterator[Path]:
-    """Stop a run after 0, 1, 2, ... changes of the disk, until a run finishes.
+    """Stop a run after 0, 1, 2, ... changes of the disk, until a run finishes without a stop.
 
     Args:
-        prepare: makes the folder of the run that is stopped after this number of changes.
+        prepare: function that makes the folder of a run, given the number of changes before its stop.
         run: function to stop.
-        every: step between the numbers of changes.
-        first: the first number of changes.
+        every: difference between the change numbers of successive stops.
+        first: number of changes before the first stop.
 
     Yields:
-        the folder, after the stop.
+        Folder of each stopped run.
     """
     for changes in range(first, 10_000, every):
         place = prepare(changes)

@@ -1,7 +1,7 @@
 """Mutations of files that keep their outer form valid, so that readers get past the first checksum.
 
-The headers of a mutated tar have right checksums, a parquet file has a right footer, and JSON parses. Other files, such
-as images and weights, get random bytes.
+The headers of a mutated tar have valid checksums. A mutated parquet file has a valid footer, and mutated JSON parses.
+Other files, such as images and weights, get random bytes.
 """
 
 import ast
@@ -31,13 +31,13 @@ _NUMBERS = (0, 1, 127, 255, 256, 32767, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 
 
 
 def mutate(name: str, data: bytes, rng: Random) -> bytes:
-    """Change a file by its suffix; one time in five change random bytes."""
+    """Change a file with the mutator of its suffix; in one case of five, change random bytes instead."""
     by_suffix = BY_SUFFIX.get(PurePosixPath(name).suffix.lower(), raw if b"\0" in data[:4096] else _text)
     if rng.random() < 0.2:
         by_suffix = raw
     try:
         return by_suffix(data, rng)
-    except (Exception, pl.exceptions.PanicException):  # noqa: BLE001  # an earlier mutation broke its form
+    except (Exception, pl.exceptions.PanicException):  # noqa: BLE001  # an earlier mutation made the file unreadable
         return raw(data, rng)
 
 
@@ -128,7 +128,7 @@ def _yaml(data: bytes, rng: Random) -> bytes:
     if rng.random() < 0.1:
         doubled = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
         return b"a0: &a0 [x, x]\n" + doubled.encode() + data
-    if rng.random() < 0.3 or b"*a0" in data:  # written out, nested aliases would fill the memory
+    if rng.random() < 0.3 or b"*a0" in data:  # JSON has no aliases: writing out nested aliases would fill the memory
         return _text(data, rng)
     return _encoded(yaml.safe_dump(changed_value(yaml.safe_load(data), rng)))
 
@@ -162,7 +162,7 @@ def _parquet(data: bytes, rng: Random) -> bytes:
     out = io.BytesIO()
     frame.write_parquet(out, metadata=metadata)
     sealed = bytearray(out.getvalue())
-    if rng.random() < 0.3 and len(sealed) > 64:  # damages a page under an intact footer
+    if rng.random() < 0.3 and len(sealed) > 64:  # damages a data page and leaves the footer intact
         sealed[rng.randrange(4, len(sealed) // 2)] ^= 1 << rng.randrange(8)
     return bytes(sealed)
 
@@ -183,7 +183,7 @@ def _tar(data: bytes, rng: Random) -> bytes:
         case 0 | 1 | 2:
             name = data[at : at + 100].rstrip(b"\0").decode("utf-8", "replace")
             inside = mutate(name, bytes(data[at + 512 : at + 512 + size]), rng)
-            if rng.random() < 0.5:  # the header states the new size
+            if rng.random() < 0.5:  # the header gets the new size of the content
                 put(124, 12, b"%011o\0" % len(inside))
                 out[at + 512 : end] = inside + bytes(-len(inside) % 512)
             else:

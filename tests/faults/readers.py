@@ -1,4 +1,4 @@
-"""Readers of foreign files, each with a small valid sample that the campaign mutates."""
+"""Readers of untrusted files, each with a small valid sample that the campaign mutates."""
 
 import io
 import json
@@ -58,11 +58,11 @@ from tests.hgld.test_taxonomy_formats import WHOLE
 
 @dataclass(frozen=True)
 class Reader:
-    """A reader of one type of files.
+    """A reader of one file type.
 
     Attributes:
-        make: writes a valid sample into an empty folder.
-        read: reads the folder's sample as the subcommands do.
+        make: function that writes a valid sample into an empty folder.
+        read: function that reads this sample as the subcommands do.
     """
 
     make: Callable[[Path], object]
@@ -82,7 +82,7 @@ def reader(name: str, make: Callable[[Path], object]) -> Callable[[Callable[[Pat
 
 
 def file_reader(name: str, file: str, make: str | Callable[[Path], object], read: Callable[[Path], object]) -> None:
-    """Register a reader of one file; its sample is a text, or a function writes it."""
+    """Register a reader of one file. Its sample is a string, or a function that writes the file."""
     write = make if callable(make) else lambda path: path.write_text(make)
     READERS[name] = Reader(lambda folder: write(folder / file), lambda folder: read(folder / file))
 
@@ -136,7 +136,7 @@ def _pictures(folder: Path) -> None:
 
 
 def _each(folder: Path, read: Callable[[Path], object]) -> None:
-    """Read every file of a folder, and then raise the first error."""
+    """Read every file of a folder, then raise the first error."""
     errors = []
     for path in sorted(folder.iterdir()):
         try:

@@ -1,6 +1,6 @@
-"""Starter of commands in forks of one process that has done the imports; it reads and writes lines of JSON.
+"""Process that has imported hgld's dependencies and runs commands in forks. It reads and writes lines of JSON.
 
-The module imports nothing of hgld at its top, because multiprocessing imports it again in every child.
+This module imports hgld only inside functions, because multiprocessing imports the module again in every child.
 """
 
 import gc
@@ -47,17 +47,17 @@ class Starter:
         """Run a command in parallel processes, one per environment.
 
         Args:
-            words: the command's words.
+            words: arguments of hgld.
             base: folder that :func:`tests.faults.commands.write_base` wrote.
             place: folder that the command works in.
-            environments: variables that each process has in addition to this one's.
+            environments: additional environment variables of each process.
             fault: arguments ``after`` and ``fault`` of :func:`tests.faults.disk.failing_disk`.
-            within: subfolder of ``place`` whose changes count; empty: all count.
+            within: subfolder of ``place`` whose changes count; empty: all changes in ``place`` count.
             workers: argument of :func:`tests.faults.disk.failing_disk`.
-            settings: values of module attributes, by ``module:name``.
+            settings: new values of module attributes, keyed by ``module:name``.
 
         Returns:
-            exit code and text on stderr of each process; -9 and no text for a killed process.
+            Exit code and stderr of each process; -9 and an empty string for a killed process.
         """
         known = [name for name in sys.modules if name.split(".")[0] in _IMPORTED]
         asked = {
@@ -79,7 +79,7 @@ class Starter:
 
 
 def _all_of(asked: Mapping[str, Any]) -> list[tuple[int, str]]:
-    """Fork the leader of a new process group and wait for its result; a test may kill the whole group."""
+    """Fork the leader of a new process group and wait for its result. A test may kill the whole group."""
     found, tells = os.pipe()
     leader = os.fork()
     if leader == 0:
@@ -90,7 +90,7 @@ def _all_of(asked: Mapping[str, Any]) -> list[tuple[int, str]]:
         os._exit(0)
     os.close(tells)
     with open(found, encoding="utf-8") as file:
-        said = file.read()  # ends when the last fork ends
+        said = file.read()  # the pipe closes when the last fork exits
     os.waitpid(leader, 0)
     return json.loads(said) if said else [(-signal.SIGKILL, "")] * len(asked["environments"])
 
@@ -136,11 +136,11 @@ def _one(asked: Mapping[str, Any]) -> tuple[int, str]:
         setattr(import_module(module), attribute, value)
     set_forkserver_preload(["hgld.pipelines.shards.pack"])
     code, said = run(asked["words"], Path(asked["base"]), Path(asked["place"]))
-    return code, said[-20_000:]  # fits into a pipe
+    return code, said[-20_000:]  # a pipe holds 64 KiB, and nobody reads it before the fork exits
 
 
 def _serve() -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it for background jobs
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with SIGINT ignored
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     import_module("tests.faults.commands")
     for line in sys.stdin:
@@ -149,7 +149,7 @@ def _serve() -> None:
             if name not in sys.modules:
                 with suppress(ImportError):
                     import_module(name)
-        gc.freeze()  # otherwise the collector of every fork copies these pages
+        gc.freeze()  # otherwise garbage collection in every fork would copy these memory pages
         print(json.dumps(_all_of(asked)), flush=True)
 
 

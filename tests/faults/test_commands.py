@@ -1,4 +1,4 @@
-"""Commands on a disk that fails at a change: no file is lost, and the same command completes the work."""
+"""Commands on a disk that fails at some change: no file is lost, and repeating the command completes the work."""
 
 import hashlib
 import random
@@ -22,7 +22,7 @@ from tests.hgld.range_server import RangeServer
 pytestmark = [
     pytest.mark.slow,
     *([pytest.mark.timeout(0)] if EVERY else []),
-    # A failing disk also ends the thread in which TensorBoard writes; the run reports it in one line.
+    # A failing disk also ends the writer thread of TensorBoard; the run reports this in one line.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
 ]
 BUSY = re.compile(r"(?i)another|in use")
@@ -32,15 +32,15 @@ SIGNALS = {"interrupt": 130, "terminate": 143, "hang up": 129}
 
 @dataclass(frozen=True)
 class Case:
-    """A command and its folder.
+    """A command, its folder, and its files before and after.
 
     Attributes:
         command: the command.
-        found: folder before the command.
-        before: files before the command.
-        whole: files after a run without failures.
-        changes: number of changes that such a run makes.
-        mended: hashes of the partial results that the command has completed already.
+        found: copy of the folder before the command.
+        before: contents of the files before the command.
+        whole: contents of the files after a run without failures.
+        changes: number of changes in a run without failures.
+        mended: hashes of the partial results from which the command has already completed.
     """
 
     command: Command
@@ -51,7 +51,7 @@ class Case:
     mended: set[str] = field(default_factory=set)
 
     def at(self, place: Path) -> Path:
-        """Copy the folder before the command to a new path."""
+        """Copy the folder as it was before the command to a new path."""
         return shutil.copytree(self.found, place)
 
 
@@ -68,24 +68,24 @@ def case(request, base, tmp_path_factory) -> Case:
 
 
 def moments(changes: int, stops: int, fault: str) -> range:
-    """Return the changes at which the disk fails; each type of failure has its own ones."""
+    """Return the changes at which the disk fails; they differ between the types of failure."""
     stride = EVERY or max(1, changes // stops)
     return range(FAULTS.index(fault) * stride // len(FAULTS), changes, stride)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_command_recovers_from_a_disk_that_fails_at_any_change(base, case, fault, tmp_path):
-    """SIGINT, SIGTERM and SIGHUP take turns as the signal; after them no temporary file has content."""
+    """The signal alternates between SIGINT, SIGTERM and SIGHUP. After a signal, temporary files are empty or gone."""
     for number, changes in enumerate(moments(case.changes, case.command.stops, fault)):
         name = list(SIGNALS)[number % len(SIGNALS)] if fault == "signal" else fault
         place = case.at(tmp_path / str(changes))
         ended, left = fails(case.command.words, base, place, changes, name), contents(place)
-        if ended == 0:  # the change was not needed; files that it could not remove are removed by the next run
+        if ended == 0:  # the run succeeded without this change; the next run removes leftover files
             assert case.whole.items() <= left.items(), changes
         if fault == "signal":
             assert not [name for name, data in left.items() if PART in name and data], (
                 changes
-            )  # one just begun is empty
+            )  # a temporary file that was only opened is empty
         assert_kept(case, left)
         assert_mends(case, base, place, left)
 
@@ -97,7 +97,7 @@ def fails(words: str, base: Path, place: Path, changes: int, fault: Any) -> int:
             code, said = run(words, base, place)
     except Stopped:
         return -1
-    if code:  # after any signal, train writes a checkpoint and exits as after Ctrl-C
+    if code:  # after any signal, train writes a checkpoint and exits with 130
         is_train = fault in SIGNALS and words.startswith("train")
         assert_said(said, code, SIGNALS.get(fault, 2), *([130] if is_train else []))
     return code
@@ -110,7 +110,7 @@ def assert_kept(case: Case, left: dict[str, Any]) -> None:
 
 
 def assert_mends(case: Case, base: Path, place: Path, left: dict[str, Any] | None = None) -> None:
-    """Check that the same command ends in the final files; skip partial results that were checked before."""
+    """Check that the same command then makes the final files; skip partial results that were already checked."""
     names = sorted(str(path.relative_to(place)) for path in place.rglob("*"))
     state = hashlib.sha256(repr((names, left)).encode()).hexdigest()
     if left is not None and state in case.mended:
@@ -136,7 +136,7 @@ def test_command_recovers_from_a_limit_on_file_size(base, case, size, tmp_path):
 
 
 def test_same_command_started_twice_leaves_the_files_of_one_run(base, case, starter, tmp_path):
-    """The second command waits, or its error names the first; the files are those of one run."""
+    """The second command waits, or its error reports the first command. The files equal the result of a single run."""
     place = case.at(tmp_path / "place")
     ended = starter.run(case.command.words, base, place, [{}, {}])
     assert min(code for code, _ in ended) == 0, ended

@@ -1,4 +1,4 @@
-"""A short campaign of mutated files, and the kept cases that failed once."""
+"""A short campaign of mutated files, and the stored cases that once failed."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.faults.readers import READERS
 
 
 def _kept() -> list:
-    """The kept cases; MATLAB files are read in a process of their own, which takes a second to begin."""
+    """Return the stored cases. MATLAB files are read in a separate process, which takes a second to start."""
     slow = ("release-cars196", "release-imagenet")
     marks = {case: [pytest.mark.slow] if case.name.startswith(slow) else [] for case in campaign.KEPT.glob("*-*")}
     return [pytest.param(case, marks=marks[case], id=case.name) for case in sorted(marks)]

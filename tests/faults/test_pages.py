@@ -1,4 +1,4 @@
-"""Pages with hostile names in Chromium: no script runs and nothing is requested."""
+"""Pages with hostile names in Chromium: no script in a name runs, and the page requests nothing."""
 
 from pathlib import Path
 

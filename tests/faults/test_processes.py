@@ -1,4 +1,4 @@
-"""Commands with several processes that a failure stops at a change: the same command ends in equal bytes."""
+"""Commands with several processes that a failure stops at some change: repeating the command gives equal files."""
 
 import itertools
 import signal
@@ -16,12 +16,12 @@ from tests.faults.starter import Starter
 pytestmark = [pytest.mark.slow, pytest.mark.enable_socket, *([pytest.mark.timeout(0)] if EVERY else [])]
 CODES = {"kill": -signal.SIGKILL, "full": 2, "read-only": 2, "interrupt": 130, "terminate": 143, "hang up": 129}
 SETTINGS = {
-    "hgld.pipelines.executor:START": "forkserver",  # because six new interpreters take most of the time
-    "hgld.pipelines.shards.examine:FILES_PER_UNIT": 4,  # three units
+    "hgld.pipelines.executor:START": "forkserver",  # starting six new interpreters would take most of the time
+    "hgld.pipelines.shards.examine:FILES_PER_UNIT": 4,  # gives three units of work
 }
 FAULTS = {fault: EVERY if fault == "kill" else 8 * EVERY for fault in CODES} if EVERY else {"some": 0}
 BUILDS = ((10, "kill"), (20, "full"), (30, "kill"), (25, "interrupt"), (45, "kill"))
-Command = Callable[..., int]  # (folder, injected failure or None) -> exit code of the command there
+Command = Callable[..., int]  # (folder, injected failure or None) -> exit code of the command in that folder
 
 
 def ends_in_the_same_bytes(
@@ -32,7 +32,7 @@ def ends_in_the_same_bytes(
     fault: str,
     some: Sequence[tuple[int, str]] = BUILDS,
 ) -> None:
-    """Stop a command at every change, in a new folder each time, or at some changes in one folder."""
+    """Stop a command at every change, each time in a new folder; or at the changes of ``some``, all in one folder."""
     if not EVERY:
         (folder / "place").mkdir()
         for moment in some:
@@ -44,7 +44,7 @@ def ends_in_the_same_bytes(
         place = folder / str(after)
         place.mkdir()
         code = command(place, (after, fault))
-        assert code or whole.items() <= contents(place).items()  # the next run removes files that this one could not
+        assert code or whole.items() <= contents(place).items()  # leftover files are allowed: the next run removes them
         if changes_of(workers) <= after:
             assert after > 8
             break
@@ -63,7 +63,7 @@ def build(starter: Starter, base: Path, words: str, workers: Path, environment: 
 
 
 def alone(name: str, base: Path, place: Path) -> tuple[str, dict[str, Any]]:
-    """Return the words of a build with one process, and its files."""
+    """Run a build with one process; return its arguments and its files."""
     words = COMMANDS[name].words
     place.mkdir()
     code, said = run(words, base, place)
@@ -82,7 +82,7 @@ def test_stopped_build_with_three_workers_resumes_to_equal_files(base, starter, 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_stopped_training_in_two_processes_resumes_to_equal_files(base, starter, fault, tmp_path):
-    """A kill ends both processes, or one of them, whose end stops the other."""
+    """A kill ends both processes, or only one; then the other process stops too."""
     workers, words = tmp_path / "workers", COMMANDS["train"].words
     in_workers(workers)
 
@@ -102,5 +102,5 @@ def test_stopped_training_in_two_processes_resumes_to_equal_files(base, starter,
 
     (tmp_path / "whole").mkdir()
     command(tmp_path / "whole")
-    some = ((5, "kill alone"), (7, "kill"))  # a file of a checkpoint, and its renaming
+    some = ((5, "kill alone"), (7, "kill"))  # after change 5 (a checkpoint file) and after change 7 (its rename)
     ends_in_the_same_bytes(command, contents(tmp_path / "whole"), tmp_path, workers, fault, some)

@@ -1,4 +1,4 @@
-"""A new user's journey: commands of hgld, run one after the other, whose words people have to write and read."""
+"""A new user's journey: successive commands of hgld, with counts of what the user has to type and read."""
 
 import os
 import re
@@ -14,13 +14,13 @@ MOST_COMMANDS, MOST_FLAGS, MOST_WORDS = 5, 8, 400  # limits on the way from a fo
 
 @dataclass
 class Journey:
-    """Commands run in a folder, each in a process of its own, without a network and with an empty cache.
+    """Commands run in a folder, each in a separate process, without a network and with an empty cache.
 
     Attributes:
         folder: working directory, where the user's files are.
-        commands: the commands so far, as they were written.
-        flags: number of their flags.
-        words: number of words that they wrote to stdout and stderr; rules and bars of tables are no words.
+        commands: the commands so far, as typed.
+        flags: number of flags in these commands.
+        words: number of words on stdout and stderr of these commands; lines and bars of tables do not count.
         texts: output of each command.
     """
 
@@ -31,16 +31,18 @@ class Journey:
     texts: list[str] = field(default_factory=list)
 
     def hgld(self, command: str, *, code: int = 0, timeout: float = 600, **environment: str) -> str:
-        """Run ``hgld COMMAND`` and return what it wrote, stdout before stderr.
+        """Run ``hgld COMMAND`` and return its output, stdout before stderr.
 
         Args:
-            command: the words behind ``hgld``, quoted as in a shell.
-            code: the exit code that is expected.
-            timeout: seconds that the command may take.
-            environment: further variables.
+            command: arguments after ``hgld``, quoted as in a shell.
+            code: expected exit code.
+            timeout: time limit in seconds.
+            environment: additional environment variables.
         """
         arguments = shlex.split(command)
-        cache = self.folder.with_name(f"{self.folder.name}-cache")  # beside the folder, which may be a data set itself
+        cache = self.folder.with_name(
+            f"{self.folder.name}-cache"
+        )  # not inside the folder, which may itself be the dataset
         variables = os.environ | {
             "PYTHONPATH": str(ROOT),
             "COLUMNS": "120",
@@ -66,7 +68,7 @@ class Journey:
         return written
 
     def check(self, commands: int = MOST_COMMANDS, flags: int = MOST_FLAGS, words: int = MOST_WORDS) -> None:
-        """Fail if the journey took more commands, flags or words of output than these."""
+        """Fail if the journey took more commands, flags or words of output than these limits."""
         each = zip(self.commands, self.texts, strict=True)
         per_command = ", ".join(f"{count_words(text)} ({command})" for command, text in each)
         said = f"{len(self.commands)} commands, {self.flags} flags, {self.words} words: {per_command}"
@@ -76,6 +78,6 @@ class Journey:
 
 
 def count_words(text: str) -> int:
-    """Return the number of words and numbers; of a bar that is redrawn, those of its last state."""
+    """Return the number of words and numbers. Of a redrawn progress bar, only the last state counts."""
     shown = "\n".join(line.rpartition("\r")[2] for line in text.split("\n"))
     return sum(bool(re.search(r"\w", word)) for word in shown.split())

@@ -1,4 +1,4 @@
-"""Somebody has photographs in folders and a network, and trains nothing: evaluate, search, audit."""
+"""A user with folders of photographs and a pretrained network evaluates, searches and audits without training."""
 
 import re
 
@@ -26,7 +26,7 @@ def photo(color, seed):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Photographs in a mess (odd names, a broken file, a folder in a class, a text, a wrong label), and a network."""
+    """A network, and untidy photographs: odd names, a broken file, a folder in a class, a text, a wrong label."""
     place = tmp_path / "Meine Fotos"
     for number, (name, color) in enumerate(COLORS.items()):
         (place / name).mkdir(parents=True)
@@ -50,7 +50,7 @@ def test_plain_folder_is_evaluated_searched_and_audited_with_a_network(folder):
     assert "kaputt.jpg" in said
     found = re.search(r"\| R@1 \| ([0-9.]+) \|", said)
     assert found is not None
-    assert 0.9 < float(found[1]) < 1  # the wrong label costs a query or two
+    assert 0.9 < float(found[1]) < 1  # the wrong label makes one or two queries fail
     said = journey.hgld("search neu.jpg --model net --data 'Meine Fotos'")
     rows = [line.split(maxsplit=2) for line in said.splitlines() if re.match(r"[0-9]+ +0\.9", line)]
     assert rows[0][2].startswith("Zitronen & Limetten")
@@ -59,5 +59,5 @@ def test_plain_folder_is_evaluated_searched_and_audited_with_a_network(folder):
     assert "50 of 50 images judged" in said
     assert "<html" in (folder / "audit/audit.html").read_text(encoding="utf-8")
     galleries = folder.with_name(f"{folder.name}-cache") / "hgld/galleries"
-    assert len(list(galleries.iterdir())) == 1  # the audit takes what the search embedded
+    assert len(list(galleries.iterdir())) == 1  # the audit reuses the embeddings of the search
     journey.check()

@@ -1,4 +1,4 @@
-"""From somebody's own images to a report: untidy folders, an untidy table, an exported Hugging Face dataset."""
+"""From a user's own images to a report: untidy folders, an untidy table, an exported Hugging Face dataset."""
 
 import json
 from pathlib import Path
@@ -18,12 +18,12 @@ CLASSES = [(top, mid, f"{mid}, Sorte {i}") for top, mids in FRUIT.items() for mi
 
 
 def picture(number: int, view: int) -> bytes:
-    """Return an image of a class: the same four patches, each view a little different."""
+    """Return an image of a class: the class has four patches, which differ a little between its views."""
     return jpeg(np.random.default_rng(1000 * number), 40 + view, 32 + view)
 
 
 def finish(journey: Journey, shards: str) -> None:
-    """Train, report, and hold what the journey took to what it may take."""
+    """Train, write a report, and check the limits of the journey."""
     said = journey.hgld(f"train --data {shards} --out run --epochs 1")
     assert "classes" in said
     journey.hgld("report run --out report.html")

@@ -1,4 +1,4 @@
-"""From a folder of photographs to a paper's table: three seeds of two losses, tests and a LaTeX file."""
+"""From a folder of photographs to a paper's table: three seeds of two losses, significance tests, a LaTeX file."""
 
 import re
 
@@ -10,7 +10,7 @@ from tests.journeys.journey import Journey
 
 
 def write_photos(folder):
-    """Write 30 classes in 6 groups of 8 small images, alike within a class and a little within a group."""
+    """Write 30 classes in 6 groups, with 8 small images per class; a class's images are similar, a group's a little."""
     rng = np.random.default_rng(0)
     groups = rng.integers(0, 256, (6, 4, 4, 3))
     for number in range(30):
