@@ -1,12 +1,14 @@
 """``hgld index``: rebuild the index, hierarchy and manifest of a dataset directory from its tars alone.
 
 If two items contradict each other about a class or the levels, the command names both and stops. A member or item that
-cannot be used becomes a row of ``rejected.parquet``. The earlier manifest is renamed before any file changes, and the
-new manifest is written last: while a manifest exists, it fits the files beside it.
+cannot be used becomes a row of ``rejected.parquet``. All new files are written under temporary names, so a full disk
+leaves the dataset as it was. Then the earlier manifest is renamed, the new files replace the old ones, and the new
+manifest comes last: while a manifest exists, it fits the files beside it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +33,7 @@ from .verify import short_runs
 
 MOST_LEVELS = 64  # more than any taxonomy has ranks
 _CLASSES, _CLASSES_AN_ITEM = 1 << 20, 100  # a single tar of a dataset with a million classes stays below
-_EARLIER = ".dataset.json.earlier"  # name of the manifest while files change
+_EARLIER = ".dataset.json.earlier"  # name of the manifest while files are replaced
 _KEPT = (files.LISTS, files.JUDGEMENTS, files.CARD)  # files that stay as they are
 
 
@@ -266,7 +268,7 @@ def _refuse_readable(root: Path) -> None:
 
 
 def _write(root: Path, name: str, consensus: ItemConsensus, scans: Sequence[ShardScan]) -> files.Manifest:
-    """Write the files of the dataset; while they change, the earlier manifest has another name."""
+    """Write the files of the dataset; while they are replaced, the earlier manifest has another name."""
     index, earlier = consensus.index(), _earlier_manifest(root)
     rejected = _all_rejected(root, consensus.rejected())
     scanned = {scan.name: scan for scan in scans}  # a shard without a usable item belongs to no split
@@ -284,15 +286,22 @@ def _write(root: Path, name: str, consensus: ItemConsensus, scans: Sequence[Shar
         provenance={**(earlier.provenance if earlier else {}), "rebuilt": {"from": "tars", "hgld": __version__}},
         protocol=earlier.protocol if earlier else "",
     )
+    manifest = write_dataset(
+        *(root, index, consensus.hierarchy(), {REJECTED: rejected}, manifest, known_card(manifest)),
+        keep=_KEPT,
+        remove_manifest=partial(_rename_manifest, root),
+    )
+    (root / _EARLIER).unlink(missing_ok=True)
+    return manifest
+
+
+def _rename_manifest(root: Path) -> None:
+    """Give the manifest its other name; a manifest that cannot be read is removed."""
     if _manifest_at(root / files.MANIFEST) is not None:
         (root / files.MANIFEST).replace(root / _EARLIER)
     else:
         (root / files.MANIFEST).unlink(missing_ok=True)
     sync(root)
-    tables = {REJECTED: rejected}
-    manifest = write_dataset(root, index, consensus.hierarchy(), tables, manifest, known_card(manifest), _KEPT)
-    (root / _EARLIER).unlink(missing_ok=True)
-    return manifest
 
 
 def _group_size(index: pl.DataFrame, finest: str, earlier: files.Manifest | None) -> int:

@@ -6,10 +6,11 @@ This module also writes all files of a dataset beside its shards.
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from hgld.data.index import split_facts, write_index
 from hgld.data_cards import card_path
 from hgld.errors import ConfigError, InputError
 from hgld.evaluation.protocols import PROTOCOLS
-from hgld.files import file_lock, sync, write_atomic
+from hgld.files import aside_of, file_lock, put_in_place, sync, write_atomic
 from hgld.hierarchy import Hierarchy
 from hgld.tables import parquet_schema
 
@@ -448,36 +449,53 @@ def write_dataset(
     manifest: Manifest,
     card: DataCard | None,
     keep: Collection[str] = (),
+    remove_manifest: Callable[[], object] = lambda: None,
 ) -> Manifest:
-    """Write all files of a dataset except its shards, the manifest last; return the manifest.
+    """Write all files of a dataset except its shards, and return the manifest.
 
-    Until the manifest is there, the directory counts as unfinished.
+    All files are first written and flushed under temporary names; if that fails, the files of the dataset stay as they
+    were. Then the files are renamed, the manifest last: without a manifest, the directory counts as unfinished.
 
     Args:
-        root: the dataset directory, without a manifest.
+        root: the dataset directory.
         index: rows of the index.
         hierarchy: tree of the classes.
         tables: further tables by file name.
         manifest: manifest without counts of splits and without files.
         card: card of the dataset; None if hgld has none.
         keep: names of files that stay as they are if they exist.
+        remove_manifest: removes an earlier manifest; called when all files are written, before the first is renamed.
     """
-    write_atomic(root / INDEX, lambda aside: write_index(index, aside, manifest.levels), racing=True)
-    write_atomic(root / HIERARCHY, hierarchy.to_parquet, racing=True)
-    for name, table in tables.items():
-        write_atomic(root / name, table.write_parquet, racing=True)
-    kept = {name for name in keep if (root / name).is_file() and not (root / name).is_symlink()}
-    facts = {name: fingerprint(root / name) for name in sorted({INDEX, HIERARCHY, *tables, *kept})}
-    manifest = replace(manifest, splits=split_facts(index, manifest.levels), files=facts)
-    made, manifest = described(manifest, card, boxes=BOX[0] in index.columns)
-    manifest = replace(manifest, files={**manifest.files, **{name: facts[name] for name in kept}})
-    for name, data in made.items():
-        if name not in kept:
-            write_atomic(root / name, data, racing=True)
-    sync(root)
-    write_atomic(root / MANIFEST, manifest.to_json(), racing=True)
-    sync(root)
-    return manifest
+    written: dict[str, Path] = {}
+
+    def write(name: str, content: Callable[[Path], object]) -> None:
+        written[name] = aside_of(root / name, racing=True)
+        content(written[name])
+        sync(written[name])
+
+    try:
+        write(INDEX, lambda aside: write_index(index, aside, manifest.levels))
+        write(HIERARCHY, hierarchy.to_parquet)
+        for name, table in tables.items():
+            write(name, table.write_parquet)
+        kept = {name for name in keep if (root / name).is_file() and not (root / name).is_symlink()}
+        facts = {name: fingerprint(written.get(name, root / name)) for name in sorted({*written, *kept})}
+        full = replace(manifest, splits=split_facts(index, manifest.levels), files=facts)
+        made, full = described(full, card, boxes=BOX[0] in index.columns)
+        full = replace(full, files={**full.files, **{name: facts[name] for name in kept}})
+        for name, data in {**made, MANIFEST: full.to_json().encode()}.items():
+            if name not in kept:
+                write(name, partial(Path.write_bytes, data=data))
+        remove_manifest()
+        for name, aside in written.items():
+            if name == MANIFEST:
+                sync(root)
+            put_in_place(aside, root / name)
+        sync(root)
+    finally:
+        for aside in written.values():
+            aside.unlink(missing_ok=True)
+    return full
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import tarfile
 from typing import Any
 
@@ -17,6 +18,7 @@ from hgld.pipelines.check.index import rebuild_index
 from hgld.pipelines.check.verify import verify
 from hgld.pipelines.shards.cards import dataset_lock, remake_card
 from hgld.pipelines.stage import silent
+from tests.faults.disk import counted_changes, failing_disk
 from tests.pipelines.tiny_shards import FAMILIES, LEVELS, TinyShards, picture
 
 
@@ -254,6 +256,21 @@ def test_earlier_rejections_are_kept(tmp_path):
     with pytest.raises(InputError, match="Move it out of the folder"):
         rebuilt(root, force=True)
     assert bytes_of(root) == before
+
+
+def test_full_disk_leaves_the_dataset_as_it_was(tmp_path):
+    """The first rename is that of the earlier manifest; until then no file may change."""
+    root = TinyShards().write(tmp_path / "tiny")
+    before = bytes_of(root)
+    copy = shutil.copytree(root, tmp_path / "copy")
+    with counted_changes(copy) as changes:
+        rebuilt(copy, force=True)
+    writes = changes.index("os.rename")
+    assert writes == 6  # the lock, three tables, croissant.json and the manifest
+    for first in range(1, writes + 1):
+        with failing_disk(root, first, "full"), pytest.raises(StorageError, match="Free space"):
+            rebuilt(root, force=True)
+        assert bytes_of(root) == before, f"change {first}"
 
 
 def test_repeated_key_is_taken_from_the_first_shard(tmp_path):
