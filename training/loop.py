@@ -260,16 +260,7 @@ def _epoch(state: TrainState, monitor: TrainingMonitor) -> bool:
     set_frozen(state)
     state.wrapped.train()
     state.criterion.train()
-    device = state.processes.device
-    backward = Backward(
-        state.wrapped,
-        state.criterion,
-        state.processes,
-        prepare=partial(prepare_images, model=state.model, device=device),
-        micro_batch_size=state.config.batch.micro_batch_size,
-        autocast=partial(autocast, device, state.config.optimizer.amp),
-        scale=state.scaler.scale,  # a scaler that is not enabled returns the loss itself
-    )
+    backward = _backward(state)
     with closing(state.data.batches(epoch, state.step % state.data.steps_per_epoch)) as batches:
         while state.epoch == epoch:
             began = time.monotonic()
@@ -319,6 +310,20 @@ def _next_batch(state: TrainState, monitor: TrainingMonitor, batches: Iterator[B
             f"another process could not read its part of the batch of step {state.step + 1}; its own message says why."
         )
     return batch, bool(raised)
+
+
+def _backward(state: TrainState) -> Backward:
+    """Return the computation of the gradients of a run's steps."""
+    device = state.processes.device
+    return Backward(
+        state.wrapped,
+        state.criterion,
+        state.processes,
+        prepare=partial(prepare_images, model=state.model, device=device),
+        micro_batch_size=state.config.batch.micro_batch_size,
+        autocast=partial(autocast, device, state.config.optimizer.amp),
+        scale=state.scaler.scale,  # a scaler that is not enabled returns the loss itself
+    )
 
 
 def _step(state: TrainState, backward: Backward, batch: Batch) -> StepValues:

@@ -3,7 +3,7 @@
 With an index, a sampler orders the batches. Their images are read at the offsets in the index, several batches in a
 request.
 
-Without an index, webdataset's pipeline reads the tars from front to end. Its stages are functions of this module: they
+Without an index, webdataset's pipeline reads the tars from front to end. Its stages are functions of this module. They
 open the tars, read their members within limits (:mod:`hgld.data.tar`) and join neighbours of one class. webdataset
 opens no files, because its own opener runs ``pipe:`` URLs in a shell.
 """

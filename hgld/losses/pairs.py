@@ -301,9 +301,9 @@ class Margin(RankLoss):
         beta: initial boundary; a parameter (give it a learning rate of its own: MultiGrain has 0.1).
         cutoff: distance below which negatives are not more likely to be drawn.
         reach: distance from which negatives are not drawn.
-        options: ``level`` and ``normalize`` of :class:`PairLoss`, and ``reduction``: ``mean`` over all sampled pairs,
-            positive and negative, as in the MultiGrain paper; ``nonzero``: mean over the pairs with a loss above 0, as
-            in published code; ``none``: every anchor's mean (Q,) and valid (Q,).
+        options: ``level`` and ``normalize`` of :class:`PairLoss`, and ``reduction``. ``mean``: over all sampled pairs,
+            positive and negative, as in the MultiGrain paper. ``nonzero``: mean over the pairs with a loss above 0, as
+            in published code. ``none``: every anchor's mean (Q,) and valid (Q,).
 
     Raises:
         ConfigError: an unknown reduction, or numbers out of range.

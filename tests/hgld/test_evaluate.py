@@ -273,11 +273,10 @@ def test_invalid_arguments_raise_one_error(arguments, options, error, message):
 
 
 def known_levels(query, gallery, options, levels=LEVELS):
-    splits = [
-        None if side is None else EmbeddedSplit(side[0], pl.Series([""] * len(side[0])), side[1])
-        for side in (query, gallery)
-    ]
-    return rank_by_labels(Benchmark("here", levels, {}), *splits, options)
+    def split(vectors, labels):
+        return EmbeddedSplit(vectors, pl.Series([""] * len(vectors)), labels)
+
+    return rank_by_labels(Benchmark("here", levels, {}), split(*query), gallery and split(*gallery), options)
 
 
 @pytest.mark.parametrize("gallery", [False, True])

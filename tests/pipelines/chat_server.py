@@ -59,12 +59,12 @@ def answer(handler: Handler, said: Any) -> None:
 
 
 def text(content: Any, reason: str = "stop") -> Fault:
-    """Return a fault: another text of the answer."""
+    """Return a handler that sends another text as the answer."""
     return lambda handler, said: handler.send(200, completion(content, handler.site, reason))
 
 
 def whole(body: bytes) -> Fault:
-    """Return a fault: another body of the answer."""
+    """Return a handler that sends another body as the answer."""
     return lambda handler, said: handler.send(200, body)
 
 

@@ -1,5 +1,7 @@
 """The levels of a build: the plan from the options, labels after decisions, and the tree of the result."""
 
+from typing import Any
+
 import polars as pl
 import pytest
 from hypothesis import given
@@ -13,7 +15,7 @@ from hgld.pipelines.hierarchy.groups.given import GivenGroup, GivenGroups
 from hgld.pipelines.hierarchy.groups.levels import LANDMARK_LEVELS, plan_levels
 
 
-def plan(source="classes", groups=0, domain="auto", language="", given=None, **levels):
+def plan(source: Any = "classes", groups=0, domain: Any = "auto", language="", given=None, **levels):
     config = BuildConfig(
         source, names=NamesConfig(domain, language), levels=LevelsConfig(**levels), cluster=ClusterConfig(groups=groups)
     )
