@@ -19,9 +19,9 @@ import yaml
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[1]
-LONGEST = 35  # words of a sentence; the guide asks for 25
+LONGEST = 35  # most words of a sentence that pass; the guide asks for 25
 
-BANNED = {  # pattern: what to write instead
+BANNED = {  # pattern: replacement to suggest
     r"see there": "say it here",
     r"in the mean\b": "on average",
     r"kept aside": "excluded, rejected",
@@ -60,7 +60,7 @@ class Finding(NamedTuple):
 
 
 def plain(text: str) -> str:
-    """Return the text with each piece of code as one word."""
+    """Replace each piece of code in the text by one word."""
     return _CODE.sub("CODE", text)
 
 
@@ -91,7 +91,7 @@ def check_text(text: str, file: str, line: int) -> Iterator[Finding]:
 def check_page(text: str, file: str) -> Iterator[Finding]:
     """Check a Markdown page: paragraphs, table cells, headings, and sentences that run through a code block."""
     front = re.match(r"---\n.*?\n---\n", text, re.DOTALL)
-    if front:  # keep line numbers
+    if front:  # blank lines keep the line numbers
         text = "\n" * front.group().count("\n") + text[front.end() :]
     tokens = MarkdownIt().enable("table").parse(text)
     for token in tokens:
@@ -115,7 +115,7 @@ def _sentences_through_code(tokens: list, file: str) -> Iterator[Finding]:
     for before, token in pairwise(flat):
         if token.type == "fence" and before.type == "inline" and token.map and not token.info.startswith("{"):
             ends = before.content.rstrip().rstrip("*_)\"'`")
-            # A heading and a table cell are no sentences.
+            # Headings and table cells need no full stop.
             if before.level == 1 and ends and ends[-1] not in ".:!?" and not _is_heading(before, tokens):
                 yield Finding(
                     file, token.map[0] + 1, "a sentence runs into a code block: end it with a stop or a colon"
@@ -153,7 +153,7 @@ def check_python(source: str, file: str) -> Iterator[Finding]:
 
 
 def _message(node: ast.expr) -> str:
-    """Return the text of a string whose values are pieces of code; nothing if the node is no string."""
+    """Return the text of a string with its inserted values as code; an empty string if the node is not a string."""
     pieces = node.values if isinstance(node, ast.JoinedStr) else [node]
     return "".join(
         str(piece.value) if isinstance(piece, ast.Constant) else "`x`" if isinstance(node, ast.JoinedStr) else ""
@@ -186,7 +186,7 @@ def _check_docstring(text: str, file: str, line: int) -> Iterator[Finding]:
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """YAML whose mappings have each key once."""
+    """YAML loader that refuses duplicate keys in a mapping."""
 
 
 def _mapping_once(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict:
@@ -203,7 +203,7 @@ _UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _map
 
 
 def check_yaml(text: str, file: str) -> Iterator[Finding]:
-    """Find keys that a mapping has twice."""
+    """Find duplicate keys in mappings."""
     try:
         list(yaml.load_all(text, _UniqueKeys))
     except yaml.constructor.ConstructorError as error:
@@ -241,7 +241,7 @@ def check_file(path: Path) -> list[Finding]:
 
 
 def tracked_files() -> list[Path]:
-    """List the files under version control that are checked."""
+    """List the checked files under version control."""
     named = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.splitlines()

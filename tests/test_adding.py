@@ -1,4 +1,4 @@
-"""The guide to extensions: its package is installed and its commands run."""
+"""The guide to extensions works: its package can be installed and its commands run."""
 
 import os
 

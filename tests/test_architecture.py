@@ -1,4 +1,4 @@
-"""The architecture page: its files and names exist, and its import map equals the code."""
+"""The architecture page is true: its files and names exist, and its import map equals the code."""
 
 import re
 from pathlib import Path

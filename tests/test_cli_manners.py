@@ -1,4 +1,4 @@
-"""Rules for every subcommand: each has a wrong and a right command here, or a test elsewhere."""
+"""Rules for every subcommand. Each has an invalid and a valid command here, or a test in another file."""
 
 import contextlib
 import io
@@ -73,7 +73,7 @@ RIGHT = {  # valid arguments of commands that take seconds
     "export": "--checkpoint run --out made.onnx",
     "doctor": "",
 }
-ELSEWHERE = {  # tests that read these subcommands' --json
+ELSEWHERE = {  # test files that check the --json output of these subcommands
     "demo": "tests/test_demo.py",
     "build-hierarchy": "tests/test_cli.py",
     "review": "tests/pipelines/test_review_page.py",
@@ -86,7 +86,7 @@ ELSEWHERE = {  # tests that read these subcommands' --json
 
 @pytest.fixture
 def hgld(capfd):
-    """``hgld(*arguments)`` runs the command: exit code and what the process wrote to stdout and stderr."""
+    """``hgld(*arguments)`` runs the command and returns exit code, stdout and stderr of the process."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as stop:
@@ -99,7 +99,7 @@ def hgld(capfd):
 
 @pytest.fixture
 def nowhere(tmp_path, monkeypatch) -> Path:
-    """A working directory with an empty folder and a small table."""
+    """Working directory with an empty folder and a small table."""
     (tmp_path / "nothing").mkdir()
     (tmp_path / "file.csv").write_text("a,b\n1,2\n")
     monkeypatch.chdir(tmp_path)
@@ -108,7 +108,7 @@ def nowhere(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory) -> Path:
-    """A working directory with the files of the commands in :data:`RIGHT`."""
+    """Working directory with the files for the commands in :data:`RIGHT`."""
     folder = tmp_path_factory.mktemp("everything")
     write_dataset(folder / "data", items_of_classes([5, 5], ["test"]))
     write_dataset(folder / "many", items_of_classes([2] * 10, ["test"]))
@@ -299,7 +299,9 @@ def test_json_is_the_only_output_outside_terminals(hgld, everything, no_figures,
     assert isinstance(json.loads(out, parse_constant=refuse), dict)
     code, out, err = hgld(verb, *RIGHT[verb].split())
     assert code == 0
-    assert all(line.startswith("next: ") for line in err.splitlines())  # stdout may be redirected into a file
+    assert all(
+        line.startswith("next: ") for line in err.splitlines()
+    )  # the suggested next command goes to stderr, so that stdout is pure JSON
     assert "\x1b" not in out + err
 
 
@@ -329,7 +331,7 @@ def _read(descriptor: int) -> Iterator[bytes]:
     while select.select([descriptor], [], [], 0)[0]:
         try:
             yield os.read(descriptor, 1 << 16)
-        except OSError:  # Linux: the other side is closed, and all was read
+        except OSError:  # Linux raises it after the last byte if the other side is closed
             return
 
 
@@ -337,7 +339,7 @@ def test_colours_follow_the_terminal_and_no_color(everything):
     words = ["verify", "data"]
     code, shown = on_a_terminal(words, everything, TERM="xterm-256color")
     assert code == 0
-    assert b"\x1b[" in shown  # this terminal gets codes, so the two checks below can fail
+    assert b"\x1b[" in shown  # without this, the two checks below would pass if no terminal got colours
     assert re.search(rb"\x1b\[[0-9;]*3[0-9]", shown)
     code, shown = on_a_terminal(words, everything, TERM="xterm-256color", NO_COLOR="1")
     assert code == 0
@@ -361,7 +363,7 @@ def test_progress_bars_need_a_terminal_with_a_movable_cursor(monkeypatch, term):
         monkeypatch.setattr(sys, "stderr", terminal)
         with progress_bars() as progress:
             assert (progress is silent) is (term != "xterm")
-        monkeypatch.setenv("JPY_PARENT_PID", "1")  # a cell of a notebook, which calls its terminal xterm
+        monkeypatch.setenv("JPY_PARENT_PID", "1")  # simulates a notebook cell, where TERM is xterm
         assert not is_terminal(terminal)
     os.close(ours)
     with io.StringIO() as file, progress_reporter(file, echo, echo) as shown:

@@ -1,4 +1,4 @@
-"""Every code block of the documents runs or is checked, and the site builds without warnings."""
+"""Every code block of the documentation runs or is checked, and the site builds without warnings."""
 
 import doctest
 import os
@@ -33,13 +33,13 @@ from tests.test_questions import unanswered
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")]
-DOCUMENTS += sorted(set(DOCS.rglob("*.md")) - {DOCS / "how-to/adding.md"})  # tests/test_adding.py follows that one
+DOCUMENTS += sorted(set(DOCS.rglob("*.md")) - {DOCS / "how-to/adding.md"})  # tests/test_adding.py follows adding.md
 
-INSTALLED = ".ci/run does that, in a venv of its own"
+INSTALLED = ".ci/run installs hgld in a new virtual environment"
 NOT_RUN = {  # first words of a command: reason why it is only checked
     "python -m venv": INSTALLED,
     ". .venv/bin/activate": INSTALLED,
-    "pip install": ".ci/run installs a clone to work on; tests/test_wheel.py installs what others get",
+    "pip install": ".ci/run installs an editable clone; tests/test_wheel.py installs the wheel",
     "pytest": "these are the tests",
     "python -m tests.faults": "tests/faults/test_faults.py runs a short form",
     "HGLD_STOPS=1 python -m pytest": "the long form of tests that .ci/run runs",
@@ -50,21 +50,21 @@ NOT_RUN = {  # first words of a command: reason why it is only checked
     "export MASTER_": "needs Slurm",
     "srun": "needs Slurm",
     "torchrun": "needs eight GPUs; tests/training/test_train_processes.py starts processes",
-    "hgld demo": "tests of its own run it",
+    "hgld demo": "tests/test_demo.py runs it",
     "hgld build-hierarchy --classes names.txt --out build --encoder sbert": "needs a sentence encoder",
-    "hgld build-hierarchy --classes names.csv --into groups.csv --out sorted --encoder sbert": "needs one too",
+    "hgld build-hierarchy --classes names.csv --into groups.csv --out sorted --encoder sbert": "needs an encoder",
     "hgld build-shards manifest --source images.csv --levels species": "tests/pipelines/test_build_labels.py runs it",
     "hgld train happier-sop --data sop --out seeds": "five runs of a ResNet; tests/training/test_sweep.py has seeds",
     "hgld train happier-sop --data sop --out sweep": "twelve runs of a ResNet; tests/training/test_sweep.py sweeps",
-    "hgld evaluate --checkpoint run --data holidays": "needs the release; tests/hgld has such protocols",
+    "hgld evaluate --checkpoint run --data holidays": "needs the release; tests/hgld evaluates protocols",
     "hgld evaluate --model": "needs weights; tests/training/test_cli_networks.py evaluates networks",
-    "hgld embed --model": "the same",
-    "hgld search photo.jpg --model": "the same",
-    "hgld search --model": "the same",
+    "hgld embed --model": "needs weights",
+    "hgld search photo.jpg --model": "needs weights",
+    "hgld search --model": "needs weights",
     "hgld calibrate": "needs a split val of ten classes; tests/training/test_answer_commands.py calibrates and answers",
-    "hgld search photo.jpg --checkpoint run --data shards --min-confidence": "needs that calibration",
-    "hgld search photo.jpg --checkpoint run --data shards --within": "needs that class",
-    "hgld push": "needs a Hub; tests/hgld/test_hub.py pushes to one of this machine",
+    "hgld search photo.jpg --checkpoint run --data shards --min-confidence": "needs a calibration",
+    "hgld search photo.jpg --checkpoint run --data shards --within": "needs a class of that name",
+    "hgld push": "needs a Hub; tests/hgld/test_hub.py pushes to a local fake Hub",
     "hgld review": "serves a page until it is stopped; tests/pipelines/test_review_browser.py uses it",
 }
 SHORTER = {  # first words of a slow command: options that make it fast
@@ -77,10 +77,13 @@ SHORTER = {  # first words of a slow command: options that make it fast
         *("--batch-size", "16", "--device", "cpu"),
     ],
 }
-TWO_VALUES = re.compile(r"^(\w+=[^,]+,[^,]+),.*")  # a sweep here trains two values alone
-WITHOUT_WEIGHTS = {"timm:tf_efficientnet_lite0": "small", "weights.pth": "none"}  # replacements in these tests
-TRAINED = "docs/tutorials/five-minutes.md"  # the pages below start from the files that it writes
-REHEARSED = "docs/tutorials/h-gldv2.md"  # needs the release; tests/test_rehearsal.py follows it with a synthetic one
+TWO_VALUES = re.compile(r"^(\w+=[^,]+,[^,]+),.*")  # these tests train only the first two values of a sweep
+WITHOUT_WEIGHTS = {
+    "timm:tf_efficientnet_lite0": "small",
+    "weights.pth": "none",
+}  # models without downloads that replace models with weights
+TRAINED = "docs/tutorials/five-minutes.md"  # the pages in AFTER_TRAINING start from the files of this tutorial
+REHEARSED = "docs/tutorials/h-gldv2.md"  # needs the GLDv2 release; tests/test_rehearsal.py uses a synthetic release
 AFTER_TRAINING = [
     "docs/how-to/audit.md",
     "docs/how-to/cookbook.md",
@@ -118,7 +121,7 @@ def blocks_of(document: Path) -> list[Block]:
 
 
 BLOCKS = [block for document in DOCUMENTS for block in blocks_of(document)]
-DIRECTIVE = re.compile(r"\{[a-z-]+\}")  # directives of the site: its build checks them
+DIRECTIVE = re.compile(r"\{[a-z-]+\}")  # Sphinx directives, which the build of the site checks
 
 
 def of_language(language: str) -> list[Any]:
@@ -199,7 +202,7 @@ def test_csv_code_blocks_have_columns_for_all_levels(block):
     assert all(set(levels.split(",")) <= set(table.columns) for levels in named)
 
 
-# -- commands are checked against what they call -------------------------------------------------------------------
+# -- commands parse -------------------------------------------------------------------
 
 
 def hgld_arguments(words: list[str]) -> list[str] | None:
@@ -215,7 +218,9 @@ def hgld_arguments(words: list[str]) -> list[str] | None:
 
 @pytest.mark.parametrize(("block", "words"), [pytest.param(b, w, id=f"{b} {' '.join(w[:3])}") for b, w in COMMANDS])
 def test_documented_commands_parse(block, words, monkeypatch):
-    monkeypatch.setattr(click.Path, "convert", lambda self, value, param, ctx: Path(value))  # no files exist here
+    monkeypatch.setattr(
+        click.Path, "convert", lambda self, value, param, ctx: Path(value)
+    )  # accepts paths of files that do not exist here
     monkeypatch.setattr(Path, "is_file", lambda self: True)
     arguments = hgld_arguments(words)
     if arguments is None:
@@ -237,7 +242,7 @@ class Reader:
 
     def __init__(self, folder: Path, address: str, wiki: str) -> None:
         self.folder, self.address = folder, address
-        self.longer = SHORTER | {  # without the weights of the default encoder, and of a wiki that takes any rate
+        self.longer = SHORTER | {  # an encoder without weights, and a local wiki at any request rate
             "hgld build-hierarchy --landmarks": [
                 *("--commons-url", wiki, "--wikidata-url", wiki, "--rate", "1000", "--encoder", "lexical")
             ],
@@ -271,7 +276,7 @@ class Reader:
 
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory):
-    """Folder with the files that documents start from."""
+    """Folder with the files that the documentation assumes."""
     folder = tmp_path_factory.mktemp("begun")
     write_documented_files(folder, [b.text for b in blocks_of(DOCS / "how-to/review.md") if b.language == "yaml"])
     return folder
@@ -286,7 +291,7 @@ def follow(document: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.fixture(scope="module")
 def trained(begun, tmp_path_factory):
-    """Folder after all commands of the tutorial that trains."""
+    """Folder after all commands of the five-minutes tutorial, which trains a model."""
     folder = tmp_path_factory.mktemp("trained")
     shutil.copytree(begun, folder, dirs_exist_ok=True)
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -316,7 +321,7 @@ def test_five_minutes_tutorial_leaves_the_stated_files(trained):
     assert len(pl.read_parquet(trained / "test.labels.parquet")) == 82 * 4
 
 
-# -- what pages promise ------------------------------------------------------------------------------------------------
+# -- statements of the pages ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -332,7 +337,7 @@ LABELS = torch.tensor([0, 0, 1, 1, 2, 2])
 
 
 def gap_by_hand(scores: torch.Tensor, row: int, references: list[int], margin: float) -> float:
-    """Return the guide's loss of one query over its ranked references."""
+    """Compute the guide's loss by hand for one query, from its ranked references."""
     alike = [float(scores[row, j]) for j in references if LABELS[j] == LABELS[row]]
     others = [float(scores[row, j]) for j in references if LABELS[j] != LABELS[row]]
     return max(0.0, sum(others) / len(others) - sum(alike) / len(alike) + margin)

@@ -31,7 +31,7 @@ FIELDS = {(config, name) for module in CONFIG_MODULES for config in configs(modu
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    """Files that witnesses make once, and their results for the base configs."""
+    """Files that the witnesses share, and the results of the witnesses for the base configs."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the work is too small for several threads
     yield {"folder": tmp_path_factory.mktemp("witnesses"), "made": {}, "seen": {}, "numbers": itertools.count()}
@@ -60,7 +60,7 @@ def seen(change: Change, fields: dict, world: World) -> object:
 def test_every_config_field_has_a_witness():
     witnessed = {(change.config, change.name) for change in CHANGES}
     missing = sorted(f"{config.__name__}.{name}" for config, name in FIELDS - witnessed)
-    assert not missing, "nobody sees what these fields change"
+    assert not missing, "these fields have no witness"
     assert not witnessed - FIELDS
 
 

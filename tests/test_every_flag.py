@@ -1,4 +1,4 @@
-"""Every flag of every subcommand changes its output, its files, or its requests to a service."""
+"""Every flag of every subcommand changes the printed output, the written files, or the requests to a service."""
 
 import contextlib
 import itertools
@@ -30,13 +30,18 @@ from tests.pipelines.reviewed_build import GROUPS, write_build
 from tests.training.untrained_run import CONFIG_OF_RUN, write_run
 from tests.undrawn import without_figures
 
-SPEED = {"workers", "chunk-size", "device", "batch-size"}  # change no result
-ELSEWHERE = {  # flags that other tests see
-    ("review", "browser"),  # opens a browser on a terminal
+SPEED = {"workers", "chunk-size", "device", "batch-size"}  # flags that may only change the speed
+ELSEWHERE = {  # flags with a test in another file
+    ("review", "browser"),  # opens a browser, and only on a terminal
     ("review", "propose-only"),  # tests/pipelines/test_propose.py
     ("build-hierarchy", "replace"),  # tests/pipelines/hierarchy_build
 }
-OF_STAGES = {*SECTIONS.values(), *stage_configs().values(), SourceConfig, ShardConfig}  # in tests/test_every_field.py
+OF_STAGES = {
+    *SECTIONS.values(),
+    *stage_configs().values(),
+    SourceConfig,
+    ShardConfig,
+}  # tests/test_every_field.py checks these configs
 
 EMBED = "embed --checkpoint run --data data --split test --out made.npy"
 FILES = "evaluate --embeddings e.npy --labels e.parquet --levels fine,coarse --out r.json"
@@ -53,8 +58,8 @@ CLASSES = "build-hierarchy --classes list.txt --encoder lexical --out made"
 TRAIN = "train small-grocery --data data --out made"
 SHARDS = "build-shards manifest --source table.csv --images images --levels fine,coarse --out made"
 
-# Rows: a command, and values of flags that are added to it or replace its own. "=..." is a whole command instead,
-# for positional arguments.
+# Each row is a command and the flag values to test. A value is added to the command or replaces its value. For a
+# positional argument, "=..." is the whole changed command.
 LAW: list[tuple[str, dict[str, str]]] = [
     ("demo --out made", {"out": "other", "seed": "1"}),
     (
@@ -290,7 +295,7 @@ def every_flag_of(verb: str) -> set[str]:
 
 
 def test_every_flag_has_a_row_in_the_table():
-    """A flag that several subcommands share needs a row in one of them."""
+    """A flag that several subcommands share needs a row for only one of them."""
     seen: dict[str, set[str]] = {}
     for words, changes in LAW:
         seen.setdefault(words.split()[0], set()).update(name.removeprefix("no-") for name in changes)
@@ -312,7 +317,7 @@ def test_every_flag_has_a_row_in_the_table():
     assert not {verb: names for verb, names in stale.items() if names}, "these flags are gone"
 
 
-# -- the world --------------------------------------------------------------------------------------------------------
+# -- input files ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -395,7 +400,7 @@ def with_flag(words: str, name: str, value: str) -> list[str]:
 
 
 class Asked(HgldError):
-    """A request to a service or to slow code, which the tests replace."""
+    """Replaces a request to a service or a call of slow code; its message has the arguments."""
 
 
 def _told(value: object) -> str:
@@ -409,7 +414,7 @@ def _ask(*arguments: object, **named: object) -> None:
     raise Asked(", ".join(f"{name}={_told(value)}" for name, value in told.items()))
 
 
-DOORS = {  # functions that call a service or take long, and their replacements
+STUBS = {  # functions that call a service or take long: their replacements
     "hgld.cli.demo_commands.run_demo": _ask,
     "hgld.pipelines.download.Downloader": lambda **limits: limits,
     "hgld.pipelines.download.download_gldv2": _ask,
@@ -429,12 +434,12 @@ def _reviewed(review: Any) -> dict[str, object]:
 NUMBERS = itertools.count(100_000)
 CHANGING = re.compile(
     r"seconds\": [\d.e+-]+|\d+\.\d+ s\b|at-\d{6}|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?"
-)  # times, folders
+)  # times and folder names differ between equal runs
 
 
 @pytest.fixture
 def observe(world, monkeypatch, capfd):
-    """``observe(words)`` returns exit code, printed text, written files and requests of a command."""
+    """``observe(words)`` runs a command and returns its exit code, printed text, written files and requests."""
 
     def run(words: list[str]) -> object:
         folder = world / f"at-{next(NUMBERS):06d}"
@@ -454,11 +459,11 @@ def observe(world, monkeypatch, capfd):
                 return READING.get()
 
         with monkeypatch.context() as patch, contextlib.chdir(folder):
-            if "--figures" not in words:  # drawing takes most of a report's time
+            if "--figures" not in words:  # drawing figures takes most of the time of a report
                 without_figures(patch)
             patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
             patch.setattr("hgld.data.dataset.READING", Reading())
-            for door, instead in DOORS.items():
+            for door, instead in STUBS.items():
                 patch.setattr(door, instead)
             with pytest.raises(SystemExit) as stop:
                 main(words)
@@ -476,7 +481,7 @@ def observe(world, monkeypatch, capfd):
 
 def _content(path: Path) -> str:
     text = path.read_bytes()
-    if path.name in ("done.json", "provenance.json"):  # they contain times
+    if path.name in ("done.json", "provenance.json"):  # these files contain times
         return ""
     if path.suffix in (".html", ".json", ".md"):
         return CHANGING.sub("", text.decode())
@@ -503,7 +508,7 @@ def test_flag_changes_output_files_or_requests(observe, bases, words, name, valu
     assert found != bases[words]
 
 
-@pytest.mark.slow  # if outputs varied, every flag would seem to have an effect
+@pytest.mark.slow  # otherwise random differences would look like effects of flags
 @pytest.mark.parametrize("words", [words for words, _ in LAW])
 def test_repeated_command_gives_equal_results(observe, words):
     assert observe(words.split()) == observe(words.split())

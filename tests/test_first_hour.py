@@ -16,7 +16,7 @@ SCRIPT = ROOT / "benchmarks" / "gpu.py"
 @pytest.fixture
 def gpu(monkeypatch):
     monkeypatch.syspath_prepend(str(SCRIPT.parent))
-    import gpu  # pyright: ignore[reportMissingImports]  # beside its own modules
+    import gpu  # pyright: ignore[reportMissingImports]  # a script in benchmarks/, not a package
 
     yield gpu
     sys.modules.pop("gpu")
@@ -35,7 +35,7 @@ def test_failed_gpu_case_is_recorded_and_the_next_case_runs(gpu, tmp_path, monke
     monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(tmp_path)])
     assert gpu.main() == 1
     assert gpu.main() == 1
-    assert calls == ["first", "second", "third", "second"]  # finished steps are not repeated
+    assert calls == ["first", "second", "third", "second"]  # the second call runs only the failed case again
     found = json.loads((tmp_path / "gpu.json").read_text())["one"]
     assert found["first"]["values"] == {"ms": 1}
     assert "KeyError" in found["second"]["traceback"]

@@ -1,4 +1,4 @@
-"""Rules for the source code: style, types, imports, names, sizes, and fast help."""
+"""Rules for the source code: style, types, imports, names, sizes, and the speed of --help."""
 
 import ast
 import functools
@@ -10,7 +10,7 @@ import tokenize
 import tomllib
 from pathlib import Path
 
-import networkx  # torch brings it
+import networkx  # installed with torch
 import pytest
 
 import hgld
@@ -79,7 +79,7 @@ def _imports_and_docstrings(path: Path) -> tuple[set[str], list[str]]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            docstrings.append(node.value.value.strip())  # of values too, below them
+            docstrings.append(node.value.value.strip())  # includes the strings below attributes
     return found, docstrings
 
 
@@ -92,7 +92,7 @@ def _who_imports(*modules: str) -> set[str]:
 
 
 def test_only_tables_module_refers_to_polars_errors():
-    """Polars panics at some damaged parquet files; the tables module turns errors and panics into one type."""
+    """Polars panics on some damaged parquet files. The tables module turns its errors and panics into one type."""
     naming = {
         path.relative_to(ROOT).as_posix() for path in SOURCES if "PolarsError" in path.read_text(encoding="utf-8")
     }
@@ -176,7 +176,7 @@ def test_help_imports_nothing_heavy():
 
 
 def test_completion_imports_nothing_heavy():
-    typed = {  # the first name that is offered
+    typed = {  # words on the command line: first suggested completion
         "hgld bu": "build-hierarchy",
         "hgld train happier-s": "happier-s",
         "hgld train x --loss Sup": "Sup",
@@ -189,13 +189,13 @@ def test_completion_imports_nothing_heavy():
     ]
     for (line, first), (_, out, heavy) in zip(typed.items(), _imported(asked).values(), strict=True):
         assert out.startswith(f"plain,{first}"), line
-        assert set(heavy) <= {"yaml"}, line  # recipes are data
+        assert set(heavy) <= {"yaml"}, line  # recipe names are in a YAML file
 
 
 def _imported(calls: list) -> dict[str, tuple[int, str, list[str]]]:
-    """Return exit code, output and imported heavy modules per call of the command, all in one process.
+    """Call the command several times in one process; return exit code, output and imported heavy modules per call.
 
-    A call is a list of arguments, or the environment variables with which a shell asks for completions.
+    A call is a list of arguments, or the environment variables with which a shell requests completions.
     """
     program = f"""
 import contextlib, io, json, os, sys
@@ -232,7 +232,7 @@ MODULES = {_module_of(path) for path in SOURCES}
 
 
 def _imported_modules(path: Path) -> set[str]:
-    """Return the modules of hgld that a module imports, also inside functions, but not for type checkers alone."""
+    """Return the modules of hgld that a module imports, at its top or in functions, but not only for type checkers."""
     own, tree = _module_of(path), _tree(path)
     package = own if path.name == "__init__.py" else own.rpartition(".")[0]
     blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
@@ -262,7 +262,7 @@ LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, toke
 
 
 def _tokens(path: Path) -> int:
-    """Return the number of tokens of a module's code, without docstrings, comments and layout."""
+    """Return the number of tokens of a module's code, without docstrings, comments and whitespace."""
     docstrings = {
         (node.body[0].lineno, node.body[0].col_offset)
         for node in ast.walk(_tree(path))
@@ -277,7 +277,7 @@ def _tokens(path: Path) -> int:
 
 @pytest.mark.checks
 def test_no_folder_exceeds_its_token_ceiling():
-    """A feature that needs more tokens than the ceiling in CONTRIBUTING.md removes as many, or raises the ceiling."""
+    """A change beyond the ceiling in CONTRIBUTING.md must remove as many tokens elsewhere, or raise the ceiling."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     ceilings = {
         name: int(most.replace(",", ""))

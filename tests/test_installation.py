@@ -41,7 +41,7 @@ def brought_by(requirements: Iterable[Requirement]) -> set[str]:
         try:
             further = distribution(requirement.name).requires or []
         except PackageNotFoundError:
-            continue  # for another platform, or an extra that is missing here
+            continue  # the package is for another platform or an extra that is not installed
         asked = [{"extra": extra} for extra in ("", *requirement.extras)]
         waiting += [r for r in map(Requirement, further) if not r.marker or any(map(r.marker.evaluate, asked))]
     return {name for name, _ in found}
@@ -94,7 +94,7 @@ def test_demo_runs_with_base_dependencies_only(tmp_path):
     assert (tmp_path / "demo/report.html").is_file()
 
 
-CASES = {  # statements that need an extra
+CASES = {  # extra: statements that need it
     "faiss": "from hgld.training.inference.search_index import faiss; faiss()",
     "onnx": "from hgld.training.inference.export import export_model as run; run(Path(), Path('m.onnx'), 'onnx')",
     "ray": "from hgld.pipelines.executor import run_on_ray; run_on_ray(print, [], print, workers=1, address='')",
@@ -197,10 +197,12 @@ def test_workflows_have_minimal_permissions():
     assert {flow["name"]: flow["permissions"] for flow in WORKFLOWS} == {
         "tests": {"contents": "read"},
         "docs": {"contents": "write"},
-        "release": {"contents": "read"},  # its publishing job requests more
+        "release": {"contents": "read"},  # only its publishing job requests more
     }
     assert "pull_request_target" not in str(WORKFLOWS)
-    assert not [step for step in STEPS if "${{" in step.get("run", "")]  # foreign names must not reach a shell
+    assert not [
+        step for step in STEPS if "${{" in step.get("run", "")
+    ]  # a branch name inserted into a script could run shell code
 
 
 def test_site_versions_are_listed_newest_first(tmp_path):

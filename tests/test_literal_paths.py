@@ -11,7 +11,7 @@ from tests.fake_releases.pictures import jpeg
 
 @pytest.fixture
 def served(hgld):
-    """``served(*words)`` runs a command that must succeed, and returns its output."""
+    """``served(*words)`` runs a command, checks that it succeeds, and returns its output."""
 
     def run(*words: object) -> str:
         code, out, err = hgld(*words)
@@ -25,7 +25,7 @@ def served(hgld):
 def test_shard_commands_accept_folder_names_with_glob_characters(served, tmp_path, name):
     place = tmp_path / name
     (place / "images").mkdir(parents=True)
-    (tmp_path / "out1").mkdir()  # the first name, as a pattern, would match this folder
+    (tmp_path / "out1").mkdir()  # "out[1]" as a glob pattern would match this folder
     rng = np.random.default_rng(0)
     rows = []
     for n in range(12):

@@ -1,4 +1,4 @@
-"""The notebooks: they ran once from top to bottom, are small, are on the site, and still run."""
+"""The stored notebooks ran once from top to bottom, are small, are on the site, and still run."""
 
 import os
 import subprocess
@@ -75,7 +75,7 @@ SAMPLE = "build-hierarchy --sample --encoder lexical --out labels"  # first comm
 
 @pytest.fixture(scope="module")
 def command(tmp_path_factory):
-    """A folder with a command ``hgld`` that copies one build of the sample instead of repeating it."""
+    """Folder with a command ``hgld`` that builds the sample once and then copies the result, which saves time."""
     folder = tmp_path_factory.mktemp("command")
     hgld = f"{sys.executable} -m hgld"
     said = subprocess.run(

@@ -1,4 +1,4 @@
-"""Metrics, searches, samplers and exported models give the same results on a GPU, and seldom wait for it.
+"""Metrics, searches, samplers and exported models give CPU results on a GPU, and the host seldom waits for the GPU.
 
 The cases run in a separate process with a simulated GPU (:mod:`tests.computing_gpu`).
 """
@@ -39,7 +39,7 @@ To = Callable[[Tensor], Tensor]
 
 def embeddings(*, tied: bool, size: int = N) -> Tensor:
     drawn = torch.randn(size, 6, generator=torch.Generator().manual_seed(0))
-    return drawn[:, :4].sign() if tied else drawn  # 16 different vectors, so that every query has ties
+    return drawn[:, :4].sign() if tied else drawn  # 16 distinct vectors give every query ties
 
 
 def labels(size: int = N) -> Tensor:
@@ -55,7 +55,10 @@ def evaluated(to: To, *, tied: bool, size: int = N, chunk_size: int | None = Non
 
 
 def of_the_set(to: To, *, tied: bool) -> Any:
-    items = to(embeddings(tied=False)), to(labels())  # rounding decides where k-means ends among equal points
+    items = (
+        to(embeddings(tied=False)),
+        to(labels()),
+    )  # untied: among equal points, rounding would decide the result of k-means
     return hgld.evaluate(*items, levels=LEVELS, metrics=("NMI", "dists@intra", "dists@inter")).values
 
 
@@ -86,7 +89,7 @@ def ranked(to: To, *, tied: bool) -> Any:
 
 
 def over_batches(to: To, *, tied: bool) -> Any:
-    """Evaluate in batches, as a validation loop of one's own does."""
+    """Evaluate in batches, as a custom validation loop does."""
     device = to(torch.zeros(1)).device
     metric = Retrieval(levels=LEVELS, metrics=NAMES, device=device)
     for batch in torch.arange(N).split(16):
@@ -116,7 +119,7 @@ def batches(to: To, *, tied: bool) -> Any:
 
 
 def classified(to: To, *, tied: bool) -> Any:
-    """Run the module that hgld exports, on the device."""
+    """Run the exported module on the device."""
     model = small_model()
     module = ImageEmbedder(model).eval()
     for part in module.modules():
@@ -128,10 +131,10 @@ def classified(to: To, *, tied: bool) -> Any:
         return module(to(images)).cpu()
 
 
-# Each case has the number of times that the host may wait for results, regardless of N.
+# Each case has a limit for the number of times that the host waits for results. The limit does not depend on N.
 CASES: dict[str, tuple[Callable[..., Any], int]] = {
     "evaluate": (evaluated, 17),
-    "metrics of the set": (of_the_set, 8),  # one copy of the embeddings, whatever the metrics and levels
+    "metrics of the set": (of_the_set, 8),  # the embeddings are copied once for all metrics and levels
     "a gallery": (against_a_gallery, 23),
     "query expansion": (expanded, 30),
     "judged": (judged, 10),
@@ -196,7 +199,9 @@ def test_more_queries_in_a_block_add_no_synchronizations(name, tied, results):
 @pytest.mark.slow
 def test_each_further_block_adds_at_most_nine_synchronizations(results):
     once, four = (sum(results[name]["waits"].values()) for name in ("evaluate, True", "evaluate, True, four blocks"))
-    assert 0 < four - once <= 3 * 9  # counts, sums, and the scores, grades, places and ties of the first items
+    assert (
+        0 < four - once <= 3 * 9
+    )  # a block copies counts, sums, and scores, grades, ranks and ties of the first items
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The guides to custom training loops: every program is short, is on a page and runs; named options exist."""
+"""The guides to custom training loops: every program is short, is on a page and runs; all options exist."""
 
 import re
 import runpy
@@ -54,7 +54,7 @@ def test_loop_programs_run(name, folder, monkeypatch):
     program = PROGRAMS[name]
     if versions(program.needs) is None:
         pytest.skip(f"{', '.join(program.needs)}: not installed")
-    if program.module:  # torchrun or a similar launcher starts it
+    if program.module:  # a launcher such as torchrun starts this program
         assert run(name, program, folder).startswith("ran")
         return
     monkeypatch.chdir(folder)

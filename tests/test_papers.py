@@ -1,4 +1,4 @@
-"""The page of the papers' tables: every table has a row, every command parses, every row has a known status."""
+"""The page about the papers' tables: every table has a row, every command parses, every status is known."""
 
 import csv
 import re
@@ -24,7 +24,7 @@ PAPERS = ("smooth-ap", "listwise", "pnp", "suprank", "multigrain")
 
 
 def rows_of_papers() -> dict[str, list[list[str]]]:
-    """Return the cells of each table's rows, by its file's name."""
+    """Return the cells of each table's rows, keyed by the name of the table's file."""
     rows = {}
     for file in sorted(FOLDER.glob("*.csv")):
         with file.open(encoding="utf-8", newline="") as text:
@@ -37,7 +37,7 @@ ROWS = rows_of_papers()
 
 @pytest.fixture(scope="module")
 def verbs():
-    """Return click's command of a subcommand, cached because ``train`` takes long."""
+    """Return a function from a subcommand to its click command, with a cache because ``train`` takes long."""
     made: dict[str, click.Command] = {}
 
     def verb(name: str) -> click.Command:
@@ -64,7 +64,9 @@ def test_every_table_of_a_paper_has_a_row(paper):
 
 @pytest.mark.parametrize("heading", ROWS)
 def test_every_paper_command_parses_without_unknown_names(heading, verbs, monkeypatch):
-    monkeypatch.setattr(click.Path, "convert", lambda self, value, param, ctx: Path(value))  # no files exist here
+    monkeypatch.setattr(
+        click.Path, "convert", lambda self, value, param, ctx: Path(value)
+    )  # accepts paths of files that do not exist here
     for row in ROWS[heading]:
         commands = re.findall(r"`([^`]+)`", row[-2])
         assert commands, row

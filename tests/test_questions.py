@@ -1,4 +1,4 @@
-"""Questions of newcomers: the page and heading of the answer exist, and the search index finds the page."""
+"""Questions of newcomers: the page and heading of each answer exist, and the site search finds the page."""
 
 import json
 import math
@@ -37,21 +37,21 @@ def test_forty_questions_have_an_existing_heading():
 
 
 class Index:
-    """Search index that Sphinx wrote: stems of words by page, in titles and in text."""
+    """Search index written by Sphinx: for each word stem, the pages that have it in a title or in the text."""
 
     def __init__(self, file: Path) -> None:
         text = file.read_text(encoding="utf-8")
         data = json.loads(re.sub(r"^Search\.setIndex\(|\)\s*$", "", text))
         self.names = data["docnames"]
         self.weights: dict[str, Counter[int]] = defaultdict(Counter)
-        # Sphinx's own search gives a page 15 points for a word of a title, 5 for one of its text.
+        # As in Sphinx's search, a page gets 15 points for a word in a title and 5 points for a word in its text.
         for field, points in (("terms", 5), ("titleterms", 15)):
             for term, pages in data[field].items():
                 for page in [pages] if isinstance(pages, int) else pages:
                     self.weights[term][page] += points
 
     def search(self, words: list[str]) -> list[str]:
-        """Return the pages by their points; rare words count for more."""
+        """Return the pages by descending points; rare words have more weight."""
         points: dict[int, float] = defaultdict(float)
         for word in words:
             found = self.weights.get(word, Counter())

@@ -1,4 +1,4 @@
-"""The rehearsal of H-GLDv2 with a synthetic release, from download to report."""
+"""The H-GLDv2 tutorial on a small synthetic release, from download to report."""
 
 import json
 import os
@@ -23,14 +23,14 @@ def test_rehearsal_of_h_gldv2_at_small_scale(tmp_path):
         "40",
         "--runs",
         "happier",
-    )  # the benchmark does more
+    )  # the benchmark uses a larger release
     command = (sys.executable, "benchmarks/rehearsal.py", "--out", tmp_path, *small)
     done = subprocess.run(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads((tmp_path / "record.json").read_text(encoding="utf-8"))
     assert all(stage["done"] and stage["attempts"] == 1 for stage in record["stages"].values())
     chain = tmp_path / "chain"
-    for name in ("train", "index"):  # the annotator decides by the true labels
+    for name in ("train", "index"):  # the simulated annotator decides according to the true labels
         columns = ["landmark_id", "hierarchical_label", "natural_or_human_made"]
         made, true = (
             pl.read_csv(folder / f"{name}_label_to_hierarchical.csv", columns=columns).sort("landmark_id")

@@ -1,4 +1,4 @@
-"""Figures of README and pages are rows of benchmarks/results, and rows of claims.csv are quoted somewhere."""
+"""Numbers in README and pages come from benchmarks/results, and every row of claims.csv is quoted on a page."""
 
 import csv
 import re
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 CLAIMS = ("what", "value", "unit", "interval", "command", "commit", "machine", "date", "torch")
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?![\w])")
-TABLES = {  # page: heading of a section with tables of results, and the files that its rows are in
+TABLES = {  # (page, heading of a section with result tables): files with these results
     ("benchmarks/README.md", "Losses"): ("losses.csv",),
     ("benchmarks/README.md", "Metrics"): ("metrics.csv",),
     ("benchmarks/README.md", "Data"): ("data.csv",),
@@ -30,14 +30,14 @@ TABLES = {  # page: heading of a section with tables of results, and the files t
 
 
 def numbers_in(text: str) -> list[tuple[float, int]]:
-    """Return the numbers of a text, each with its decimals."""
+    """Return the numbers of a text, each with its number of decimals."""
     found = [match.group().replace(",", "") for match in NUMBER.finditer(text.replace("−", "-"))]
     return [(float(n), len(n.partition(".")[2])) for n in found if re.search(r"\d", n)]
 
 
 @cache
 def values_of(file: str) -> tuple[float, ...]:
-    """Return every number of a file of results, and the mean of each column per value of the first column."""
+    """Return every number of a result file, and each column's mean per value of the first column."""
     with (RESULTS / file).open(encoding="utf-8", newline="") as text:
         rows = list(csv.reader(text))
     values = [value for row in rows for cell in row for value, _ in numbers_in(cell)]

@@ -26,7 +26,7 @@ COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 @pytest.fixture
 def hgld(capfd):
-    """``hgld(*arguments)`` runs the command: exit code and what the process wrote to stdout and stderr together."""
+    """``hgld(*arguments)`` runs the command and returns its exit code, and stdout and stderr together."""
 
     def run(*arguments: str | Path) -> tuple[int, str]:
         with pytest.raises(SystemExit) as stop:
@@ -39,7 +39,7 @@ def hgld(capfd):
 
 @pytest.fixture
 def shards(tmp_path) -> Path:
-    """A folder with one tar whose class names and one member name contain control characters."""
+    """Folder with one tar whose class names, and the name of one member, contain control characters."""
     folder = tmp_path / "shards"
     folder.mkdir()
     with tarfile.open(folder / "test-000000.tar", "w") as tar:
@@ -91,7 +91,7 @@ def test_control_characters_in_table_cells_are_escaped(hgld, tmp_path):
 def test_only_control_characters_are_escaped(text):
     shown = printable(text)
     assert not COMMANDS.search(shown)
-    shown.encode()  # no surrogates
+    shown.encode()  # fails if a surrogate is left
     assert (shown == text) is not bool(COMMANDS.search(text) or re.search("[\ud800-\udfff]", text))
     assert [shown.count(kept) for kept in "\n\té\u00a0"] == [text.count(kept) for kept in "\n\té\u00a0"]
     assert not COMMANDS.search(markdown(text) + escape_latex(text))
@@ -111,4 +111,4 @@ def test_every_print_function_escapes_control_characters(capsys):
 
 def test_subcommands_print_through_the_output_module_alone():
     files = {file.name for file in CLI.glob("*.py") if re.search(r"click\.s?echo|\bprint\(", file.read_text())}
-    assert files == {"__init__.py", "output.py"}  # the first one compares a traceback with click.echo
+    assert files == {"__init__.py", "output.py"}  # __init__.py only looks for click.echo in a traceback

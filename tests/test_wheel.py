@@ -1,6 +1,6 @@
-"""Wheel, sdist and editable install contain the one package ``hgld``, which works beside folders with equal names.
+"""Wheel, sdist and editable install contain only the package ``hgld``, which works beside folders with equal names.
 
-Users keep their own ``training.py`` or ``data_cards/``; Python must confuse neither with a package of hgld.
+Users may have a ``training.py`` or a folder ``data_cards``; Python must confuse neither with a package of hgld.
 """
 
 import os
@@ -40,7 +40,7 @@ def run(*words: object, cwd: Path, python: Path | str = sys.executable, code: in
 
 
 def files_of(folder: Path) -> set[str]:
-    """Return the files of a package, also behind links."""
+    """Return the files of a package, including files behind symbolic links."""
     return {
         (Path(place) / name).relative_to(folder).as_posix()
         for place, _, names in os.walk(folder, followlinks=True)
@@ -63,7 +63,7 @@ def new_environment(place: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
-    """A user's folder with modules named like packages of hgld; importing one of them fails."""
+    """User folder with modules named like packages of hgld; importing one of these modules fails."""
     folder = tmp_path_factory.mktemp("hostile")
     trap = "raise RuntimeError('a file of the user was imported in place of one of hgld')\n"
     for name in ("training.py", "pipelines.py", "data_cards.py"):
@@ -79,13 +79,13 @@ import importlib, pkgutil, sys, hgld
 for module in pkgutil.walk_packages(hgld.__path__, "hgld."):
     if module.name not in ("hgld.__main__", "hgld.evaluation.torchmetric"):  # torchmetrics is no dependency
         importlib.import_module(module.name)
-rooms = {"pipelines", "training", "data_cards"}
-assert not rooms & set(sys.modules), rooms & set(sys.modules)
+packages = {"pipelines", "training", "data_cards"}
+assert not packages & set(sys.modules), packages & set(sys.modules)
 print(sum(name.startswith("hgld.") for name in sys.modules))
 """
 
 
-HERE_FIRST = os.pathsep.join((".", str(ROOT)))  # the path of a checkout, behind the current folder
+HERE_FIRST = os.pathsep.join((".", str(ROOT)))  # Python path: the current folder, then the checkout
 
 
 def test_train_list_works_beside_folders_named_like_packages(hostile):
@@ -103,7 +103,7 @@ def test_every_module_imports_beside_folders_named_like_packages(hostile):
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory):
-    """A copy of the repository with the packages and the links to them."""
+    """Copy of the repository with the packages and the symbolic links to them."""
     folder = tmp_path_factory.mktemp("clone")
     for room in ("hgld", *ROOMS):
         shutil.copytree(ROOT / room, folder / room, symlinks=True, ignore=WITHOUT_CACHES)
@@ -122,14 +122,14 @@ def wheel(clone, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
-    """Python of an environment that has the wheel."""
+    """Python of an environment with the wheel installed."""
     python = new_environment(tmp_path_factory.mktemp("installed") / "venv")
     run(*PIP, "--python", python, "install", wheel, "--no-deps", "--no-index", cwd=wheel.parent)
     return python
 
 
 def packed(wheel: Path) -> set[str]:
-    """Return the files of the package in a wheel, by their place in it."""
+    """Return the paths of the package's files in a wheel."""
     with ZipFile(wheel) as archive:
         assert not [name for name in archive.namelist() if not name.startswith(("hgld/", "hgld-"))]
         return {name.removeprefix("hgld/") for name in archive.namelist() if name.startswith("hgld/")}
@@ -181,7 +181,7 @@ def test_editable_install_imports_from_the_clone(clone, hostile, tmp_path):
         (clone / "training" / "just_written.py").unlink()
 
 
-# -- every subcommand, installed, beside folders called as ours --------------------------------------------------------
+# -- every subcommand of the installed wheel, beside folders named like packages -----------------------------------
 
 QUICK = "--epochs 1 --warmup-steps 0 --size 24 --resize 28 --batch-size 16 --device cpu"
 LEVELS = "--levels fine,coarse,top"
@@ -223,7 +223,7 @@ def test_wheel_test_covers_every_subcommand():
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_every_subcommand_works_beside_folders_named_like_packages(installed, hostile, tmp_path, monkeypatch):
-    path = "."  # the current folder once more, and for processes that torchrun starts
+    path = "."  # also puts the current folder on the path of processes that torchrun starts
     here = tmp_path / "here"
     shutil.copytree(hostile, here)
     monkeypatch.chdir(here)
@@ -270,7 +270,7 @@ BAD = {
     "hgld.losses.SupHAPP()": "SupHAPP",
     "hgld.open_dataset(1.5)": "float",
 }
-# Only pyright reads the dependencies; mypy, which needs a minute for them, checks the exports of hgld alone.
+# Only pyright reads the dependencies. Mypy would need a minute for them, so it checks only the exports of hgld.
 MYPY = """
 [mypy]
 [mypy-torch.*,torchvision.*,numpy.*,numba.*,polars.*,scipy.*,sklearn.*,matplotlib.*,PIL.*,rich.*,safetensors.*]

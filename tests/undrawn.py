@@ -1,4 +1,4 @@
-"""Report pages without figures and maps: drawing takes most of a small one's time."""
+"""Report pages without figures and maps, because drawing takes most of the time of a small page."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from hgld.report_page.figures import Figure, Figures
 
 
 def without_figures(patch: pytest.MonkeyPatch) -> None:
-    """Leave out the figures of a report page, and t-SNE; titles and notes stay."""
+    """Omit the figures and the t-SNE of a report page; titles and notes stay."""
 
     def draw(self: Figures, name: str, title: str, draw: Any, *, term: str = "", note: str = "", **__: Any) -> Figure:
         self.terms[term] = None

@@ -1,4 +1,4 @@
-"""Witnesses: functions of a config whose result depends on its fields."""
+"""Witnesses: functions that take a config and return a result that depends on its fields."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ Observe = Callable[[Any, "World"], Any]
 
 @dataclass
 class World:
-    """Resources of witnesses.
+    """Resources for witnesses.
 
     Attributes:
-        folder: folder for their files.
-        patch: replaces calls to other processes, services and GPUs.
-        shared: results of :meth:`once`, by name.
-        numbers: numbers of new folders.
+        folder: folder for the files of all witnesses.
+        patch: fixture that replaces calls to other processes, services and GPUs.
+        shared: results of :meth:`once`, keyed by name.
+        numbers: counter that names new folders.
     """
 
     folder: Path
@@ -31,7 +31,7 @@ class World:
         return self.folder / f"{next(self.numbers)}"
 
     def once(self, name: str, make: Callable[[Path], Any]) -> Any:
-        """Return the result of ``make`` for a new folder; only the first call makes it."""
+        """Return the result of ``make`` for a new folder; later calls with this name return the first result."""
         if name not in self.shared:
             self.shared[name] = make(self.folder / name)
         return self.shared[name]
@@ -39,13 +39,13 @@ class World:
 
 @dataclass(frozen=True)
 class Change:
-    """A field of a config that a witness sees change.
+    """A changed value of a config field, which must change the result of a witness.
 
     Attributes:
-        config: class of the config, or of the section of a config.
+        config: class of the config or of a config section.
         name: name of the field.
-        value: a value that differs from the base's; a function of the world if it is a path in it.
-        base: fields with equal values in both configs.
+        value: a value that differs from the value in ``base``; for a path, a function that takes the world.
+        base: fields of the base config; the changed config has them too.
         observe: the witness.
     """
 
@@ -64,7 +64,7 @@ CHANGES: list[Change] = []
 
 
 def witness(config: type, base: dict[str, Any] | None = None, **changes: Any) -> Callable[[Observe], Observe]:
-    """Register a function whose result changes if one of these fields has the given value."""
+    """Register a function whose result changes if one of these fields gets the given value."""
 
     def decorate(observe: Observe) -> Observe:
         CHANGES.extend(Change(config, name, value, base or {}, observe) for name, value in changes.items())

@@ -138,9 +138,9 @@ def _watch_polars() -> Callable[[], None]:
 def failing_disk(root: Path, after: int, fault: Fault = "stop", workers: Path | None = None) -> Iterator[None]:
     """Let ``after`` changes under a folder succeed, then inject a failure into every later change.
 
-    stop: each change raises :class:`Stopped`. kill: each change sends SIGKILL. full: all changes except removals fail.
-    read-only: all changes fail. interrupt, terminate, hang up: one SIGINT, SIGTERM or SIGHUP comes before the next
-    change, and later changes succeed.
+    With "stop", each change raises :class:`Stopped`. With "kill", each change sends SIGKILL. With "full", all changes
+    except removals fail. With "read-only", all changes fail. With "interrupt", "terminate" or "hang up", one SIGINT,
+    SIGTERM or SIGHUP comes before the next change, and later changes succeed.
 
     Args:
         root: folder whose changes count.
