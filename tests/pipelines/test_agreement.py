@@ -147,7 +147,7 @@ def test_decisions_of_one_person_change_the_groups(decisions: list, expected: di
     assert changed(judged) == expected
 
 
-def test_tops_follow_their_group():
+def test_top_class_stays_with_its_renamed_group():
     result = clean_run(
         said(
             "ada",
@@ -162,7 +162,7 @@ def test_tops_follow_their_group():
     assert len(result.applied) == 5
 
 
-def test_unfitting_parts_are_reported_and_the_others_applied():
+def test_unmatched_parts_of_decisions_are_reported_and_matched_parts_applied():
     result = run(said("ada", move("lake", "hill", "dale"), merge("lake", "junk", "pond")))
     assert changed(result) == {
         "mountain": {"mountain", "stratovolcano"},
@@ -226,7 +226,7 @@ def test_conflicting_decisions_are_listed_and_not_applied(ada: list, bob: list, 
     assert (len(result.withheld), result.applied, result.overruled) == (2, (), ())
 
 
-def test_conflict_about_one_name_leaves_the_rest_of_a_decision_in_effect():
+def test_conflict_about_one_name_leaves_other_names_of_the_decision_in_effect():
     result = run(said("ada", merge("mountain", "summit")), said("bob", move("lake", "rail mountain pass")))
     assert [(c.kind, c.of) for c in result.conflicts] == [("name", "rail mountain pass")]
     assert changed(result) == {
@@ -236,7 +236,7 @@ def test_conflict_about_one_name_leaves_the_rest_of_a_decision_in_effect():
     assert (len(result.applied), len(result.withheld)) == (1, 1)
 
 
-def test_people_with_the_same_last_label_agree():
+def test_annotators_agree_if_their_final_labels_are_equal():
     a = said("ada", split("lake", "dam", "reservoir"), rename("dam", "barrage"))
     b = said("bob", split("lake", "barrage", "reservoir"))
     assert changed(clean_run(a, b)) == {"lake": {"lake"}, "barrage": {"reservoir"}}
@@ -293,7 +293,7 @@ a_side = st.lists(any_decision, max_size=6)
 
 @settings(max_examples=60)
 @given(a_side, a_side, a_side)
-def test_any_decisions_lose_no_name_and_no_entry(ada: list, bob: list, eve: list):
+def test_no_name_or_decision_is_lost_by_any_decisions(ada: list, bob: list, eve: list):
     entries = [*said("ada", *ada), *said("bob", *bob), *said("eve", *eve, role="adjudicator")]
     result = run(entries)
     found = groups(result)  # asserts that labels are unique
@@ -336,7 +336,7 @@ def test_kappa_matches_cohens_example_and_its_limits():
     assert agreement(("a", "b"), "names", ["x", "x"], ["y", "y"]).kappa == 0.0
 
 
-def test_agreement_counts_subjects_that_both_decided():
+def test_agreement_counts_only_subjects_that_both_annotators_decided():
     a = said("ada", move("lake", "hill", "list"), drop("summit"), merge("mountain", "summit"), top("lake", "natural"))
     b = said("bob", move("lake", "list"), move("junk", "hill"), drop("summit"), top("lake", "human-made"))
     found = {one.about: (one.annotators, one.count, one.observed) for one in run(a, b).agreements}
@@ -396,12 +396,12 @@ def adopted(ada: list, bob: list) -> list[list[dict[str, Any]]]:
         ([rename("junk", "knoll"), move("lake", "hill")], [split("mountain", "knoll", "hill")], None),
     ],
 )
-def test_conflict_offers_the_other_persons_decision(ada: list, bob: list, offered: dict[str, Any] | None):
+def test_conflict_offers_the_decision_of_the_other_annotator(ada: list, bob: list, offered: dict[str, Any] | None):
     assert ([offered] if offered else []) in adopted(ada, bob)
 
 
 @given(a_side, a_side)
-def test_offered_decisions_always_settle_the_conflict(ada: list, bob: list):
+def test_adopting_the_offered_decision_always_settles_the_conflict(ada: list, bob: list):
     adopted(ada, bob)
 
 
@@ -418,7 +418,7 @@ def moved(file, who, to, name="tug"):
     return file
 
 
-def test_two_files_of_one_annotator_are_rejected(build, tmp_path):
+def test_two_files_of_one_annotator_are_refused(build, tmp_path):
     bob, eve = (moved(tmp_path / name, "root", "pass") for name in ("bob.yaml", "eve.yaml"))
     mine, judge = {"file": tmp_path / "ada.yaml"}, {"file": tmp_path / "judge.yaml", "role": "adjudicator"}
     with pytest.raises(InputError, match=r"bob\.yaml: its decisions are by 'root'.*--annotator NAME"):
@@ -431,7 +431,7 @@ def test_two_files_of_one_annotator_are_rejected(build, tmp_path):
         opened(build, "root", (tmp_path / ".." / tmp_path.name / "bob.yaml",), file=bob)
 
 
-def test_annotator_file_of_two_people_is_rejected(build, tmp_path):
+def test_decision_file_with_two_annotators_is_refused(build, tmp_path):
     file = moved(tmp_path / "decisions.yaml", "ada", "pass")
     with pytest.raises(InputError, match=r"holds decisions of ada.*--compare-with .*--annotator NAME"):
         moved(file, "bob", "mountain")

@@ -40,7 +40,7 @@ def read(tmp_path: Path, *classes: str, labels: str = LABELS, **options) -> Cata
     return read_release("manifest", table, SourceConfig(labels=written(tmp_path / "build", labels), **given))
 
 
-def test_classes_get_levels_of_a_build_by_id_or_name(tmp_path):
+def test_classes_get_the_levels_of_a_build_by_id_or_name(tmp_path):
     found = read(tmp_path, "red apple", "n2", "7", "blue_whale", "RED APPLE", "")
     assert found.levels == ("kind", "group", "top")
     assert found.items.select(found.levels).rows() == [
@@ -55,7 +55,7 @@ def test_classes_get_levels_of_a_build_by_id_or_name(tmp_path):
     assert found.sources[-1].name == "labels.csv"
 
 
-def test_classes_unknown_to_the_build_stay_and_are_noted(tmp_path):
+def test_classes_that_the_build_lacks_are_kept_and_reported(tmp_path):
     found = read(tmp_path, "oak", "zebra", "zebra", "okapi", "crane", "c2")
     assert found.items["group"].to_list() == ["tree", None, None, None, None, "machine"]
     assert found.notes == (
@@ -82,7 +82,7 @@ def test_labels_of_another_build_are_refused(tmp_path, options, error, said):
     assert said in str(refused.value)
 
 
-def test_release_takes_levels_of_a_build_of_its_classes(tmp_path):
+def test_release_gets_the_levels_of_a_build_from_its_classes(tmp_path):
     maker("cub")(tmp_path / "cub", 0)
     release = read_release("cub", tmp_path / "cub", SourceConfig())
     names = release.items[release.levels[0]].unique().sort().to_list()

@@ -27,7 +27,7 @@ def first(value: str | None, column: str) -> pl.Expr:
 
 
 @given(st.text())
-def test_any_text_makes_a_safe_key(text):
+def test_safe_key_of_any_text_is_safe(text):
     key = safe_key(text)
     assert is_safe_key(key)
     assert safe_key(key) == key
@@ -39,7 +39,7 @@ def test_keys_of_long_texts_differ_by_their_tails():
     assert max(len(one), len(other)) <= 200
 
 
-def test_catalog_gives_its_hierarchy(catalog):
+def test_catalog_derives_the_hierarchy_from_its_items(catalog):
     assert catalog.hierarchy().num_classes == (5, 2)
     assert not catalog.has_boxes
 
@@ -83,14 +83,14 @@ def test_class_with_two_parents_is_refused(catalog):
         changed(catalog, family=first("elsewhere", "family"))
 
 
-def test_shared_classes_of_disjoint_splits_are_refused(catalog):
+def test_classes_shared_by_disjoint_splits_are_refused(catalog):
     torn = {"split": first("test", "split")}
     with pytest.raises(HierarchyError, match="1 classes of level 'species' are in train and in test: 'species 0'"):
         changed(catalog, **torn)
     assert len(changed(replace(catalog, disjoint=False), **torn).items) == len(catalog.items)
 
 
-def test_lists_of_unknown_items_are_refused(catalog):
+def test_lists_and_judgements_with_unknown_items_are_refused(catalog):
     lists = pl.DataFrame({"list": ["small"], "key": ["nobody"]})
     with pytest.raises(TableError, match="lists name keys that are no items: 'nobody'"):
         replace(catalog, lists=lists)
@@ -101,7 +101,7 @@ def test_lists_of_unknown_items_are_refused(catalog):
         replace(catalog, lists=lists.rename({"list": "name"}))
 
 
-def test_items_of_unknown_tars_are_refused(catalog):
+def test_items_without_a_tar_and_duplicate_tar_members_are_refused(catalog):
     containers = (Container(Path("a.tar"), None, "set"),)
     with pytest.raises(InputError, match=r"items of no tar: '0/0\.jpg'"):
         replace(catalog, containers=containers)

@@ -60,7 +60,7 @@ def test_datasets_without_a_card_are_refused(hgld, name, said):
     assert said in err
 
 
-def test_card_is_rewritten_and_entered_in_the_manifest(hgld, root):
+def test_card_command_rewrites_the_card_and_updates_its_checksum_in_the_manifest(hgld, root):
     before = manifest(root)
     code, out, _ = hgld("card", root)
     assert (code, out) == (0, f"{root}: wrote README.md, croissant.json.\n")
@@ -77,7 +77,7 @@ def test_card_is_rewritten_and_entered_in_the_manifest(hgld, root):
     assert {path.name: path.read_bytes() for path in root.iterdir()} == files
 
 
-def test_dataset_with_other_levels_does_not_get_the_card_of_its_name(root):
+def test_dataset_whose_levels_differ_from_its_named_card_gets_no_card(root):
     rename(root, name="sop")
     assert remake_card(root) is None
 

@@ -82,7 +82,7 @@ def test_paths_and_rows_of_any_graph_match_their_definitions(parents, members):
         assert rows[i] @ rows[j] == pytest.approx(expected, abs=1e-5)
 
 
-def test_class_graph_reads_only_tables_of_a_scrape(tmp_path):
+def test_class_graph_refuses_tables_that_lack_the_columns_of_a_scrape(tmp_path):
     path = tmp_path / "classes.parquet"
     schema = {"class_id": pl.String, "label": pl.String, "language": pl.String, "parents": pl.List(pl.String)}
     rows = [("Q2977", "cathedral", "en", ["Q16970"]), ("Q16970", "church building", "en", None)]
@@ -150,7 +150,7 @@ def test_names_match_classes_by_id_name_or_unique_synonym():
     assert known.how == {"n2": "several-meanings", "n3": "several-meanings", "ship": "by name"}
 
 
-def test_graph_holds_matched_classes_and_their_ancestors(tmp_path):
+def test_class_graph_has_only_matched_classes_and_their_ancestors(tmp_path):
     known = found(items("container ship"))
     known.graph.write_parquet(tmp_path / "classes.parquet")
     graph = ClassGraph.read(tmp_path / "classes.parquet")
@@ -166,7 +166,7 @@ def test_items_without_group_get_a_status_if_the_tree_gives_levels():
     assert known.key["cut"] == "root:1"
 
 
-def test_tree_files_are_found_for_the_provenance(tmp_path):
+def test_provenance_lists_the_files_of_the_taxonomy(tmp_path):
     for name in ("data.noun", "index.noun", "other"):
         (tmp_path / name).touch()
     assert [file.name for file in tree_files(TreeConfig(tmp_path))] == ["data.noun", "index.noun"]

@@ -18,7 +18,7 @@ from tests.pipelines.toy_release import LEVELS, ToyRelease
 
 
 @given(st.lists(st.text(max_size=4), min_size=2, unique=True, max_size=40), st.floats(0.01, 0.99), st.integers(0, 99))
-def test_drawn_classes_depend_on_names_and_seed_alone(classes, fraction, seed):
+def test_random_class_split_depends_only_on_class_names_and_seed(classes, fraction, seed):
     drawn = draw_classes(classes, fraction, seed)
     assert drawn < set(classes)
     assert len(drawn) == min(max(round(fraction * len(classes)), 1), len(classes) - 1)
@@ -73,7 +73,7 @@ def test_val_classes_do_not_change_the_test_split(tmp_path):
     assert len(draws) > 1
 
 
-def test_val_classes_are_drawn_from_train_of_a_release(tmp_path):
+def test_val_classes_are_chosen_from_the_train_split_of_a_release(tmp_path):
     maker("sop")(tmp_path, 0)
     whole = read_release("sop", tmp_path, SourceConfig())
     found = read_release("sop", tmp_path, SourceConfig(val_classes=0.5))
@@ -84,7 +84,7 @@ def test_val_classes_are_drawn_from_train_of_a_release(tmp_path):
     assert only.items.equals(found.items.filter(pl.col("split") != "train"))
 
 
-def test_releases_without_classes_for_val_are_refused():
+def test_val_classes_are_refused_if_train_has_none_or_val_exists():
     both: list[tuple[str, str | None]] = [("train", "a"), ("train", "b")]
     cases: list[tuple[list[tuple[str, str | None]], float, str]] = [
         ([*both, ("val", "c")], 0.5, "has a split val of its own"),

@@ -120,14 +120,14 @@ SEVERAL = [
 ]
 
 
-def test_policies_for_landmarks_with_several_names(tmp_path):
+def test_landmarks_with_several_names_are_kept_or_dropped_as_the_policy_says(tmp_path):
     singles = {3: "tourist attraction", 4: "building", 5: "building"}
     assert kept_names(cleaned(tmp_path, SEVERAL)) == singles
     stage = cleaned(tmp_path, SEVERAL, "most-common")
     assert kept_names(stage) == singles | {1: "building", 2: "cathedral", 6: "gate"}  # the alphabet decides a tie
 
 
-def test_details_hold_own_and_published_figures(tmp_path):
+def test_stage_record_has_own_and_published_counts(tmp_path):
     missing = ("train", 3, "missing", [])
     rows = [found(1, "castle"), found(2, "castle", "museum"), missing, found(1, "lake", split="index")]
     outcome = cleaned(tmp_path, rows).result
@@ -207,7 +207,7 @@ RULES = NameRules.read()
         ("x" * 251, ""),
     ],
 )
-def test_canonical_spellings(raw, canonical):
+def test_names_get_their_canonical_spelling(raw, canonical):
     assert RULES.canonical(raw) == canonical
 
 

@@ -66,7 +66,7 @@ def test_seed_changes_k_means_of_unstructured_rows():
     assert one == again != other
 
 
-def test_many_names_are_grouped_by_way_of_parts(monkeypatch):
+def test_names_above_the_linkage_limit_are_grouped_in_two_steps(monkeypatch):
     monkeypatch.setattr(cluster, "MOST_LINKED", 500)
     monkeypatch.setattr(cluster, "_LEAST_PARTS", 100)
     rows, truth = blobs(8, 160, spread=0.4)
@@ -125,7 +125,7 @@ def test_weighted_ward_cuts_match_scipy_with_repeated_points(rows, data):
 
 @FAST
 @given(rows=unit_rows(), data=st.data())
-def test_settled_rows_are_nearest_to_their_own_centre(rows, data):
+def test_settling_assigns_every_row_to_its_nearest_centre(rows, data):
     k = data.draw(st.integers(1, len(rows)))
     weights = np.ones(len(rows))
     labels = kmeans(rows, k, weights=weights, restarts=2, seed=0)
@@ -149,7 +149,7 @@ def test_silhouettes_match_values_computed_by_hand():
     assert own[0] == pytest.approx(np.cos(np.deg2rad(5)), abs=1e-5)
 
 
-def test_near_groups_are_joined_and_their_number_is_found():
+def test_coarsening_joins_near_groups_and_finds_their_number():
     centres = np.kron(np.eye(3), np.ones((2, 1)))
     centres = np.hstack([centres, np.tile([[0.1], [-0.1]], (3, 1))])
     rows = np.repeat(centres, 8, axis=0) + np.random.default_rng(0).normal(0, 0.05, (48, 4))

@@ -74,7 +74,7 @@ def test_measures_match_a_worked_example(tmp_path):
 
 
 @given(labels)
-def test_swapped_files_swap_the_sides(tmp_path_factory, pairs):
+def test_swapping_the_compared_files_swaps_their_measures(tmp_path_factory, pairs):
     folder = tmp_path_factory.mktemp("c")
     a = write(folder / "a.csv", [(i, x) for i, (x, _) in enumerate(pairs)], BARE)
     b = write(folder / "b.csv", [(i, y) for i, (_, y) in enumerate(pairs)], BARE)
@@ -106,7 +106,7 @@ def test_hierarchical_precision_and_recall_match_the_definition(rows):
 # -- what it reports ----------------------------------------------------------------------------------------------
 
 
-def test_coverage_counts_items_of_both_tables(tmp_path):
+def test_coverage_counts_labelled_and_shared_items_per_table(tmp_path):
     found = compared(tmp_path, [*ROWS_A, ROWS_A[0]], ROWS_B)
     assert found.joined_on == ("landmark_id",)
     a, b = found.a, found.b
@@ -119,7 +119,7 @@ def test_coverage_counts_items_of_both_tables(tmp_path):
     assert json.loads(json.dumps(found.to_dict()))["levels"][0]["items"]["ari"] == 1
 
 
-def test_names_are_in_the_group_of_most_of_their_landmarks(tmp_path):
+def test_name_belongs_to_the_group_of_most_of_its_landmarks(tmp_path):
     named = [("Lake ", "water"), ("lake", "water"), ("LAKE", "dam"), ("dam", "dam"), ("", "dam")]
     a = [(i, "c", name, group, "") for i, (name, group) in enumerate(named, 1)]
     b = [(i, "c", "other", "one" if i < 4 else "two", "") for i in range(1, 6)]
@@ -184,7 +184,7 @@ def test_levels_without_common_names_are_paired_by_order(tmp_path):
     assert [(level.a, level.b) for level in found.levels] == [("item", "fine"), ("kind", "mid"), ("domain", "top")]
 
 
-def test_only_levels_of_both_tables_are_compared_without_copies_of_the_name(tmp_path):
+def test_only_levels_in_both_tables_that_do_not_repeat_the_names_are_compared(tmp_path):
     rows = [(1, "x", "p", "s"), (2, "y", "q", "s"), (3, "y", "q", "t")]
     found = compared(
         tmp_path, rows, [row[:3] for row in rows], ("id", "kind", "family", "realm"), ("id", "kind", "sort")
@@ -203,7 +203,7 @@ def test_tables_without_common_id_are_joined_on_names(tmp_path):
     assert found.finest.items.ari == 1.0
 
 
-def test_folder_of_a_build_means_all_its_label_files(tmp_path):
+def test_build_folder_is_read_as_all_its_label_files(tmp_path):
     build = tmp_path / "build"
     build.mkdir()
     for split, rows in {"train": ROWS_A, "index": ROWS_A[:2]}.items():
@@ -217,7 +217,7 @@ def test_folder_of_a_build_means_all_its_label_files(tmp_path):
         compare(build, write(tmp_path / "b.csv", ROWS_B))
 
 
-def test_hierarchy_file_is_read_as_its_finest_classes(tmp_path):
+def test_items_of_a_hierarchy_file_are_its_finest_classes(tmp_path):
     landmarks = {
         "landmark": [f"train/{row[0]} Some place" for row in ROWS_A],
         "hierarchical_label": [row[3] for row in ROWS_A],

@@ -90,7 +90,7 @@ def test_croissant_states_the_checksum_of_every_file(tmp_path):
     assert stated == known
 
 
-def test_croissant_of_odd_names_is_valid(tmp_path):
+def test_croissant_with_unusual_class_names_is_valid(tmp_path):
     root = TinyShards().write(tmp_path / "tiny")
     manifest = files.Manifest.from_json((root / files.MANIFEST).read_bytes())
     odd = replace(manifest, name="Größe <b>&", levels=("é level", "level_0"))

@@ -60,7 +60,7 @@ def manifest(splits=None, **changes) -> Manifest:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_card_states_levels_counts_and_how_to_obtain(name):
+def test_every_data_card_has_levels_counts_and_download_steps(name):
     card = load_card(name)
     assert card.name == CARDS.get(name, name)
     assert card.levels
@@ -76,7 +76,7 @@ def test_every_card_states_levels_counts_and_how_to_obtain(name):
 @pytest.mark.parametrize(
     "name", sorted(set(NAMES) - {"gldv2"})
 )  # its one count comes from a file, not from a publication
-def test_counts_of_a_cards_header_are_in_its_text(name):
+def test_counts_in_the_header_of_a_card_are_also_in_its_text(name):
     card = load_card(name)
     prose = card.text.split("---\n", 2)[2]
     for split in card.splits.values():
@@ -85,7 +85,7 @@ def test_counts_of_a_cards_header_are_in_its_text(name):
 
 
 @given(st.integers(0, 10**8), st.sampled_from("KM"), st.integers(0, 3))
-def test_rounded_count_agrees_with_numbers_of_that_rounding(found, unit, digits):
+def test_count_agrees_with_a_published_count_if_it_rounds_to_it(found, unit, digits):
     scale = {"K": 1_000, "M": 1_000_000}[unit]
     printed = PublishedCount(f"{found / scale:.{digits}f}{unit}")
     step = scale / 10**digits
@@ -94,7 +94,7 @@ def test_rounded_count_agrees_with_numbers_of_that_rounding(found, unit, digits)
     assert not PublishedCount(str(found)).agrees(found + 1)
 
 
-def test_differences_from_published_counts_name_split_and_count(cards):
+def test_differences_from_published_counts_are_listed_with_their_split(cards):
     (cards / "toys.md").write_text(CARD)
     card = load_card("toys")
     facts = {"items": 11, "shards": 1, "classes": {"toy": 4, "kind": 2}, "unlabelled": 0}
@@ -136,7 +136,7 @@ def test_card_shows_found_counts_beside_published_counts(cards):
     assert "in 1 tar of 0.00 GB" in body
 
 
-def test_own_data_get_a_card_without_licence():
+def test_card_of_the_users_data_has_no_licence():
     header, body = parsed(dataset_card(None, manifest(provenance={"notes": ["two files were no images"]})))
     assert header["pretty_name"] == "toys"
     assert "license" not in header
@@ -154,7 +154,7 @@ def test_card_lists_no_split_without_shards():
 HOSTILE = "<script>x</script> | **b** [a](javascript:x) `c`\n# title\n---\n```"
 
 
-def test_foreign_text_in_a_card_is_escaped():
+def test_text_from_the_release_is_escaped_in_a_card():
     levels = (HOSTILE, "kind")
     facts = {"items": 1, "shards": 1, "classes": dict.fromkeys(levels, 1), "unlabelled": 0}
     text = dataset_card(

@@ -107,7 +107,9 @@ def test_any_text_is_read_as_written(names: list[str], to: str, who: str, why: s
 
 @settings(max_examples=60)
 @given(st.lists(st.sampled_from(ONE_OF_EACH), max_size=2), st.sampled_from(ONE_OF_EACH), reason, st.data())
-def test_cut_off_last_entry_is_named_at_any_cut(before: list[Decision], last: Decision, why: str, data):
+def test_error_about_a_truncated_last_entry_contains_its_number_at_any_cut(
+    before: list[Decision], last: Decision, why: str, data
+):
     last = type(last)(**{**vars(last), "why": why})
     whole = (HEAD + "".join(map(format_decision, before))).encode()
     entry = format_decision(last).encode()
@@ -120,7 +122,7 @@ def test_cut_off_last_entry_is_named_at_any_cut(before: list[Decision], last: De
         parse_decisions(text, Path("d.yaml"))
 
 
-def test_yaml_values_are_read_as_composed_text():
+def test_yaml_values_are_read_as_nfc_text():
     names = ["no", "1984", "1_000", "null", "12:30:45", "~", "2026-11-21"]
     text = HEAD + ENTRY.replace("names: pass", f"names: [{', '.join(names)}]").replace("mountain pass", "cha\u0302teau")
     [entry] = parse_decisions(text, Path("d.yaml"))
@@ -171,7 +173,7 @@ def test_entries_are_ordered_by_time_then_file_then_number(tmp_path: Path):
         ("- action: move\n  names", "- move\n- names", "an entry is not a mapping"),
     ],
 )
-def test_invalid_entries_are_rejected_with_their_line(tmp_path: Path, old: str, new: str, message: str):
+def test_invalid_entries_are_refused_with_their_line(tmp_path: Path, old: str, new: str, message: str):
     path = write(tmp_path, HEAD + ENTRY.replace(old, new))
     with pytest.raises(InputError, match=message) as caught:
         read_decisions([path])
@@ -194,12 +196,12 @@ def test_invalid_entries_are_rejected_with_their_line(tmp_path: Path, old: str, 
         (HEAD + "- " * 300_000, InputError, "nested too deep"),
     ],
 )
-def test_invalid_files_are_rejected(tmp_path: Path, text: str, kind: type[Exception], message: str):
+def test_invalid_decision_files_are_refused(tmp_path: Path, text: str, kind: type[Exception], message: str):
     with pytest.raises(kind, match=message):
         read_decisions([write(tmp_path, text)])
 
 
-def test_text_that_is_not_utf8_names_the_entry_and_line(tmp_path: Path):
+def test_error_about_invalid_utf8_contains_entry_and_line(tmp_path: Path):
     path = write(tmp_path, (HEAD + ENTRY + ENTRY + ENTRY).encode().replace(b"it is one", b"caf\xe9", 1))
     with pytest.raises(InputError, match=r"entry 1 \(line 8\): byte 0xe9 is not UTF-8; save the file as UTF-8"):
         read_decisions([path])
@@ -209,7 +211,7 @@ def test_text_that_is_not_utf8_names_the_entry_and_line(tmp_path: Path):
         read_decisions([path])
 
 
-def test_missing_too_large_and_repeated_files_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_missing_too_large_and_repeated_decision_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(InputError, match="cannot be read: No such file"):
         read_decisions([tmp_path / "none.yaml"])
     with pytest.raises(InputError, match="cannot be read: Is a directory"):
@@ -235,7 +237,7 @@ def test_missing_too_large_and_repeated_files_are_rejected(tmp_path: Path, monke
         (lambda: Drop(group="a", who="ada", when=datetime(9999, 1, 1, tzinfo=UTC)), "a time before 9999"),
     ],
 )
-def test_contradictory_decisions_are_rejected(make, message: str):
+def test_invalid_decisions_are_refused(make, message: str):
     with pytest.raises(InputError, match=message):
         make()
 
@@ -267,7 +269,7 @@ def test_appending_keeps_the_text_of_hand_written_files(tmp_path: Path):
         (HEAD + ENTRY + "role: annotator\n", "nothing can be appended"),
     ],
 )
-def test_unappendable_files_are_rejected_unchanged(tmp_path: Path, text: str, message: str):
+def test_files_to_which_no_entry_can_be_appended_are_refused_unchanged(tmp_path: Path, text: str, message: str):
     path = write(tmp_path, text)
     with pytest.raises(InputError, match=message):
         append_decision(path, ONE_OF_EACH[0])

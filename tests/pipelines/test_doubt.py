@@ -63,7 +63,7 @@ def test_probabilities_of_unusual_names_are_in_range(names, groups, empty):
         assert ((wrong >= np.float32(doubt.LEAST)) & (wrong <= np.float32(doubt.MOST))).all()
 
 
-def test_name_with_words_of_its_predefined_group_is_less_doubtful(tidy):
+def test_name_that_shares_a_word_with_its_predefined_group_is_less_doubtful(tidy):
     rows, groups, names = tidy
     said = [doubt.Given(labels, np.full(8, 0.5)) for labels in (["lake", "bridge"], ["water", "way"], ["lake", ""])]
     named, unnamed, outside = (doubt.wrong_probabilities(rows, groups, names, given=into) for into in said)
@@ -71,7 +71,7 @@ def test_name_with_words_of_its_predefined_group_is_less_doubtful(tidy):
     assert (outside[4:] != unnamed[4:]).all(), "what fits no group has a level of its own"
 
 
-def test_coefficients_state_the_data_of_their_fit():
+def test_uncertainty_model_file_states_its_training_data():
     stated = yaml.safe_load(doubt.MODEL.read_text())
     assert stated["schema_version"] == 1
     assert {"sets", "encoders", "versions", "penalty"} <= set(stated["about"])

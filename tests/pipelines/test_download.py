@@ -56,7 +56,7 @@ def left_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
 
-def test_file_is_checked_and_not_fetched_twice(server, tmp_path):
+def test_downloaded_file_is_verified_and_not_downloaded_twice(server, tmp_path):
     file = one(server, tmp_path)
     with pytest.raises(ConfigError, match="is not an address"):
         downloader().fetch([RemoteFile("ftp://example.org/a", tmp_path / "a")])
@@ -69,7 +69,7 @@ def test_file_is_checked_and_not_fetched_twice(server, tmp_path):
     assert left_in(tmp_path) == ["a.tar"]
 
 
-def test_cut_transfer_resumes_at_the_last_byte(server, tmp_path):
+def test_interrupted_transfer_resumes_after_the_last_received_byte(server, tmp_path):
     server.planned["a.tar"] = [lies.cut_after(300_000), lies.cut_after(100_000), lies.status(503)]
     (got,) = downloader().fetch([one(server, tmp_path)])
     assert got.path.read_bytes() == DATA
@@ -81,7 +81,7 @@ def test_cut_transfer_resumes_at_the_last_byte(server, tmp_path):
 @pytest.mark.parametrize(
     ("kept", "received"), [(DATA, 0), (DATA + b"more", len(DATA)), (b"x" * 100, 2 * len(DATA) - 100)]
 )
-def test_part_of_an_earlier_run_is_used_only_if_it_fits(server, tmp_path, kept, received):
+def test_partial_file_of_an_earlier_run_is_used_only_if_its_bytes_match(server, tmp_path, kept, received):
     file = one(server, tmp_path)
     file.path.parent.mkdir()
     file.part.write_bytes(kept)
@@ -90,7 +90,7 @@ def test_part_of_an_earlier_run_is_used_only_if_it_fits(server, tmp_path, kept, 
 
 
 @pytest.mark.parametrize("answer", [None, lies.whole, lies.wrong_range])
-def test_replaced_file_is_not_appended_to_the_old_part(server, tmp_path, answer):
+def test_file_replaced_on_the_server_is_not_appended_to_the_old_partial_file(server, tmp_path, answer):
     changed = DATA[::-1]
     server.planned["a.tar"] = [lies.cut_after(300_000), lies.status(404)]
     with pytest.raises(ServiceError, match=r"1 of 1 files could not be fetched:\n.*HTTP 404[\s\S]*bytes are kept"):
@@ -102,7 +102,7 @@ def test_replaced_file_is_not_appended_to_the_old_part(server, tmp_path, answer)
     assert (got.path.read_bytes(), got.checked) == (changed, answer is not None)
 
 
-def test_wrong_bytes_are_fetched_again_once_and_then_refused(server, tmp_path):
+def test_file_with_a_wrong_checksum_is_downloaded_once_more_and_then_refused(server, tmp_path):
     server.planned["a.tar"] = [lies.other_bytes]
     (got,) = downloader().fetch([one(server, tmp_path)])
     assert got.path.read_bytes() == DATA
@@ -128,7 +128,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("answer", "given", "said"), REFUSED, ids=[said for _, _, said in REFUSED])
-def test_impossible_answer_is_refused_without_a_retry(server, tmp_path, answer, given, said):
+def test_invalid_response_is_refused_without_a_retry(server, tmp_path, answer, given, said):
     server.planned["a.tar"] = [answer] * 9
     with pytest.raises(ServiceError, match=said):
         downloader().fetch([one(server, tmp_path, **given)])
@@ -136,7 +136,7 @@ def test_impossible_answer_is_refused_without_a_retry(server, tmp_path, answer, 
     assert not (tmp_path / "sub" / "a.tar").exists()
 
 
-def test_only_attempts_without_progress_are_counted(server, tmp_path):
+def test_only_attempts_without_progress_count_towards_the_retry_limit(server, tmp_path):
     server.planned["a.tar"] = [lies.status(503)] * 9
     with pytest.raises(ServiceError, match="status 503; given up after several attempts"):
         downloader(retries=3).fetch([one(server, tmp_path)])
@@ -153,7 +153,7 @@ def test_restarted_transfer_counts_as_no_progress(server, tmp_path):
     assert len(server.requests) == 4
 
 
-def test_messages_hide_user_and_password(server, tmp_path):
+def test_error_messages_hide_user_and_password(server, tmp_path):
     url = server.url.replace("//", "//me:s3cret@") + "/a.tar"
     server.planned["a.tar"] = [lies.status(403)]
     with pytest.raises(ServiceError, match=rf"{server.url}/a\.tar answered HTTP 403") as caught:
@@ -161,7 +161,7 @@ def test_messages_hide_user_and_password(server, tmp_path):
     assert "s3cret" not in str(caught.value)
 
 
-def test_retry_after_is_obeyed(server, tmp_path, monkeypatch):
+def test_retry_after_header_is_obeyed(server, tmp_path, monkeypatch):
     waits: list[float] = []
     one_by_one = downloader()
     monkeypatch.setattr(one_by_one._stop, "wait", waits.append)
@@ -171,7 +171,7 @@ def test_retry_after_is_obeyed(server, tmp_path, monkeypatch):
     assert waits[1] < 1
 
 
-def test_slow_transfer_is_cut_and_resumed(server, tmp_path):
+def test_stalled_transfer_is_interrupted_and_resumed(server, tmp_path):
     server.planned["a.tar"] = [lies.trickle]
     (got,) = downloader(timeout=0.3).fetch([one(server, tmp_path)])
     assert got.path.read_bytes() == DATA
@@ -183,14 +183,14 @@ def test_unwritable_path_is_a_storage_error(server, tmp_path):
         downloader().fetch([one(server, tmp_path)])
 
 
-def test_second_run_of_one_file_is_refused(server, tmp_path):
+def test_second_download_of_a_file_in_progress_is_refused(server, tmp_path):
     file = one(server, tmp_path)
     file.path.parent.mkdir()
     with file_lock(file.part), pytest.raises(StorageError, match="being written by another process"):
         downloader().fetch([file])
 
 
-def test_unreachable_server_is_an_error_without_retries(tmp_path):
+def test_unreachable_server_fails_without_retries(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -198,7 +198,7 @@ def test_unreachable_server_is_an_error_without_retries(tmp_path):
         downloader(backoff=60).fetch([RemoteFile(f"http://127.0.0.1:{port}/a", tmp_path / "a")])
 
 
-def test_files_are_fetched_in_parallel_and_failures_stop_no_others(serve, tmp_path):
+def test_files_are_downloaded_in_parallel_and_a_failure_does_not_stop_other_files(serve, tmp_path):
     files = {f"{n}.tar": bytes([n]) * 400_000 for n in range(8)}
     told: list[tuple[str, int, int | None]] = []
     in_company: list[bool] = []
@@ -227,7 +227,7 @@ def test_files_are_fetched_in_parallel_and_failures_stop_no_others(serve, tmp_pa
 
 
 @pytest.mark.parametrize("fault", [lies.trickle, lies.silence])
-def test_stopped_run_ends_soon_and_keeps_received_bytes(fault, serve, tmp_path):
+def test_interrupted_download_ends_soon_and_keeps_received_bytes(fault, serve, tmp_path):
     def stop(task: str, done: int, total: int | None) -> None:
         if task == "files":
             while not (tmp_path / "b.tar.part").is_file():
@@ -245,7 +245,7 @@ def test_stopped_run_ends_soon_and_keeps_received_bytes(fault, serve, tmp_path):
     assert downloader().fetch(wanted)[0].outcome == "there"
 
 
-def test_any_pattern_of_cuts_gives_the_same_bytes(server, tmp_path):
+def test_downloaded_bytes_do_not_depend_on_interruptions(server, tmp_path):
     rng = random.Random(1)
     for trial in range(10):
         server.planned["a.tar"] = [
@@ -276,7 +276,7 @@ def test_invalid_checksum_file_is_refused(text):
     assert parse_checksum(f"{'A' * 32} *./images_000.tar\n", "images_000.tar", "x.txt") == "a" * 32
 
 
-def test_gldv2_tars_are_fetched_with_lists_and_checked(serve, tmp_path):
+def test_gldv2_tars_and_lists_are_downloaded_and_verified(serve, tmp_path):
     server = serve(gldv2_site())
     server.planned["index/images_001.tar"] = [lies.cut_after(100)]
     fetched = download_gldv2(tmp_path, "index", [2, 1], downloader(), has_lists=True, base_url=server.url)
@@ -313,7 +313,7 @@ def test_download_command_reports_outcomes(hgld, serve, tmp_path):
         (("nonsense", "--split", "index", "--tars", "0"), "no dataset 'nonsense'"),
     ],
 )
-def test_download_command_refuses_bad_arguments(hgld, tmp_path, arguments, said):
+def test_download_command_refuses_invalid_arguments(hgld, tmp_path, arguments, said):
     code, _, err = hgld("download", *arguments, "--out", str(tmp_path))
     assert code == 2
     assert said in err

@@ -47,7 +47,7 @@ def clip(checkpoint, **options):
     return ClipEncoder(f"hgld-tiny/{checkpoint}", device="cpu", **options)  # pyright: ignore[reportArgumentType]
 
 
-def test_clip_averages_normalised_prompts(tiny):
+def test_clip_encoder_averages_normalised_prompt_embeddings(tiny):
     encoder = clip(tiny)
     rows = encoder.encode(["lake"])
     model: Any = open_clip.create_model("hgld-tiny", pretrained=str(tiny)).eval()
@@ -60,7 +60,7 @@ def test_clip_averages_normalised_prompts(tiny):
     assert rows.shape[1] == encoder.dim == 16
 
 
-def test_clip_rows_do_not_depend_on_the_batch(tiny):
+def test_clip_embeddings_do_not_depend_on_the_batch_size(tiny):
     names = ["lake", "bridge", "church building", "名前", "a " * 300]
     told: list[int] = []
     small = clip(tiny, batch_size=1).encode(names, lambda task, done, total: told.append(done))
@@ -69,7 +69,7 @@ def test_clip_rows_do_not_depend_on_the_batch(tiny):
     assert told == [1, 2, 3, 4, 5]
 
 
-def test_clip_key_depends_on_model_templates_and_file_content(tiny, tmp_path):
+def test_clip_cache_key_depends_on_model_templates_and_file_content(tiny, tmp_path):
     elsewhere = tmp_path / "moved.safetensors"
     elsewhere.write_bytes(tiny.read_bytes())
     changed = tmp_path / "changed.safetensors"
@@ -86,7 +86,7 @@ class _Bomb:
         return os.mkdir, ("exploded",)
 
 
-def test_clip_refuses_damaged_checkpoints_and_pickled_code(tiny, tmp_path, monkeypatch):
+def test_clip_encoder_refuses_damaged_checkpoints_and_pickled_code(tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({"state_dict": _Bomb()}, tmp_path / "bomb.pt")
     (tmp_path / "raw.pt").write_bytes(pickle.dumps(_Bomb(), protocol=2))
@@ -98,7 +98,7 @@ def test_clip_refuses_damaged_checkpoints_and_pickled_code(tiny, tmp_path, monke
     assert not (tmp_path / "exploded").exists()
 
 
-def test_hub_repository_gives_clip_model_and_weights(tiny, monkeypatch):
+def test_clip_model_and_weights_load_from_a_hugging_face_repository(tiny, monkeypatch):
     create, tokenizer, asked = open_clip.create_model, open_clip.get_tokenizer, []
 
     def create_model(name, **options):
@@ -114,7 +114,7 @@ def test_hub_repository_gives_clip_model_and_weights(tiny, monkeypatch):
     assert asked[:2] == [("hf-hub:someone/their-clip", None), "hf-hub:someone/their-clip"]
 
 
-def test_failed_download_of_clip_weights_is_one_error(monkeypatch, caplog):
+def test_failed_download_of_clip_weights_raises_one_error_and_logs_nothing(monkeypatch, caplog):
     def offline(*_, **__):
         logging.getLogger("huggingface_hub").warning("Retrying in 8s [Retry 5/5].")
         raise FileNotFoundError("Failed to download file (open_clip_pytorch_model.bin)")
@@ -138,7 +138,7 @@ def test_failed_download_of_clip_weights_is_one_error(monkeypatch, caplog):
         ("ViT-L-14//nowhere/x.pt", MissingResourceError, "no file '/nowhere/x.pt'"),
     ],
 )
-def test_unknown_clip_models_and_tags_are_refused_with_the_nearest(spec, error, message):
+def test_unknown_clip_models_and_tags_are_refused_with_suggestions(spec, error, message):
     with pytest.raises(error, match=message):
         ClipEncoder(spec)
 
@@ -163,7 +163,7 @@ class _FakePackage:
             return np.array([[len(text), text.count("a") + 1] for text in texts], dtype=np.float32)
 
 
-def test_sbert_averages_prompts_in_batches(tmp_path, monkeypatch):
+def test_sbert_encoder_averages_prompt_embeddings_in_batches(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentence_transformers", _FakePackage)
     folder = sbert_folder(tmp_path / "mini")
     (folder / "weights").write_bytes(b"1")
@@ -211,7 +211,7 @@ def snapshot(cache, repository, weights="model.safetensors"):
     return folder
 
 
-def test_named_folder_precedes_cached_sentence_encoders_and_lexical(cache, monkeypatch):
+def test_encoder_from_the_environment_variable_precedes_cached_and_lexical_encoders(cache, monkeypatch):
     assert local_encoder()[0] == "lexical"
     assert VARIABLE in local_encoder()[1]
     small = snapshot(cache, "sentence-transformers/all-MiniLM-L6-v2")
@@ -230,7 +230,7 @@ def test_incomplete_or_uninstalled_encoders_are_ignored(cache, monkeypatch):
     assert "sentence-transformers is not installed" in local_encoder()[1]
 
 
-def test_auto_encoder_depends_on_the_source(cache):
+def test_default_encoder_depends_on_the_source_of_names(cache):
     here = snapshot(cache, "sentence-transformers/all-mpnet-base-v2")
     assert embed.choose_encoder(EmbedConfig(), "classes")[0].encoder == f"sbert:{here}"
     for source in ("landmarks", "names"):

@@ -20,7 +20,7 @@ def view(labels, spread, seed, dim=20):
 LABELS = np.repeat(np.arange(10), 15)
 
 
-def test_joint_evidence_groups_better_than_each_block():
+def test_joint_evidence_groups_better_than_each_source_alone():
     blocks = [Block.of(str(seed), view(LABELS, 1.3, seed)) for seed in range(3)]
     evidence = weigh(blocks, groups=10)
     config = ClusterConfig(groups=10)
@@ -29,7 +29,7 @@ def test_joint_evidence_groups_better_than_each_block():
     assert together > max(alone) + 0.1, (alone, together)
 
 
-def test_noise_and_disagreeing_wording_have_no_weight():
+def test_noise_and_evidence_that_contradicts_the_meaning_get_no_weight():
     text, images = view(LABELS, 0.8, 1), view(LABELS, 0.8, 2)
     noise = np.random.default_rng(3).normal(size=(150, 20))
     other = view(np.tile(np.arange(15), 10), 0.1, 4)  # a stable grouping, but unrelated to the labels
@@ -47,7 +47,7 @@ def test_noise_and_disagreeing_wording_have_no_weight():
 
 
 @given(st.integers(1, 5), st.integers(0, 2**32 - 1))
-def test_weights_sum_to_one_and_the_first_block_has_weight(count, seed):
+def test_weights_sum_to_one_and_the_first_source_has_positive_weight(count, seed):
     random = np.random.default_rng(seed)
     agreement = random.uniform(-0.1, 1, (count, count))
     agreement = np.where(random.random((count, count)) < 0.2, np.nan, agreement)
@@ -62,7 +62,7 @@ def test_weights_sum_to_one_and_the_first_block_has_weight(count, seed):
 
 @settings(max_examples=30)
 @given(st.lists(st.floats(0.05, 1), min_size=3, max_size=3), st.integers(0, 2**32 - 1))
-def test_joint_cosines_are_weighted_means_of_block_cosines(weights, seed):
+def test_joint_cosines_are_weighted_means_of_the_cosines_per_source(weights, seed):
     random = np.random.default_rng(seed)
     shares = np.array(weights) / sum(weights)
     blocks = tuple(Block.of(str(i), random.normal(size=(12, 6))) for i in range(3))
@@ -71,7 +71,7 @@ def test_joint_cosines_are_weighted_means_of_block_cosines(weights, seed):
     assert np.allclose(joint @ joint.T, expected, atol=1e-5)
 
 
-def test_name_without_a_row_borrows_from_its_neighbours():
+def test_name_without_evidence_gets_the_mean_of_its_neighbours():
     text, images = view(LABELS, 0.2, 1), view(LABELS, 0.2, 2)
     images[::7] = 0
     evidence = Evidence((Block.of("text", text), Block.of("images", images)), (0.5, 0.5), np.full((2, 2), np.nan))

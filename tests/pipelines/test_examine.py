@@ -79,7 +79,7 @@ SOUND = {
 }
 
 
-def test_sound_images_give_size_suffix_and_checksum(tmp_path):
+def test_examining_valid_images_records_size_suffix_and_checksum(tmp_path):
     for name, (data, *_) in SOUND.items():
         (tmp_path / name).write_bytes(data)
     rows = rows_of(unit_of(tmp_path, list(SOUND), tmp_path))
@@ -103,7 +103,7 @@ UNSOUND = {
 
 
 @pytest.mark.parametrize("name", UNSOUND)
-def test_unusable_images_are_rejected_with_a_reason(tmp_path, monkeypatch, name):
+def test_unusable_images_are_excluded_with_a_reason(tmp_path, monkeypatch, name):
     monkeypatch.setattr(examine_stage, "MAX_IMAGE_BYTES", 1 << 20)
     data, reason = UNSOUND[name]
     (tmp_path / name).write_bytes(data)
@@ -114,7 +114,7 @@ def test_unusable_images_are_rejected_with_a_reason(tmp_path, monkeypatch, name)
     assert row["sha256"] is None
 
 
-def test_links_and_paths_out_of_the_folder_are_not_followed(tmp_path):
+def test_links_and_paths_that_leave_the_folder_are_not_followed(tmp_path):
     source = tmp_path / "source"
     (source / "folder.jpg").mkdir(parents=True)
     (tmp_path / "secret.jpg").write_bytes(jpeg(rng()))
@@ -133,7 +133,7 @@ def test_links_and_paths_out_of_the_folder_are_not_followed(tmp_path):
     assert set(found.values()) == {"unsafe-path"}
 
 
-def test_failing_disk_is_an_error_and_not_a_rejection(tmp_path, monkeypatch):
+def test_disk_error_stops_the_build_and_rejects_no_image(tmp_path, monkeypatch):
     def fail(*_: object) -> bytes:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -155,7 +155,7 @@ def tar_of(path: Path, members: dict[str, bytes]) -> Path:
 
 
 @pytest.mark.parametrize("spooled", [False, True])
-def test_members_of_a_tar_are_found_by_stem(tmp_path, spooled):
+def test_tar_members_are_found_by_their_file_name_without_suffix(tmp_path, spooled):
     images = {f"x/{name}": data for name, (data, *_) in SOUND.items()}
     path = tar_of(tmp_path / "images.tar", {"readme.txt": b"no image", **images, "y/a.jpg": png(rng())})
     files = [*(f"set/{name[0]}" for name in SOUND), "set/z"]  # the first member of a name counts; z is in no tar
@@ -171,7 +171,7 @@ def test_members_of_a_tar_are_found_by_stem(tmp_path, spooled):
     assert (facts["md5"], facts["bytes"]) == (md5, path.stat().st_size)
 
 
-def test_hostile_members_are_named_and_not_followed(tmp_path, monkeypatch):
+def test_hostile_tar_members_are_reported_and_not_followed(tmp_path, monkeypatch):
     monkeypatch.setattr(examine_stage, "MAX_IMAGE_BYTES", 1 << 20)
     path = tmp_path / "images.tar"
     with tarfile.open(path, "w") as tar:
@@ -187,7 +187,7 @@ def test_hostile_members_are_named_and_not_followed(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("fault", ["md5", "cut"])
-def test_damaged_tar_is_refused_and_leaves_no_record(tmp_path, fault):
+def test_damaged_tar_is_refused_and_no_record_is_written(tmp_path, fault):
     path = tar_of(tmp_path / "images.tar", {"a.jpg": jpeg(rng()), "b.jpg": jpeg(rng())})
     md5 = "0" * 32 if fault == "md5" else None
     if fault == "cut":
@@ -238,7 +238,7 @@ def test_resized_images_of_any_format_and_mode_are_rgb_jpegs(kind, mode):
     assert Image.open(io.BytesIO(made)).mode == "RGB"
 
 
-def test_sixteen_bits_of_grey_are_scaled_not_clipped():
+def test_16_bit_grey_values_are_scaled_and_not_clipped():
     grey = np.tile(np.linspace(0, 255, 64).astype(np.uint8), (64, 1))
     file = io.BytesIO()
     Image.fromarray(grey.astype(np.uint16) * 257).save(file, "PNG")
@@ -248,7 +248,7 @@ def test_sixteen_bits_of_grey_are_scaled_not_clipped():
     assert np.abs(np.asarray(Image.open(io.BytesIO(made)).convert("L"), dtype=float) - expected).mean() < 3
 
 
-def test_boxes_are_clipped_and_scaled_outwards():
+def test_boxes_are_clipped_and_rounded_outwards_after_scaling():
     data = image_of((120, 80), exif=jpeg_exif(6))  # upright: 80 x 120
     assert checked_image(data, (-3, 5, 999, 119))[2] == (0, 5, 80, 119)
     assert checked_image(data, (5, 5, 79, 119), resize=20)[2] == (1, 1, 20, 30)
@@ -256,7 +256,7 @@ def test_boxes_are_clipped_and_scaled_outwards():
         checked_image(data, (80, 0, 90, 10))
 
 
-def test_boxes_follow_the_resized_image(tmp_path):
+def test_boxes_are_scaled_with_the_resized_image(tmp_path):
     (tmp_path / "a.jpg").write_bytes(image_of((120, 80)))
     (tmp_path / "b.jpg").write_bytes(image_of((120, 80)))
     unit = unit_of(tmp_path, ["a.jpg", "b.jpg"], tmp_path, config=ShardConfig(resize=40))
@@ -269,7 +269,7 @@ def test_boxes_follow_the_resized_image(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are of Linux")
-def test_lack_of_memory_is_an_error_and_not_a_rejection(tmp_path, monkeypatch):
+def test_lack_of_memory_stops_the_build_and_rejects_no_image(tmp_path, monkeypatch):
     """The error names the unit; with more memory the same command ends in the same dataset."""
     toy = ToyRelease.make()
     large = io.BytesIO()

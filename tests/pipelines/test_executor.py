@@ -48,7 +48,7 @@ def test_several_workers_run_in_other_processes(tmp_path):
     assert len(list(tmp_path.iterdir())) == 6
 
 
-def test_unit_that_kills_every_worker_is_named(tmp_path):
+def test_error_contains_the_unit_that_kills_every_worker(tmp_path):
     with pytest.raises(HgldError, match="died 3 times at unit 2 "):
         sums(units_of(tmp_path, special={2: {"kills": 99}}), 2)
     assert len(list(tmp_path.glob("unit 2.*"))) <= 1 + 3  # the first loss, together with other units, is not counted
@@ -61,13 +61,13 @@ def test_unit_whose_workers_are_killed_runs_again(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_error_of_a_unit_is_raised(tmp_path, workers):
+def test_error_in_a_unit_of_work_is_raised(tmp_path, workers):
     with pytest.raises(InputError, match="unit 3 is refused"):
         sums(units_of(tmp_path, special={3: {"refuses": True}}), workers)
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_unit_that_runs_out_of_memory_is_named(tmp_path, workers):
+def test_error_contains_the_unit_that_runs_out_of_memory(tmp_path, workers):
     with pytest.raises(HgldError, match=r"not enough memory for unit 3\. Finished work is kept"):
         sums(units_of(tmp_path, special={3: {"starves": True}}), workers)
 
@@ -137,7 +137,7 @@ def test_isolated_process_returns_its_result_or_its_error(what, error, said):
 
 
 @LINUX
-def test_existing_memory_limit_is_never_raised(monkeypatch):
+def test_memory_limit_set_by_the_system_is_never_increased(monkeypatch):
     """A cluster may have set a limit, and the system refuses values above its hard limit."""
     limits, asked = (1 << 40, 1 << 41), []
     monkeypatch.setattr(resource, "getrlimit", lambda kind: limits)

@@ -76,13 +76,13 @@ class Corners:
         return rows_of(*[[name.count(letter) for letter in "abc"] for name in names])
 
 
-def test_row_of_a_group_is_the_mean_of_its_texts():
+def test_embedding_of_a_group_is_the_mean_of_its_texts():
     groups = [GivenGroup("a", "", "b", ("c", "c c", "b")), GivenGroup("x", "")]
     one = np.array([1, 0, 0]) + [0, 1, 0] + np.array([0, 1, 2]) / np.sqrt(5)
     assert np.allclose(embed_groups(Corners(), groups), [one / np.linalg.norm(one), [0, 0, 0]], atol=1e-6)
 
 
-def test_names_equal_to_a_group_or_seed_go_into_this_group():
+def test_name_equal_to_a_group_or_its_seed_is_placed_in_this_group():
     groups = GivenGroups(
         (GivenGroup("lake", ""), GivenGroup("Salt Lake", ""), GivenGroup("hill", "", "", ("Ben Nevis",)))
     )
@@ -94,7 +94,7 @@ def test_names_equal_to_a_group_or_seed_go_into_this_group():
 
 
 @given(st.integers(1, 5), st.integers(1, 12), st.integers(0, 9), st.floats(-1, 1))
-def test_every_name_has_a_group_and_a_confidence_in_range(groups, names, seed, least):
+def test_every_name_gets_a_group_and_a_confidence_between_0_and_1(groups, names, seed, least):
     rng = np.random.default_rng(seed)
     rows, centres = rows_of(*rng.normal(size=(names, 3))), rows_of(*rng.normal(size=(groups, 3)))
     rows[rng.random(names) < 0.3] = 0
@@ -118,7 +118,7 @@ def ranked():
     return made.finish()
 
 
-def test_classes_above_the_names_become_groups():
+def test_taxonomy_classes_above_the_names_become_groups():
     found = tree_groups(ranked(), TreeConfig(cut="ranks"), ["a", "b", "c"])
     assert found.level_names == ("genus", "family")
     assert [(group.name, group.above) for group in found.groups] == [("G", ("F",)), ("b", ("F",))]  # b has no genus

@@ -26,7 +26,7 @@ def test_common_head_noun_becomes_the_label():
     assert found.evidence == "head noun of 2 of 3 names, 7 of 12 items"
 
 
-def test_common_class_becomes_the_label_if_heads_differ():
+def test_common_class_becomes_the_label_if_head_nouns_differ():
     venues = [member("stadium", 2, ["Q3"]), member("arena", 2, ["Q4"]), member("velodrome", 1)]
     bridges = [member("bridge", 9, ["Q5"])]
     found = propose_labels([venues, bridges], PLACES, RULES)
@@ -52,7 +52,7 @@ def test_nearest_name_becomes_the_label_if_no_rule_applies():
     assert "cosine 0.90" in found.evidence
 
 
-def test_larger_of_two_groups_gets_their_common_label():
+def test_larger_of_two_groups_gets_the_label_that_both_propose():
     small, large = [member("arch bridge", 2)], [member("road bridge", 5), member("toll bridge", 1)]
     found = propose_labels([small, large], NO_GRAPH, RULES)
     assert [(f.label, f.method) for f in found] == [("arch bridge", "medoid"), ("bridge", "head-noun")]

@@ -46,7 +46,7 @@ def test_head_noun_of_names(name, head):
         ("barracks", "barracks"), ("bus", "bus"), ("gas", "gas"), ("ties", "tie"),
     ],
 )  # fmt: skip
-def test_singular_forms(plural, one):
+def test_plural_nouns_get_their_singular(plural, one):
     assert singular(plural) == one
 
 
@@ -58,12 +58,12 @@ def test_noun_phrase_has_head_modifiers_and_complement():
 
 
 @given(st.text(max_size=60))
-def test_any_text_has_a_head(name):
+def test_any_text_has_a_head_noun(name):
     head = head_noun(name)
     assert bool(head) == bool(name.strip())
     phrase = noun_phrase(name)
     assert all((phrase.head or not name.strip(), *phrase.modifiers, *phrase.complement))
 
 
-def test_very_long_name_is_parsed():
+def test_very_long_name_is_parsed_without_error():
     assert head_noun("group of " * 5000 + "lakes") == "lake"

@@ -26,7 +26,7 @@ def names(value):
     return instance_of(page(row(value))).names
 
 
-def test_recorded_page_is_parsed():
+def test_recorded_category_page_is_parsed():
     data = os.environ.get("HGLD_DATA")
     if not data:
         pytest.skip("HGLD_DATA is not set: the recorded page of Commons is not at hand")
@@ -89,7 +89,7 @@ COUNTRY = row('<a href="https://www.wikidata.org/wiki/Q55" title="d:Q55">Netherl
 UNNAMED = row('<a href="https://www.wikidata.org/wiki/Q77">Q77</a>', "Architect")
 
 
-def test_edit_icon_gives_the_item():
+def test_item_is_read_from_the_link_of_the_edit_icon():
     for address in ("//m.wikidata.org/wiki/Q42#P31", "http://www.wikidata.org/wiki/Special:EntityPage/Q42"):
         assert instance_of(page(COUNTRY + UNNAMED + row("castle") + PENCIL.format(address))).item == "Q42"
 
@@ -140,7 +140,7 @@ def test_soft_redirect_needs_a_link_directly_after_the_words():
     assert instance_of(page("", before=both)).redirected_to == "Category:B"
 
 
-def test_followed_redirect_gives_its_target():
+def test_redirect_followed_by_the_server_gives_its_target():
     source = '<a href="/w/index.php?title=Category:A&amp;redirect=no" class="mw-redirect">Category:A</a>'
     notice = f'<span class="mw-redirectedfrom">(Redirected from {source})</span>'
     canonical = '<link rel="canonical" href="https://commons.wikimedia.org/wiki/Category:B_b"/>'
@@ -203,7 +203,7 @@ LABELS = st.lists(st.lists(LABEL, min_size=1, max_size=3).map(" ".join), min_siz
 
 @settings(max_examples=100, deadline=None)
 @given(LABELS)
-def test_lists_of_links_keep_their_text(labels):
+def test_text_of_links_in_lists_is_kept(labels):
     links = [f'<a href="/wiki/Category:X" title="{escape(label)}">{escape(label)}</a>' for label in labels]
     expected = tuple(labels)
     assert names("<ul>" + "".join(f"<li>{link}</li>" for link in links) + "</ul>") == expected

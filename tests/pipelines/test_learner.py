@@ -93,7 +93,7 @@ def test_without_decisions_no_name_moves():
     assert 0 < estimates.errors.min() <= estimates.errors.max() < 1
 
 
-def test_decision_moves_similar_names_and_no_others():
+def test_decision_moves_only_similar_names():
     names = ["oak", "oak tree", "old oak", "pine", "mosque"]
     rows = unit(np.array([[1, 0.1, 0], [1, 0.12, 0], [1, 0.05, 0.05], [0.3, 1, 0], [0, 0, 1]]))
     place = dict.fromkeys(names, 0)
@@ -117,7 +117,7 @@ def test_order_of_decisions_does_not_change_the_estimates(order):
     assert not np.array_equal(partner.shares, at_once.shares)
 
 
-def test_refused_groups_get_no_name_and_merged_groups_pass_names_on():
+def test_refused_group_gets_no_name_and_merged_group_keeps_its_names():
     names, rows, place, _ = toy()
     learner = learner_of(names, rows, place)
     there = [name for name in names if place[name] == 0][:2]
@@ -180,7 +180,7 @@ def screens(names, rows, place, decisions=(), skipped=(), by: Order = "items", i
     return Queue(learner.rows, by=by).screens(learner.fit(decided(place, decisions)), skipped)
 
 
-def test_screens_are_small_disjoint_sorted_and_made_of_blocks():
+def test_queue_screens_are_small_disjoint_and_sorted_by_item_count():
     names, rows, place, _ = toy(200)
     found = screens(names, rows, place)
     shown = [name for screen in found for name in screen.names]

@@ -70,7 +70,7 @@ def test_options_determine_the_levels(options, expected):
         ({"given": UNDER, "levels": ("item", "group")}, "the groups have 1 levels of parents; expected 3 names"),
     ],
 )
-def test_contradicting_level_options_are_refused(options, said):
+def test_contradictory_level_options_are_refused(options, said):
     with pytest.raises(ConfigError) as refused:
         plan(**options)
     assert said in str(refused.value)

@@ -37,7 +37,7 @@ def test_names_with_the_same_head_are_similar(name, like, unlike):
     assert similarity(encoder, name, like) > similarity(encoder, name, unlike) + 0.1
 
 
-def test_lexical_rows_and_key_depend_on_the_set_of_names():
+def test_lexical_embeddings_and_key_depend_only_on_the_set_of_names():
     first, second = LexicalEncoder(NAMES), LexicalEncoder([*reversed(NAMES), NAMES[0]])
     assert first.key == second.key != LexicalEncoder(NAMES[1:]).key
     np.testing.assert_array_equal(first.encode(NAMES), second.encode(NAMES))
@@ -52,7 +52,7 @@ def test_new_names_are_near_similar_names_and_unrelated_ones_are_zero():
 
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=8))
-def test_any_names_have_unit_rows(names):
+def test_embeddings_of_any_names_have_unit_length(names):
     encoder = LexicalEncoder(names)
     rows = encoder.encode(names)
     assert (rows.shape, rows.dtype) == ((len(names), encoder.dim), np.float32)
@@ -110,7 +110,7 @@ def test_unknown_nouns_have_no_kind(name):
     assert NounKinds.read().of(noun_phrase(name)) == ()
 
 
-def test_lexicon_states_every_noun_once_with_two_or_three_levels():
+def test_lexicon_lists_every_noun_once_under_two_or_three_levels():
     nouns: list[str] = []
 
     def walk(node, depth):

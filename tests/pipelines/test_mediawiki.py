@@ -328,7 +328,7 @@ def found(done):
     return {title: (status, end, item, tuple(names)) for title, status, end, item, names in columns}
 
 
-def test_world_has_500_categories_of_all_statuses(made, table):
+def test_wiki_has_500_categories_of_all_statuses(made, table):
     assert len(made.expected) == 500
     statuses = {status for status, *_ in made.expected.values()}
     assert statuses == {"found", "missing", "no-item", "no-instance-of", "error(redirect-loop)"}

@@ -121,7 +121,7 @@ def table(tmp_path):
     return write
 
 
-def test_landmark_tables_are_sorted_and_other_columns_ignored(table):
+def test_landmark_tables_are_sorted_and_extra_columns_ignored(table):
     train = table('landmark_id,category\n7,"http://x/Category:A,_B"\n3,http://x/Category:""C""\n')
     index = table("\ufeffcategory,note, landmark_id \r\nc,\u2028,3\r\n\r\nd,y,1\r\n", "index.csv")
     read = read_landmarks({"train": train, "index": index})
@@ -164,7 +164,7 @@ def test_scraped_tables_need_names_and_keep_them_unchanged(table):
     assert read[0]["names"].to_list() == [[" Castle "], []]
 
 
-def test_already_scraped_table_becomes_a_scrape_stage(tmp_path):
+def test_already_scraped_table_is_imported_as_a_scrape_stage(tmp_path):
     table = tmp_path / "names.csv"
     table.write_text(
         "landmark_id,name,category,supercategory\n"
@@ -209,7 +209,7 @@ def expected():
     return pl.read_csv(sample.EXPECTED_GROUPS)
 
 
-def test_sample_has_the_tables_of_a_scrape(scraped, landmarks):
+def test_sample_has_the_same_tables_as_a_scrape(scraped, landmarks):
     assert landmarks.schema == SCRAPED
     assert landmarks.equals(landmarks.sort("split", "landmark_id"))
     assert landmarks.select("split", "landmark_id").is_duplicated().sum() == 0

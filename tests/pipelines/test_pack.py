@@ -31,7 +31,7 @@ def content_of(tar: tarfile.TarFile, member: tarfile.TarInfo | str) -> bytes:
         unique_by=lambda item: item[0],
     )
 )
-def test_tarfile_reads_what_the_writer_wrote(items):
+def test_written_tar_is_read_unchanged_by_the_tarfile_module(items):
     file = io.BytesIO()
     writer = TarWriter(file)
     offsets = [writer.add(key, "jpg", image, json) for key, image, json in items]
@@ -107,7 +107,7 @@ def test_images_changed_since_examination_stop_packing(tmp_path, where, how):
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_record_of_another_plan_is_removed_before_packing(tmp_path, monkeypatch):
+def test_record_of_a_different_plan_is_removed_before_packing(tmp_path, monkeypatch):
     """After a stop between shard and record, the first plan must not accept the shard of the second."""
     first = unit_of(tmp_path)
     pack(first)

@@ -50,7 +50,7 @@ def table(tmp_path) -> Path:
     return tmp_path / "Liste.csv"
 
 
-def test_profile_takes_ten_lines_and_proposes_a_command(table, hgld, monkeypatch):
+def test_profile_has_ten_lines_and_proposes_a_command(table, hgld, monkeypatch):
     monkeypatch.chdir(table.parent)
     code, shown, _ = hgld("build-shards", "manifest", "--source", "Liste.csv")
     assert code == 0
@@ -74,7 +74,7 @@ def test_profile_takes_ten_lines_and_proposes_a_command(table, hgld, monkeypatch
     )
 
 
-def test_proposed_command_builds_the_same_dataset_as_yes(table, hgld, monkeypatch):
+def test_proposed_command_builds_the_same_dataset_as_the_flag_yes(table, hgld, monkeypatch):
     monkeypatch.chdir(table.parent)
     _, shown, _ = hgld("build-shards", "manifest", "--source", "Liste.csv", "--json")
     proposed = json.loads(shown)["profile"]
@@ -97,7 +97,7 @@ def test_proposed_command_builds_the_same_dataset_as_yes(table, hgld, monkeypatc
     assert sorted(names) == sorted(GROUPS)
 
 
-def test_complete_options_build_without_a_question_and_merge_nothing(table, hgld, monkeypatch):
+def test_complete_options_build_without_a_question_and_keep_spellings_apart(table, hgld, monkeypatch):
     monkeypatch.chdir(table.parent)
     said = ["manifest", "--source", "Liste.csv", "--images", "Fotos", "--levels", "product,group", "--workers", 1]
     code, shown, _ = hgld("build-shards", *said, "--test-classes", 0.5, "--seed", 1, "--out", "out")
@@ -129,7 +129,7 @@ def test_answer_at_the_terminal_decides_about_the_build(table, hgld, monkeypatch
     assert (code, asked, Path("Liste-shards").is_dir()) == (0, ["Build it?"], is_built)
 
 
-def test_profile_names_labels_that_are_no_tree(tmp_path, hgld):
+def test_profile_reports_labels_that_do_not_form_a_tree(tmp_path, hgld):
     lines = [f"{i}.jpg,kind {i % 60},{'a' if i < 60 else 'b'}" for i in range(61)]
     (tmp_path / "t.csv").write_text("\n".join(["path,kind,group", *lines, *lines]))
     code, shown, said = hgld("build-shards", "manifest", "--source", tmp_path / "t.csv", "--levels", "kind,group")
@@ -138,7 +138,7 @@ def test_profile_names_labels_that_are_no_tree(tmp_path, hgld):
     assert "'kind 0' under 'a' and 'b'" in said
 
 
-def test_absolute_paths_outside_of_the_folder_are_not_read(tmp_path, hgld):
+def test_absolute_paths_outside_the_image_folder_are_not_read(tmp_path, hgld):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "a.jpg").write_bytes(picture(0))
@@ -248,7 +248,7 @@ def test_unusable_parquet_table_is_refused(tmp_path, change, error, said):
         profile("manifest", tmp_path / "t.parquet", SourceConfig(levels=("label",)), is_final=True)
 
 
-def test_parquet_folder_needs_files_with_equal_columns(tmp_path):
+def test_parquet_files_with_different_columns_are_refused(tmp_path):
     with pytest.raises(InputError, match="is a folder without parquet files"):
         profile("manifest", tmp_path, SourceConfig(), is_final=True)
     (tmp_path / "metadata.csv").touch()

@@ -65,7 +65,7 @@ def of(build, file):
     ]
 
 
-def test_answers_become_decisions_of_a_model_annotator(build, server):
+def test_answers_of_a_model_become_decisions_under_the_name_of_the_model(build, server):
     server.say = sensible
     said = []
     found = ask(build, server, say=said.append)
@@ -109,7 +109,7 @@ def test_answered_questions_are_not_asked_again(build, server):
         (text("x" * 200_000)),
     ],
 )
-def test_malformed_answers_are_dropped_and_asked_again(build, server, fault):
+def test_malformed_answers_are_dropped_and_their_questions_asked_again(build, server, fault):
     server.faults = [fault]
     found = ask(build, server)
     assert found.dropped["answer of another form"] == 1
@@ -117,7 +117,7 @@ def test_malformed_answers_are_dropped_and_asked_again(build, server, fault):
     assert ask(build, server).asked == 1
 
 
-def test_invalid_members_are_dropped_and_valid_ones_kept(build, server):
+def test_invalid_entries_of_an_answer_are_dropped_and_valid_entries_kept(build, server):
     wrong = [
         {"group": 0, "name": "x"},
         {"group": 5, "name": "x"},
@@ -202,7 +202,7 @@ def test_transient_failures_are_retried(build, server, fault):
 @pytest.mark.parametrize(
     ("fault", "kind"), [(status(500), "http-500"), (cut_off, "cut-off"), (late, "timeout"), (whole(b"[1]"), "json")]
 )
-def test_question_without_answer_is_skipped_and_others_are_asked(build, server, fault, kind):
+def test_question_without_an_answer_is_skipped_and_the_next_is_asked(build, server, fault, kind):
     server.faults = [fault, fault] if kind != "json" else [fault]
     found = ask(build, server, timeout=0.4 if fault is late else 20)
     assert (found.asked, found.unasked, found.dropped[f"no answer ({kind})"]) == (1, 1, 1)
@@ -218,7 +218,7 @@ def test_server_that_never_answers_is_an_error(build, server):
     assert not list(build.glob("proposals*"))
 
 
-def test_three_questions_without_answer_end_the_run(tmp_path, server):
+def test_three_unanswered_questions_in_a_row_stop_the_run(tmp_path, server):
     many = {i: (f"g{i}", None, {f"n{i}": (1, 0.5, False, (i + 1) % 70)}) for i in range(70)}
     build = write_build(tmp_path / "many", many)
     server.faults = [answer, *[status(503)] * 100]
@@ -239,7 +239,7 @@ def test_three_questions_without_answer_end_the_run(tmp_path, server):
         (status(429, Retry_After="3600"), r"asks us to come back in 3,600 s"),
     ],
 )
-def test_refusal_by_the_server_ends_the_run_without_showing_the_key(build, server, monkeypatch, fault, message):
+def test_http_refusal_stops_the_run_and_the_error_hides_the_api_key(build, server, monkeypatch, fault, message):
     monkeypatch.setenv(KEY_VARIABLE, SECRET)
     server.faults = [fault]
     with pytest.raises(ServiceError, match=message) as caught:
@@ -248,7 +248,7 @@ def test_refusal_by_the_server_ends_the_run_without_showing_the_key(build, serve
     assert len(server.log) == 1
 
 
-def test_key_goes_only_to_the_server(build, server, monkeypatch, hgld):
+def test_api_key_is_sent_only_to_the_configured_server(build, server, monkeypatch, hgld):
     monkeypatch.setenv(KEY_VARIABLE, SECRET)
     echo = text(json.dumps({"groups": [{"group": 1, "name": SECRET}]}))
     server.faults = [echo]
@@ -271,7 +271,7 @@ def test_key_goes_only_to_the_server(build, server, monkeypatch, hgld):
 # -- budgets and options -------------------------------------------------------------------------------------------
 
 
-def test_request_budget_is_kept_and_the_next_run_resumes(build, server):
+def test_run_stops_at_its_request_budget_and_the_next_run_resumes(build, server):
     server.faults = [status(500)]
     found = ask(build, server, requests=2)
     assert (len(server.log), found.requests, found.asked, found.unasked) == (2, 2, 1, 1)
@@ -290,14 +290,14 @@ def test_request_budget_is_kept_and_the_next_run_resumes(build, server):
         ("http://127.0.0.1/v1", "m" * 100, "--propose-model: who has 106 characters"),
     ],
 )
-def test_invalid_options_are_rejected(build, url, model, message):
+def test_invalid_proposal_options_are_refused(build, url, model, message):
     with pytest.raises(ConfigError, match=message) as caught:
         propose(build, url, model)
     assert "pw" not in str(caught.value).replace("password", "")
     assert "abc" not in str(caught.value)
 
 
-def test_unusable_keys_folders_and_servers_are_rejected(build, tmp_path, monkeypatch):
+def test_unusable_keys_folders_and_servers_are_refused(build, tmp_path, monkeypatch):
     with pytest.raises(ServiceError, match=r"cannot be reached .*No question was answered"):
         propose(build, "http://127.0.0.1:9/v1", "small", sleep=lambda seconds: None)
     with pytest.raises(ConfigError, match="no finished build"):
@@ -308,7 +308,7 @@ def test_unusable_keys_folders_and_servers_are_rejected(build, tmp_path, monkeyp
     assert SECRET not in str(caught.value)
 
 
-def test_command_asks_writes_and_opens_the_page(build, server, hgld, monkeypatch):
+def test_propose_command_writes_proposals_and_opens_the_review_page(build, server, hgld, monkeypatch):
     opened = []
     monkeypatch.setattr(
         "hgld.pipelines.hierarchy.review.server.serve", lambda review, port, ready: opened.append(review)

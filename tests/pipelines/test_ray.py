@@ -37,7 +37,7 @@ def test_ray_build_has_the_same_bytes_as_a_local_build(cluster, tmp_path):
     assert bytes_of(tmp_path / "ray") == bytes_of(tmp_path / "local")
 
 
-def test_command_starts_a_ray_cluster_or_joins_one(cluster, tmp_path):
+def test_build_command_starts_a_ray_cluster_or_joins_one(cluster, tmp_path):
     release = ToyRelease.make()
     release.write(tmp_path)
     release.items().select("file", *LEVELS).rename({"file": "path"}).write_csv(tmp_path / "labels.csv")
@@ -55,7 +55,7 @@ def test_command_starts_a_ray_cluster_or_joins_one(cluster, tmp_path):
         assert bytes_of(tmp_path / name) == bytes_of(tmp_path / "local")
 
 
-def test_ray_units_run_in_other_processes_and_lost_units_run_again(cluster, tmp_path):
+def test_ray_runs_units_in_other_processes_and_repeats_lost_units(cluster, tmp_path):
     units = [Sum(f"unit {i}", (i, 1), tmp_path, kills=i == 2) for i in range(6)]
     found = {}
     run_units(add, units, lambda unit, result: found.update({unit.name: result}), executor="ray", workers=2)

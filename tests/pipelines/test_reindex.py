@@ -52,7 +52,7 @@ def test_rebuilt_index_equals_the_written_one(tmp_path, boxes, workers):
     assert result.notes == ()
 
 
-def test_index_is_made_from_tars_alone(tmp_path):
+def test_index_is_built_from_tars_without_a_manifest(tmp_path):
     tiny = TinyShards(k=2)
     index = tiny.write_tars(tmp_path)
     result = rebuilt(tmp_path)
@@ -124,7 +124,7 @@ def test_tars_written_by_tarfile_are_read(tmp_path):
     assert data[row["offset"] : row["offset"] + row["size"]] == picture(0)
 
 
-def test_unnamed_classes_are_called_by_their_number(tmp_path):
+def test_classes_without_names_get_their_number_as_name(tmp_path):
     members = [("a.jpg", picture(0)), ("a.json", foreign_json(2, "", names=["", ""]))]
     write_tar(tmp_path / "x.tar", members)
     rebuilt(tmp_path)
@@ -149,7 +149,7 @@ BAD = {  # reason of exclusion, and the members that are excluded
 
 
 @pytest.mark.parametrize("reason", BAD)
-def test_bad_items_are_rejected_with_a_reason(tmp_path, reason):
+def test_damaged_items_are_excluded_with_a_reason(tmp_path, reason):
     sound = [[(f"{key}.jpg", picture(i)), (f"{key}.json", foreign_json())] for i, key in enumerate("abc")]
     write_tar(tmp_path / "x.tar", [*sound[0], *sound[1], *BAD[reason], *sound[2]])
     result = rebuilt(tmp_path)
@@ -207,7 +207,7 @@ def test_contradictory_tars_are_refused_and_nothing_is_written(tmp_path, first, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.tar", "y.tar"]
 
 
-def test_unknown_labels_contradict_nothing(tmp_path):
+def test_items_with_unknown_labels_do_not_contradict_other_items(tmp_path):
     items = [item("a"), item("b", labels=[0, -1], names=["cat", ""]), item("c", labels=[-1, 0], names=["", "animal"])]
     write_tar(tmp_path / "x.tar", [member for members in items for member in members])
     assert len(rebuilt(tmp_path).rejected) == 0
@@ -220,7 +220,7 @@ def test_folders_without_tars_are_refused(tmp_path):
             rebuilt(root)
 
 
-def test_image_with_a_wrong_suffix_is_indexed_and_noted(tmp_path):
+def test_image_with_a_wrong_suffix_is_indexed_and_reported(tmp_path):
     write_tar(tmp_path / "x.tar", [("a.jpg", picture(0, form="PNG")), ("a.json", foreign_json())])
     result = rebuilt(tmp_path)
     assert index_of(tmp_path)["suffix"].to_list() == ["jpg"]
@@ -229,7 +229,7 @@ def test_image_with_a_wrong_suffix_is_indexed_and_noted(tmp_path):
     assert verify(tmp_path, progress=silent).findings["kind"].to_list() == ["wrong-suffix"]
 
 
-def test_group_size_shrinks_to_what_the_order_supports(tmp_path):
+def test_group_size_is_reduced_to_the_shortest_run_of_a_class(tmp_path):
     index = TinyShards(k=2).write_tars(tmp_path)
     write_tar(tmp_path / "train-000000.tar", [])
     rows = index.filter(shard="train-000001.tar")
@@ -245,7 +245,7 @@ def test_group_size_shrinks_to_what_the_order_supports(tmp_path):
     assert rebuilt(tmp_path, force=True).manifest.group_size == 1
 
 
-def test_earlier_rejections_are_kept(tmp_path):
+def test_excluded_items_of_an_earlier_build_stay_listed(tmp_path):
     root = TinyShards().write(tmp_path / "tiny")
     earlier = {"key": "k", "split": "train", "file": "release/k.jpg", "reason": "truncated", "detail": "at 3"}
     pl.DataFrame([earlier]).write_parquet(root / files.REJECTED)
@@ -282,7 +282,7 @@ def test_repeated_key_is_taken_from_the_first_shard(tmp_path):
     assert [shard.name for shard in result.manifest.shards] == ["a.tar"]
 
 
-def test_truncated_tar_gives_its_whole_items(tmp_path):
+def test_complete_items_of_a_truncated_tar_are_indexed(tmp_path):
     root = TinyShards().write(tmp_path / "tiny")
     shard = root / "train-000001.tar"
     shard.write_bytes(shard.read_bytes()[: shard.stat().st_size // 2])
@@ -293,7 +293,7 @@ def test_truncated_tar_gives_its_whole_items(tmp_path):
     assert len(index_of(root)) == 10 + len(left)
 
 
-def test_folder_whose_name_cannot_be_a_datasets_is_refused(tmp_path):
+def test_folder_whose_name_is_not_a_valid_dataset_name_is_refused(tmp_path):
     root = tmp_path / "bell\a"
     root.mkdir()
     TinyShards().write_tars(root)
@@ -301,7 +301,7 @@ def test_folder_whose_name_cannot_be_a_datasets_is_refused(tmp_path):
         rebuilt(root)
 
 
-def test_second_process_in_one_dataset_is_refused(tmp_path):
+def test_second_process_that_changes_the_same_dataset_is_refused(tmp_path):
     TinyShards().write(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     for change in (lambda: rebuilt(tmp_path, force=True), lambda: remake_card(tmp_path)):

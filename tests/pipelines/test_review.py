@@ -69,7 +69,7 @@ def tables(stage: StageRun) -> tuple[dict[str, dict], dict[str, dict], list[dict
     return names, groups, dropped, json.loads(stage.path("decisions.json").read_text())
 
 
-def test_groups_pass_through_without_decisions(tmp_path: Path):
+def test_groups_stay_unchanged_without_decisions(tmp_path: Path):
     stage = run(tmp_path)
     names, groups, dropped, report = tables(stage)
     assert list(names) == sorted(names)
@@ -162,7 +162,7 @@ def test_build_and_page_show_the_same_estimates(tmp_path: Path):
     assert built.result.counts["taught elsewhere"] == 4
 
 
-def test_new_group_has_a_top_only_if_its_sources_agree(tmp_path: Path):
+def test_new_group_gets_a_top_class_only_if_its_sources_agree(tmp_path: Path):
     file = decided(
         tmp_path,
         "ada.yaml",
@@ -180,7 +180,7 @@ def test_new_group_has_a_top_only_if_its_sources_agree(tmp_path: Path):
     assert (groups["volcano"]["top"], groups["volcano"]["method"]) == ("human-made", "decision")
 
 
-def test_every_decision_is_accounted_for(tmp_path: Path):
+def test_review_record_lists_every_decision_with_its_effect(tmp_path: Path):
     ada = decided(
         tmp_path,
         "ada.yaml",
@@ -261,7 +261,7 @@ def test_missing_or_invalid_decisions_leave_no_files(tmp_path: Path):
     assert not (tmp_path / ".review.part").exists()
 
 
-def test_new_groups_and_refusals_place_their_names(tmp_path: Path):
+def test_new_and_refuse_decisions_move_their_names(tmp_path: Path):
     file = decided(
         tmp_path,
         "ada.yaml",
@@ -288,7 +288,7 @@ def test_new_groups_and_refusals_place_their_names(tmp_path: Path):
     assert len(report["applied"]) == 4
 
 
-def test_refusals_follow_merged_groups():
+def test_refused_groups_follow_merges_of_groups():
     place, labels = {"peak": 0, "tug": 1, "urban park": 2}, {0: "hill", 1: "ship", 2: "park"}
     made = Grouping.of(place, labels, {})
 
@@ -307,7 +307,7 @@ def test_refusals_follow_merged_groups():
     assert made.decided == {"peak": "green", "tug": "green"}  # "urban park" only followed its group
 
 
-def test_single_items_get_another_name_or_group(tmp_path: Path):
+def test_decisions_about_single_items_change_their_name_or_group(tmp_path: Path):
     file = decided(
         tmp_path,
         "ada.yaml",

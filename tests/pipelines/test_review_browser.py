@@ -125,7 +125,7 @@ def _move(who: str, name: str, to: str) -> Move:
     return Move(names=(name,), to=to, who=who, when=datetime(2026, 1, 1, tzinfo=UTC), why=f"<b>{SCRIPT}</b>")
 
 
-def test_keyboard_decides_about_groups_and_names(tmp_path):
+def test_groups_and_names_can_be_decided_with_the_keyboard(tmp_path):
     build = write_build(tmp_path / "build")
     with page_of(build, tmp_path / "profile") as page:
         assert page.run(ACTIVE) == SCRIPT  # the least certain name comes first
@@ -196,7 +196,7 @@ def test_keyboard_decides_about_groups_and_names(tmp_path):
     ]
 
 
-def test_keyboard_completes_a_screen_of_the_queue(tmp_path):
+def test_screen_of_the_queue_can_be_completed_with_the_keyboard(tmp_path):
     build = write_build(tmp_path / "build", GROUPS)
     with page_of(build, tmp_path / "profile", learns=True) as page:
         whole = page.run(SHOWN)
@@ -298,7 +298,7 @@ def test_page_shows_changes_by_other_programs_and_keeps_working(tmp_path):
     assert len(decisions(build)) == 3
 
 
-def test_fast_held_and_rejected_presses_decide_once_about_shown_names(tmp_path):
+def test_fast_held_and_refused_key_presses_decide_once_about_the_shown_names(tmp_path):
     build = write_build(
         tmp_path / "build", {0: ("all", None, {f"name {i:02}": (1, i / 20, False, 0) for i in range(16)})}
     )
@@ -355,7 +355,7 @@ def test_fast_held_and_rejected_presses_decide_once_about_shown_names(tmp_path):
     assert (type(decisions(build)[3]), decisions(build)[3].to) == (Move, "lake")
 
 
-def test_mouse_search_items_and_clicks_during_a_response(tmp_path):
+def test_mouse_search_item_links_and_clicks_during_a_response_work(tmp_path):
     build = write_build(tmp_path / "build", GROUPS)
     folder = tmp_path / "images" / "train" / "0"
     folder.mkdir(parents=True)

@@ -71,7 +71,7 @@ def actions_in(file):
 
 
 @pytest.mark.parametrize(("given", "moved"), ACTIONS, ids=[f"{a['action']}-{i}" for i, (a, _) in enumerate(ACTIONS)])
-def test_decision_is_written_with_who_and_why_and_can_be_undone(build, given, moved):
+def test_decision_is_written_with_annotator_and_reason_and_can_be_undone(build, given, moved):
     review = opened(build)
     before = names_of(review), groups_of(review)
     change = review.decide([[given]], 0)
@@ -134,7 +134,7 @@ def test_undo_works_across_restarts(build, learns):
         ({"action": "item", "split": "train", "id": "99", "group": "ship"}, "no item '99'"),
     ],
 )
-def test_unfitting_decisions_are_rejected_and_not_written(build, given, said):
+def test_decisions_about_unknown_names_or_groups_are_refused_and_not_written(build, given, said):
     review = opened(build)
     before = review.snapshot()
     with pytest.raises(InputError, match=said):
@@ -242,7 +242,9 @@ def test_write_between_check_and_lock_is_detected(build, monkeypatch):
         ("locked.yaml", "ada", StorageError, r"locked\.yaml.*--decisions FILE"),
     ],
 )
-def test_page_does_not_open_without_a_writable_file_and_a_valid_name(build, monkeypatch, file, who, error, said):
+def test_page_opens_only_with_a_writable_decision_file_and_a_valid_annotator_name(
+    build, monkeypatch, file, who, error, said
+):
     monkeypatch.setattr(journal_module.os, "access", lambda path, _how: path != build or file != "locked.yaml")
     with pytest.raises(error, match=said):
         Journal(build / file, who, "annotator")
@@ -254,7 +256,7 @@ def test_annotator_name_matches_in_both_unicode_forms(build):
     assert opened(build, "Zo\u00eb", file=file).undo(0)["undone"][0]["who"] == "Zo\u00eb"
 
 
-def test_undo_rejects_entries_edited_by_hand(build):
+def test_undo_refuses_entries_edited_by_hand(build):
     opened(build).decide([[MOVE]], 0)
     file = build / "ada.yaml"
     file.write_text(file.read_text() + "# a note of mine\n")
@@ -264,7 +266,7 @@ def test_undo_rejects_entries_edited_by_hand(build):
     assert file.read_bytes() == text
 
 
-def test_new_decisions_get_later_times_than_all_entries(build):
+def test_new_decision_gets_a_later_time_than_all_earlier_entries(build):
     head = "schema_version: 1\ndecisions:\n"
     (build / "ada.yaml").write_text(f"{head}- {{action: drop, names: [tug], who: ada, when: 2999-01-01}}\n")
     with pytest.raises(InputError, match="by hand"):
@@ -355,7 +357,7 @@ def test_items_of_a_list_have_ids_links_and_images(tmp_path):
         Thumbnails(tmp_path / "nothing", review.tables.images())
 
 
-def test_folders_without_a_build_are_rejected(build, tmp_path):
+def test_folders_without_a_build_are_refused(build, tmp_path):
     with pytest.raises(ConfigError, match="build-hierarchy"):
         BuildTables(tmp_path / "nothing")
     (build / "stages" / "clean" / "names.parquet").write_bytes(b"PAR1 no")
@@ -375,7 +377,7 @@ def test_folders_without_a_build_are_rejected(build, tmp_path):
         (None, "3", None),
     ],
 )
-def test_links_come_from_the_source_or_wikidata(category, id_, link):
+def test_links_of_items_come_from_the_source_or_wikidata(category, id_, link):
     assert link_of(category, id_) == link
     assert [wikidata_link(one) for one in ("Q0", "n02084071", "q5", "Q5/../x")] == [None] * 4
 
@@ -405,7 +407,7 @@ def test_requests_without_the_token_get_no_data(client, path, headers):
 
 
 @pytest.mark.parametrize("path", ["/", "/api/state"])
-def test_other_hosts_origins_and_forms_are_rejected(client, build, path):
+def test_requests_from_other_hosts_origins_or_forms_are_refused(client, build, path):
     for host in ("evil.example:8123", "127.0.0.1:1", ""):
         assert client.get(path, headers=TOKEN | {"Host": host}).status_code == 403
     for origin in ("http://evil.example", "null", "https://127.0.0.1:8123", "http://127.0.0.1:99"):
@@ -432,7 +434,7 @@ def test_server_serves_only_the_files_of_the_page(client, path):
     assert client.get(path).status_code == 404
 
 
-def test_api_decides_and_undoes_along_the_queue(client):
+def test_api_decides_names_of_the_queue_and_undoes_decisions(client):
     _, now = ask(client, "/api/state")
     progress = {"names": 9, "names_done": 0, "items": 20, "items_done": 0}
     assert now["progress"] == {**progress, "still_wrong": now["progress"]["still_wrong"]}
@@ -454,7 +456,7 @@ def label_of(name):
     return next(label for label, _, members in GROUPS.values() if name in members)
 
 
-def test_skipped_names_come_back_only_when_no_others_are_left(client):
+def test_skipped_names_return_only_if_no_other_names_are_left(client):
     _, now = ask(client, "/api/state")
     seen = set()
     while len(seen) < len(NAMES):
@@ -467,7 +469,7 @@ def test_skipped_names_come_back_only_when_no_others_are_left(client):
     assert ask(client, "/api/skip", {"names": ["x"]})[0] == 422
 
 
-def test_proposed_labels_exclude_existing_ones(client):
+def test_proposed_labels_exclude_labels_of_existing_groups(client):
     _, found = ask(client, "/api/labels", {"names": ["mountain pass", "water gap", "mountain"]})
     labels = [one["label"] for one in found["labels"]]
     assert labels
@@ -487,7 +489,7 @@ def test_proposed_labels_exclude_existing_ones(client):
         (b'{"actions": [[{"action": "drop"}], 3], "revision": 0}', 400),
     ],
 )
-def test_malformed_requests_are_rejected(client, build, body, status):
+def test_malformed_requests_are_refused(client, build, body, status):
     assert client.post("/api/decide", content=body, headers=TOKEN).status_code == status
     assert not (build / "ada.yaml").exists()
     for query in ("", "?name=tug&start=-1", "?name=tug&start=" + "9" * 30):
@@ -518,7 +520,7 @@ BODY = st.fixed_dictionaries(
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(["decide", "undo", "skip", "labels"]), BODY)
-def test_any_body_gets_a_response(build, path, body):
+def test_any_request_body_gets_a_response(build, path, body):
     (build / "ada.yaml").unlink(missing_ok=True)
     client = TestClient(server.application(opened(build), "secret"), base_url=HOME)
     answer = client.post(f"/api/{path}", content=json.dumps(body), headers=TOKEN)  # an unhandled error is raised here
@@ -563,7 +565,7 @@ def test_browser_gets_the_token_from_a_private_file(monkeypatch):
 
 
 @pytest.mark.slow  # starts a process
-def test_command_serves_until_it_is_stopped(build):
+def test_review_command_serves_the_page_until_it_is_stopped(build):
     command = [sys.executable, "-m", "hgld", "review", str(build), "--no-browser"]
     with subprocess.Popen([*command, "--annotator", "ada", "--json"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -591,7 +593,7 @@ def test_command_serves_until_it_is_stopped(build):
     assert (two.returncode, f"--port {port} is taken" in two.stderr) == (2, True)
 
 
-def test_user_without_a_name_is_asked_for_one(build, monkeypatch):
+def test_review_command_without_an_annotator_name_asks_for_the_option(build, monkeypatch):
     def nameless() -> str:
         raise KeyError("getpwuid(): uid not found: 54321")
 

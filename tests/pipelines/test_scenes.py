@@ -36,7 +36,7 @@ def labels():
     )
 
 
-def test_landmarks_are_chosen_evenly_over_groups():
+def test_landmarks_are_sampled_evenly_over_groups():
     chosen = choose_landmarks(labels(), 6)
     assert chosen.group_by("hierarchical_label").len()["len"].to_list() == [2, 2, 2]
     assert chosen["landmark_id"].is_sorted()

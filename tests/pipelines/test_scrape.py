@@ -300,7 +300,7 @@ def test_full_disk_keeps_earlier_answers_in_the_store(path):
         store.record("entity", {"Q100": CASTLE})
 
 
-def test_store_refuses_a_second_process_another_source_and_another_schema(path):
+def test_store_refuses_a_second_process_a_changed_source_and_a_changed_schema(path):
     with ScrapeStore(path, SOURCE), pytest.raises(ConfigError, match="in use by another hgld"):
         ScrapeStore(path, SOURCE)
     with pytest.raises(ConfigError, match=r"language 'en'.*'de'.*new folder"):

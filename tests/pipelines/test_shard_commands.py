@@ -76,7 +76,7 @@ def test_name_licence_and_level_names_reach_card_and_croissant(labels, tmp_path,
     assert verify(tmp_path / "out", progress=silent).findings.is_empty()
 
 
-def test_levels_named_like_internal_columns_are_built(labels, tmp_path, hgld):
+def test_levels_named_like_internal_columns_can_be_built(labels, tmp_path, hgld):
     names = ("group", "len", "first", "stated", "trained", "distance", "member", "label", "table")
     table = pl.read_csv(labels)
     table.with_columns(table[LEVELS[0]].alias(f"of {name}") for name in names).write_csv(labels)
@@ -121,7 +121,7 @@ REFUSED = [  # option, its value, and what is said
 
 
 @pytest.mark.parametrize(("option", "value", "said"), REFUSED)
-def test_bad_option_is_exit_code_2_and_writes_nothing(labels, tmp_path, hgld, option, value, said):
+def test_invalid_option_exits_with_code_2_and_writes_nothing(labels, tmp_path, hgld, option, value, said):
     arguments = given(labels, tmp_path / "out")
     if option in arguments:
         arguments[arguments.index(option) + option.startswith("--")] = value

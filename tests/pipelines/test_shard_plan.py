@@ -97,7 +97,7 @@ def test_group_larger_than_a_shard_gets_its_own_shard():
     assert plan["shard"].n_unique() == 2
 
 
-def test_exact_copies_name_the_first_copy():
+def test_exact_copies_are_listed_with_their_first_copy():
     items = items_of([0, 0, 0, 1, 1, 1]).with_columns(sha256=pl.Series(["a", "b", "a", "c", "a", "c"]))
     plan = planned(items)
     seen: dict[str, str] = {}

@@ -41,7 +41,7 @@ def found(root: Path) -> list[dict]:
     return verify(root, decode=True, progress=silent).findings.to_dicts()
 
 
-def test_built_dataset_verifies_and_has_every_image_with_its_labels(loose, release, tmp_path):
+def test_built_dataset_passes_verify_and_has_every_image_with_its_labels(loose, release, tmp_path):
     result = build(loose, tmp_path / "out")
     assert result.was_run
     root = tmp_path / "out"
@@ -65,7 +65,7 @@ def test_built_dataset_verifies_and_has_every_image_with_its_labels(loose, relea
     assert result.manifest.splits["train"]["classes"] == {"species": 3, "family": 2}
 
 
-def test_exact_copies_are_kept_and_name_their_originals(loose, tmp_path):
+def test_exact_copies_are_kept_and_listed_with_their_originals(loose, tmp_path):
     notes = build(loose, tmp_path / "out").notes
     assert [note for note in notes if "copies" in note] == [
         "1 images are exact copies of others; the index names the originals in duplicate_of."
@@ -118,7 +118,7 @@ def test_finished_build_does_nothing_when_run_again(loose, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == times
 
 
-def test_tars_give_the_same_shards_as_loose_files(release, tmp_path):
+def test_release_in_tars_gives_the_same_shards_as_loose_files(release, tmp_path):
     containers = release.write_tars(tmp_path / "tars", tars=3)
     build(release.tar_catalog(tmp_path, containers), tmp_path / "one")
     build(release.tar_catalog(tmp_path, containers), tmp_path / "two", workers=2)
@@ -131,7 +131,7 @@ def test_tars_give_the_same_shards_as_loose_files(release, tmp_path):
     assert [(tar["file"], tar["md5"]) for tar in tars] == [(c.path.name, c.md5) for c in containers]
 
 
-def test_rejected_images_leave_lists_and_judgements(release, tmp_path):
+def test_excluded_images_are_removed_from_lists_and_judgements(release, tmp_path):
     root = release.write(tmp_path / "source")
     (root / "0/0.jpg").write_bytes(b"")
     (root / "1/1.jpg").unlink()
@@ -175,7 +175,7 @@ def test_resized_dataset_has_upright_images_and_scaled_boxes(release, tmp_path):
 
 
 class TestTarsThatArriveOneByOne:
-    def test_missing_tars_stop_the_build_and_the_rest_is_not_read_again(self, release, tmp_path):
+    def test_missing_tar_stops_the_build_and_examined_tars_are_not_read_again(self, release, tmp_path):
         containers = release.write_tars(tmp_path / "tars", tars=3)
         data = containers[1].path.read_bytes()
         containers[1].path.unlink()
@@ -211,7 +211,7 @@ class TestTarsThatArriveOneByOne:
         build(catalog, tmp_path / "out", keep_examined=True)
         assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
 
-    def test_partial_build_goes_without_missing_and_refused_tars(self, release, tmp_path):
+    def test_partial_build_excludes_missing_and_damaged_tars(self, release, tmp_path):
         containers = release.write_tars(tmp_path / "tars", tars=3)
         data = containers[2].path.read_bytes()
         containers[2].path.unlink()
@@ -236,14 +236,14 @@ class TestTarsThatArriveOneByOne:
 
 
 class TestOutputFolder:
-    def test_folder_with_other_files_is_refused_and_unchanged(self, loose, tmp_path):
+    def test_output_folder_with_unrelated_files_is_refused_and_unchanged(self, loose, tmp_path):
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "thesis.tex").write_text("precious")
         with pytest.raises(ConfigError, match=r"is not empty \(thesis\.tex\)"):
             build(loose, tmp_path / "out")
         assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
 
-    def test_finished_dataset_is_not_replaced_under_other_options(self, loose, tmp_path):
+    def test_finished_dataset_is_not_replaced_if_options_changed(self, loose, tmp_path):
         build(loose, tmp_path / "out")
         before = bytes_of(tmp_path / "out")
         with pytest.raises(ConfigError, match="holds the dataset 'toy', built from other lists or with other options"):
@@ -252,7 +252,7 @@ class TestOutputFolder:
             build(replace(loose, items=loose.items[1:]), tmp_path / "out")
         assert bytes_of(tmp_path / "out") == before
 
-    def test_unfinished_build_restarts_under_other_options(self, loose, tmp_path, monkeypatch):
+    def test_unfinished_build_restarts_if_options_changed(self, loose, tmp_path, monkeypatch):
         monkeypatch.setattr("hgld.pipelines.shards.build.finish", stop)
         with pytest.raises(Stopped):
             build(loose, tmp_path / "out", shard_items=4)
@@ -262,7 +262,7 @@ class TestOutputFolder:
         build(loose, tmp_path / "fresh")
         assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "fresh")
 
-    def test_second_build_of_one_folder_is_refused(self, loose, tmp_path, monkeypatch):
+    def test_second_build_into_the_same_folder_is_refused(self, loose, tmp_path, monkeypatch):
         def second(*_: object) -> None:
             with pytest.raises(StorageError, match="another process is building"):
                 build(loose, tmp_path / "out")
@@ -272,7 +272,7 @@ class TestOutputFolder:
         with pytest.raises(Stopped):
             build(loose, tmp_path / "out")
 
-    def test_too_little_space_is_an_error_before_a_shard_is_written(self, loose, tmp_path, monkeypatch):
+    def test_too_little_disk_space_is_reported_before_a_shard_is_written(self, loose, tmp_path, monkeypatch):
         monkeypatch.setattr(work.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 1_000_000))
         with pytest.raises(StorageError, match=r"1\.0 MB are free and about 67\.\d MB needed"):
             build(loose, tmp_path / "out")
@@ -337,7 +337,7 @@ def test_invalid_options_are_refused(given, message):
         ShardConfig(**given)
 
 
-def test_work_folder_beside_a_finished_dataset_is_removed(loose, tmp_path):
+def test_work_folder_in_a_finished_dataset_is_removed(loose, tmp_path):
     build(loose, tmp_path / "out")
     left = tmp_path / "out" / ".build"
     (left / "packed").mkdir(parents=True)

@@ -47,7 +47,7 @@ def test_excluded_items_are_dropped_with_their_reason_and_counted(catalog, tmp_p
     )
 
 
-def test_dataset_lacks_excluded_items_and_names_them(catalog, tmp_path):
+def test_built_dataset_lacks_excluded_items_and_lists_them(catalog, tmp_path):
     made = without_excluded(catalog, listed(tmp_path, "key\n2/1\n"))
     build_catalog(made, None, str(tmp_path / "out"), SourceConfig(), SMALL, silent)
     index, _ = read_index(tmp_path / "out" / "index.parquet")

@@ -106,7 +106,7 @@ EARLY, MIDDLE, LATE = ("examining", 3), ("packing", 1), ("writing tables", 0)
     ],
     ids=["tars", "spool"],
 )
-def test_killed_builds_end_in_the_same_bytes(release, tmp_path, options, moments):
+def test_build_killed_in_any_stage_resumes_to_the_same_bytes(release, tmp_path, options, moments):
     given, expected = release
     if "resize" in options:
         finish(start(given, tmp_path / "whole", **options))
@@ -124,7 +124,7 @@ def test_killed_builds_end_in_the_same_bytes(release, tmp_path, options, moments
 
 
 @pytest.mark.slow
-def test_killed_workers_do_not_end_a_build(release, tmp_path):
+def test_build_continues_if_its_workers_are_killed(release, tmp_path):
     given, expected = release
     process, kills = start(given, tmp_path / "out", workers=2), 0
     for stage, least in (EARLY, MIDDLE):

@@ -59,7 +59,7 @@ def unfinished(places: Iterator[Path]) -> Iterator[Path]:
     return takewhile(lambda place: not (place / files.MANIFEST).exists(), places)
 
 
-def test_build_stopped_anywhere_ends_in_the_same_bytes(catalog, tmp_path, every):
+def test_build_stopped_at_any_disk_change_resumes_to_the_same_bytes(catalog, tmp_path, every):
     def run(out: Path) -> None:
         build(catalog, out, shard_items=3)
 
@@ -67,7 +67,7 @@ def test_build_stopped_anywhere_ends_in_the_same_bytes(catalog, tmp_path, every)
     ends_as(contents(tmp_path / "whole"), stop_everywhere(lambda n: tmp_path / f"out-{n}", run, every), run)
 
 
-def test_rebuild_with_other_options_leaves_nothing_of_a_stopped_build(catalog, tmp_path, every):
+def test_build_with_changed_options_removes_all_files_of_a_stopped_build(catalog, tmp_path, every):
     """The second build has fewer splits, shards and tables; files of the user stay."""
     lists = pl.DataFrame({"list": ["small"], "key": ["0/0"]})
     fewer = replace(catalog, items=catalog.items.filter(pl.col("split") == "train"))
@@ -89,7 +89,7 @@ def test_rebuild_with_other_options_leaves_nothing_of_a_stopped_build(catalog, t
     ends_as(whole, unfinished(stop_everywhere(lambda n: tmp_path / f"out-{n}", first, every)), again)
 
 
-def test_shards_of_other_options_are_deleted_before_images_are_examined(catalog, tmp_path, monkeypatch):
+def test_shards_built_with_old_options_are_deleted_before_images_are_examined(catalog, tmp_path, monkeypatch):
     """Otherwise a full disk would have no room for the images that --resize keeps."""
     out = tmp_path / "out"
     monkeypatch.setattr("hgld.pipelines.shards.build.finish", stop)
@@ -107,7 +107,7 @@ def stop(*_: object) -> None:
     raise Stopped
 
 
-def test_repair_stopped_anywhere_restores_the_dataset(catalog, tmp_path, every):
+def test_repair_stopped_at_any_disk_change_resumes_and_restores_the_dataset(catalog, tmp_path, every):
     build(catalog, tmp_path / "whole", shard_items=3)
     whole = {**contents(tmp_path / "whole"), **MINE}
 
@@ -133,7 +133,7 @@ def test_repair_without_the_release_changes_no_file(catalog, tmp_path):
     assert {name: data for name, data in contents(tmp_path / "out").items() if name[0] != "."} == left
 
 
-def test_build_resumed_with_fewer_images_equals_a_new_one(tmp_path, every):
+def test_build_resumed_after_images_were_removed_equals_a_new_build(tmp_path, every):
     release = ToyRelease.make((2, 2, 3))
 
     def begun(n: int) -> Path:
@@ -155,7 +155,7 @@ def test_build_resumed_with_fewer_images_equals_a_new_one(tmp_path, every):
 
 
 @pytest.mark.parametrize("force", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_index_rebuild_stopped_anywhere_ends_in_the_same_bytes(tmp_path, force):
+def test_index_rebuild_stopped_at_any_disk_change_resumes_to_the_same_bytes(tmp_path, force):
     """Name, group size and provenance of the manifest are kept; without ``force`` the same command resumes."""
     TinyShards().write(tmp_path / "whole", licence="mine")
     if not force:

@@ -145,7 +145,7 @@ def test_levels_are_the_columns_that_form_the_longest_tree(tmp_path):
     assert read(taken).levels == ("size_level",)
 
 
-def test_spellings_are_found_and_merged_if_asked(tmp_path):
+def test_spelling_variants_are_found_and_merged_only_on_request(tmp_path):
     names = ["Granny_Smith", "granny smith", "granny smith", "Gala", "Gala", "gala "]
     source = write_csv(tmp_path / "t.csv", [(f"{i}.jpg", name) for i, name in enumerate(names)], ("path", "apple"))
     found = read_own_images("manifest", source, SourceConfig(levels=("apple",)))
@@ -156,7 +156,7 @@ def test_spellings_are_found_and_merged_if_asked(tmp_path):
     assert merged.items["apple"].to_list() == ["granny smith"] * 3 + ["Gala"] * 3
 
 
-def test_drawn_test_split_shares_no_class_with_train(table):
+def test_random_test_split_shares_no_class_with_train(table):
     catalog = read(table, levels=LEVELS, test_classes=0.5, seed=3)
     sides = {split: set(part["fine"].drop_nulls()) for (split,), part in catalog.items.group_by("split")}
     assert (len(sides["train"]), len(sides["test"])) == (2, 2)
@@ -168,7 +168,7 @@ def test_drawn_test_split_shares_no_class_with_train(table):
     assert len(draws) > 1
 
 
-def test_column_split_names_the_splits(tmp_path):
+def test_splits_come_from_the_column_split(tmp_path):
     rows = [(*row, split) for row, split in zip(ROWS, ("train", "query", "gallery", "query", "val"), strict=True)]
     source = write_csv(tmp_path / "t.csv", rows, ("path", *LEVELS, "split"))
     assert read(source, levels=LEVELS).items["split"].to_list() == ["train", "query", "gallery", "query", "val"]
@@ -230,7 +230,7 @@ def test_tables_with_contradictory_rows_are_refused(tmp_path, columns, rows, sai
         ),
     ],
 )
-def test_options_that_do_not_fit_the_table_are_refused(tmp_path, columns, options, said):
+def test_options_that_contradict_the_columns_of_the_table_are_refused(tmp_path, columns, options, said):
     with pytest.raises(ConfigError, match=said):
         read(write_csv(tmp_path / "t.csv", ROWS, columns), **options)
 
@@ -249,7 +249,7 @@ def test_options_that_do_not_fit_the_table_are_refused(tmp_path, columns, option
         (b"PAR1 no", "not a readable parquet file"),
     ],
 )
-def test_tables_that_cannot_be_read_are_refused(tmp_path, content, said):
+def test_unreadable_tables_are_refused(tmp_path, content, said):
     path = tmp_path / ("t.parquet" if content.startswith(b"PAR1") else "t.csv")
     path.write_bytes(content)
     with pytest.raises(TableError, match=said):
@@ -257,7 +257,7 @@ def test_tables_that_cannot_be_read_are_refused(tmp_path, content, said):
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=300), unique=True, max_size=20))
-def test_keys_of_any_paths_are_distinct_and_safe(paths):
+def test_keys_made_from_any_paths_are_distinct_and_safe(paths):
     keys = keys_of_paths(paths)
     assert len(set(keys)) == len(paths)
     assert all(map(is_safe_key, keys))
@@ -279,7 +279,7 @@ def plant(root: Path, files=TREE) -> Path:
     return root
 
 
-def test_nested_folders_are_levels(tmp_path):
+def test_nested_folders_become_levels(tmp_path):
     catalog = read(plant(tmp_path), "folders", levels=LEVELS)
     assert catalog.items.rows()[0] == ("farm/cow/zebu/1", "train", "farm/cow/zebu/1.jpg", "zebu", "cow", "farm")
     assert catalog.items["file"].to_list() == sorted(TREE)
@@ -287,7 +287,7 @@ def test_nested_folders_are_levels(tmp_path):
     assert read(tmp_path, "folders").levels == ("level0", "level1", "level2")
 
 
-def test_folders_of_uneven_depth_are_classes_of_the_finest_level(tmp_path):
+def test_folders_of_uneven_depth_give_unknown_labels_at_missing_levels(tmp_path):
     files = (
         *(f"farm/cow/zebu/{i}.jpg" for i in range(40)),
         *("farm/cow/1.jpg", "farm/pig/1.jpg", "pet/1.jpg", "0.jpg", "a/b/c/d/e/1.jpg"),
@@ -310,7 +310,7 @@ def test_folders_of_uneven_depth_are_classes_of_the_finest_level(tmp_path):
     assert read(tmp_path, "folders", levels=tuple("edcba")).items.filter(file="a/b/c/d/e/1.jpg")["e"][0] == "e"
 
 
-def test_folders_of_one_name_under_two_parents_are_two_classes(tmp_path):
+def test_folders_with_equal_names_under_two_parents_are_two_classes(tmp_path):
     catalog = read(plant(tmp_path, (*TREE, "farm/cow/tabby/1.jpg")), "folders", levels=LEVELS)
     assert set(catalog.items["fine"]) >= {"farm/cow/tabby", "pet/cat/tabby"}
     assert set(catalog.items["coarse"]) == {"cat", "cow", "dog"}
@@ -325,7 +325,7 @@ def test_folders_named_like_splits_are_splits(tmp_path):
         read(tmp_path, "folders", test_classes=0.5)
 
 
-def test_files_that_are_no_images_are_dropped_with_a_reason(tmp_path):
+def test_files_that_are_not_images_are_dropped_with_a_reason(tmp_path):
     plant(tmp_path, (*TREE, ".DS_Store", "pet/cat/notes.txt", "pet/.hidden/1.jpg"))
     (tmp_path / "pet" / "link").symlink_to(tmp_path / "farm")
     plant(Path(os.fsdecode(os.fsencode(tmp_path) + b"/pet/\xff")), ("1.jpg", "tabby/1.jpg", "tabby/2.jpg"))
@@ -350,7 +350,7 @@ def test_files_that_are_no_images_are_dropped_with_a_reason(tmp_path):
         (("/".join("abcdefghijklmnopqrst") + "/1.jpg",), {}, InputError, "more than 16 folders deep"),
     ],
 )
-def test_folders_that_cannot_be_classes_are_refused(tmp_path, files, options, error, said):
+def test_folders_without_a_valid_class_structure_are_refused(tmp_path, files, options, error, said):
     with pytest.raises(error, match=said):
         read(plant(tmp_path, files), "folders", **options)
 
@@ -358,7 +358,7 @@ def test_folders_that_cannot_be_classes_are_refused(tmp_path, files, options, er
 # -- protocols --------------------------------------------------------------------------------------------------------
 
 
-def test_table_without_what_its_protocol_needs_is_refused(tmp_path, table):
+def test_table_without_the_splits_or_levels_of_its_protocol_is_refused(tmp_path, table):
     with pytest.raises(InputError, match="needs the split test, and the dataset has train"):
         read(table, levels=LEVELS, protocol="sop")
     split = write_csv(tmp_path / "split.csv", [("a.jpg", "x", "train")], ("path", "fine", "split"))
@@ -367,7 +367,7 @@ def test_table_without_what_its_protocol_needs_is_refused(tmp_path, table):
     assert read(table, levels=LEVELS, protocol="sop", test_classes=0.5).protocol == "sop"
 
 
-def test_columns_template_and_list_become_lists(tmp_path):
+def test_columns_template_and_list_become_item_lists(tmp_path):
     rows = [("a.jpg", "1", "test", "t1"), ("b.jpg", "1", "test", "t1"), ("c.jpg", "2", "test", "")]
     faces = write_csv(tmp_path / "faces.csv", rows, ("path", "identity", "split", "template"))
     catalog = read(faces, levels=("identity",), protocol="faces")
@@ -378,7 +378,7 @@ def test_columns_template_and_list_become_lists(tmp_path):
     assert sorted(present(catalog.lists).rows()) == [("large", "a"), ("large", "b"), ("small", "a")]
 
 
-def test_folders_take_a_protocol_that_needs_splits_only(tmp_path):
+def test_folders_can_follow_only_protocols_that_need_splits_alone(tmp_path):
     for split in ("query", "gallery", "distractors"):
         (tmp_path / split / "x").mkdir(parents=True)
         (tmp_path / split / "x" / f"{split}.jpg").write_bytes(b"")

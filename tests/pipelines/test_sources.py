@@ -102,7 +102,7 @@ def edit(path: Path, old: str, new: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_catalog_matches_its_card_and_names_existing_files(releases, name, tmp_path):
+def test_catalog_agrees_with_its_card_and_lists_existing_files(releases, name, tmp_path):
     source = releases[name]
     catalog, card = read(name, source), load_card(name)
     assert (catalog.name, catalog.levels) == (card.name, card.levels)
@@ -138,7 +138,7 @@ def test_splits_can_be_read_alone_and_options_of_other_sources_are_refused(relea
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_list_is_needed_and_a_damaged_one_is_named(releases, name, tmp_path):
+def test_missing_or_damaged_list_is_reported_with_its_path(releases, name, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=f"hgld datasets {name}") as caught:
         read(name, tmp_path / "empty")
@@ -219,7 +219,7 @@ DAMAGED = [  # source, list, what is replaced, by what, and what is said
 
 
 @pytest.mark.parametrize(("name", "file", "old", "new", "said"), DAMAGED)
-def test_lists_that_contradict_themselves_are_refused(releases, tmp_path, name, file, old, new, said):
+def test_lists_with_invalid_or_contradictory_lines_are_refused(releases, tmp_path, name, file, old, new, said):
     source = tmp_path / "copy"
     shutil.copytree(releases[name], source)
     edit(source / file, old, new)
@@ -294,14 +294,14 @@ CHANGED = [  # source, change of its files, and what is said
 
 
 @pytest.mark.parametrize(("name", "change", "said"), CHANGED)
-def test_releases_that_are_damaged_or_hostile_are_refused(tmp_path, name, change, said):
+def test_damaged_or_hostile_releases_are_refused(tmp_path, name, change, said):
     source = made(name, tmp_path)
     change(source)
     with pytest.raises(InputError, match=said):
         read(name, source)
 
 
-def test_source_is_found_by_its_name_or_its_cards():
+def test_source_is_found_by_its_name_or_the_name_of_a_card():
     assert source_name("h-gldv2") == "gldv2"
     assert set(CARDS) | set(OWN_DATA) < set(SOURCES)
     with pytest.raises(ConfigError, match=r"no dataset 'coco'\. There are gldv2, sop,"):
@@ -310,7 +310,7 @@ def test_source_is_found_by_its_name_or_its_cards():
 
 @pytest.mark.parametrize(("name", "file"), [("cars196", "cars_annos.mat"), ("rparis", "rparis6k/gnd_rparis6k.pkl")])
 @pytest.mark.parametrize("part", [0.0, 0.01, 0.1, 0.5, 0.9, 0.99])
-def test_binary_lists_that_are_cut_are_refused_by_name(tmp_path, name, file, part):
+def test_truncated_binary_lists_are_refused_with_their_path(tmp_path, name, file, part):
     source = made(name, tmp_path)
     data = (source / file).read_bytes()
     (source / file).write_bytes(data[: int(part * len(data))])
@@ -319,7 +319,7 @@ def test_binary_lists_that_are_cut_are_refused_by_name(tmp_path, name, file, par
     assert str(source / file) in str(caught.value)
 
 
-def test_lists_are_bounded_and_errors_name_the_line(tmp_path):
+def test_lists_have_a_size_limit_and_errors_contain_the_line(tmp_path):
     path = tmp_path / "list.txt"
     path.write_bytes(b"\xef\xbb\xbfa b\r\n\r\nc d\n")
     assert list(read_words(path, ("x", "y"))) == [(f"{path}, line 1", ["a", "b"]), (f"{path}, line 3", ["c", "d"])]
@@ -340,7 +340,7 @@ def test_lists_are_bounded_and_errors_name_the_line(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["", "/a", "../a", "a/../../b", "a\\b", "a\x00b", "a\nb", "a" * 2000])
-def test_paths_out_of_the_release_are_refused(path):
+def test_paths_that_leave_the_release_are_refused(path):
     with pytest.raises(TableError, match=r"here: .* is not a path inside the release"):
         relative_path(path, "here")
 
@@ -353,7 +353,7 @@ def test_paths_are_normalised_and_numbers_parsed():
             whole_number(text, "here", "id")
 
 
-def test_official_inaturalist_list_is_read_whole(real_data, tmp_path):
+def test_official_inaturalist_list_is_read_completely(real_data, tmp_path):
     """The official validation list serves as test split, with real paths and super-categories."""
     folder = real_data / "inat2018_lists"
     if not folder.is_dir():
@@ -431,7 +431,7 @@ def test_catalog_has_the_splits_lists_and_labels_of_the_release(releases, name):
     assert labels(catalog).items() >= some_labels.items()
 
 
-def test_inaturalist_names_with_two_meanings_get_their_parents(releases):
+def test_inaturalist_names_with_two_meanings_get_their_parent_appended(releases):
     catalog = read("inat-full", releases["inat-full"])
     rows = {row["species"]: row for row in catalog.items.iter_rows(named=True)}
     assert rows["Prunella modularis"]["genus"] == "Prunella (Prunellidae)"
@@ -485,7 +485,7 @@ def test_gldv2_catalog_has_all_tars_with_checksums(releases):
     assert {c.role for c in read("gldv2", releases["gldv2"], splits=("gallery",)).containers} == {"index"}
 
 
-def test_gldv2_queries_take_labels_of_their_first_listed_image(releases):
+def test_gldv2_query_gets_the_label_of_its_first_listed_image(releases):
     catalog = read("gldv2", releases["gldv2"])
     assert counts(catalog.dropped, "split") == {"train": 4, "gallery": 3, "query": 3}
     labels = {row["key"]: tuple(row[level] for level in catalog.levels) for row in catalog.items.iter_rows(named=True)}
@@ -503,7 +503,7 @@ def test_gldv2_queries_take_labels_of_their_first_listed_image(releases):
     assert any(note.startswith("2 queries have relevant images of several landmarks") for note in catalog.notes)
 
 
-def test_gldv2_whole_gallery_has_every_judgement(releases):
+def test_gldv2_with_distractors_has_every_judgement(releases):
     part, whole = read("gldv2", releases["gldv2"]), read("gldv2", releases["gldv2"], distractors=True)
     unlabelled = whole.items.filter((pl.col("split") == "gallery") & pl.col("hierarchical_label").is_null())
     assert len(unlabelled) == gldv2.IMAGES["index"]
@@ -511,7 +511,7 @@ def test_gldv2_whole_gallery_has_every_judgement(releases):
     assert len(present(whole.judgements)) == len(present(part.judgements)) + gldv2.IMAGES["index"]
 
 
-def test_gldv2_takes_labels_of_another_folder(tmp_path, releases):
+def test_gldv2_labels_can_come_from_another_folder(tmp_path, releases):
     own = tmp_path / "own"
     own.mkdir()
     for name in ("train", "index"):
@@ -521,7 +521,7 @@ def test_gldv2_takes_labels_of_another_folder(tmp_path, releases):
     assert set(catalog.items["landmark"]) == {"train/100 Chartres Cathedral"}
 
 
-def test_cars196_of_either_layout_has_the_same_classes(tmp_path, releases):
+def test_both_layouts_of_cars196_give_the_same_classes(tmp_path, releases):
     cars196.make_devkit(tmp_path)
     before, whole = read("cars196", tmp_path), read("cars196", releases["cars196"])
     assert all((tmp_path / file).is_file() for file in before.items["file"])
@@ -547,7 +547,7 @@ def test_landmarks_without_an_image_are_dropped_with_a_reason(tmp_path):
     ]
 
 
-def test_landmarks_listed_by_paths_are_read(tmp_path):
+def test_landmark_lists_with_paths_in_place_of_urls_are_read(tmp_path):
     source = made("landmarks-clean", tmp_path)
     (source / "annotations_landmarks").rename(source / "annotations")
     for split, text in (
@@ -566,7 +566,7 @@ def test_landmarks_listed_by_paths_are_read(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", "..", ".", "a\\..\\b.jpg", "x" * 300])
-def test_addresses_without_a_usable_file_name_are_dropped(tmp_path, name):
+def test_urls_without_a_usable_file_name_are_dropped(tmp_path, name):
     source = made("landmarks-clean", tmp_path)
     with open(source / "annotations_landmarks" / "annotation_clean_val.txt", "a") as file:
         file.write(f"http://a.example/{name} 7\n")
@@ -574,7 +574,7 @@ def test_addresses_without_a_usable_file_name_are_dropped(tmp_path, name):
     assert dropped.filter(pl.col("reason") == "unusable-name")["file"].to_list() == [f"http://a.example/{name}"]
 
 
-def test_imagenet_val_takes_synsets_of_the_development_kit(tmp_path):
+def test_imagenet_val_gets_its_synsets_from_the_development_kit(tmp_path):
     catalog = read("imagenet", made("imagenet", tmp_path))
     found = labels(catalog)
     assert (catalog.levels, catalog.protocol, catalog.disjoint) == (("synset",), "classification", False)
@@ -609,7 +609,7 @@ def test_imagenet_layouts_give_the_same_items(tmp_path):
         assert other.items.drop("file").sort("key").equals(first.items.drop("file").sort("key"))
 
 
-def test_dyml_lists_with_a_whole_header_are_read(tmp_path):
+def test_dyml_lists_with_a_line_end_after_the_header_are_read(tmp_path):
     source = made("dyml-animal", tmp_path)
     glued = read("dyml-animal", source)
     edit(source / "dyml_animal" / "train" / "label.csv", "fine_id0.jpg", "fine_id\n0.jpg")
@@ -640,7 +640,7 @@ def test_revisited_queries_have_boxes_and_judgements(tmp_path, name, prefix):
     assert len(present(catalog.judgements)) == 3 * revisited.QUERIES + 2
 
 
-def test_distractors_are_an_own_split(tmp_path):
+def test_distractors_form_a_separate_split(tmp_path):
     source = made("roxford", tmp_path)
     catalog = read("roxford", source, distractors=True)
     found = catalog.items.filter(pl.col("split") == "distractors")
@@ -665,7 +665,7 @@ def test_hostile_pickle_runs_no_code(tmp_path):
 
 
 @pytest.mark.parametrize("name", {"holidays": "jpg", "ukbench": "full"})
-def test_other_files_are_dropped_and_empty_folders_refused(name, tmp_path):
+def test_files_with_unexpected_names_are_dropped_and_empty_folders_refused(name, tmp_path):
     with pytest.raises(InputError, match=rf"no image named like .*hgld datasets {name}"):
         read(name, tmp_path)
     maker(name)(tmp_path, 0)

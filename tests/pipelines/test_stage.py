@@ -101,7 +101,7 @@ def test_stage_writes_its_files_and_a_record(stage):
     assert [path.name for path in stage.root.iterdir()] == ["toy"]
 
 
-def test_stage_does_not_run_again_with_other_worker_counts_or_paths(stage, tmp_path):
+def test_stage_does_not_run_again_if_only_worker_count_or_paths_change(stage, tmp_path):
     first = stage.run()
     before = (first.directory / DONE).stat().st_mtime_ns
     again = stage.run(Config(workers=8))
@@ -153,7 +153,7 @@ def test_stage_with_changed_files_runs_again(stage, tamper):
     assert files(stage.root / "toy") == expected
 
 
-def test_record_with_another_schema_is_refused(stage):
+def test_stage_record_with_an_unknown_schema_version_is_refused(stage):
     done = stage.run().directory / DONE
     done.write_text(done.read_text().replace('"schema_version": 1', '"schema_version": 7'))
     with pytest.raises(SchemaError, match=r"done.json: schema version is 7; this hgld reads version 1. Build into"):
@@ -168,7 +168,7 @@ class Refused(HgldError):
 
 
 @pytest.mark.parametrize("error", [Refused("no"), KeyboardInterrupt(), ZeroDivisionError()])
-def test_failing_work_keeps_earlier_files(stage, error):
+def test_failed_stage_keeps_its_earlier_files(stage, error):
     def fail(directory):
         (directory / "half.txt").write_text("half")
         raise error
@@ -226,7 +226,7 @@ def test_unwritable_folder_is_a_storage_error(stage, tmp_path):
     assert (tmp_path / "file").read_text() == "in the way"
 
 
-def test_errors_of_read_files_are_not_storage_errors(stage, tmp_path):
+def test_errors_while_reading_inputs_are_not_storage_errors(stage, tmp_path):
     def read(directory):
         (tmp_path / "images" / "1.jpg").read_bytes()
         return StageResult()
@@ -241,7 +241,7 @@ def test_errors_of_read_files_are_not_storage_errors(stage, tmp_path):
     assert list(stage.root.iterdir()) == []
 
 
-def test_missing_input_of_a_stage_is_named(stage):
+def test_error_about_a_missing_stage_input_contains_its_path(stage):
     stage.source.unlink()
     with pytest.raises(InputError, match=r"stage 'toy' cannot read its input 'source' \(.*source.txt\): No such file"):
         stage.run()

@@ -33,7 +33,7 @@ WIKI = "https://commons.wikimedia.org/wiki/"
         ("https://commons.wikimedia.org/w/index.php?title=Category:A+b&action=edit", "Category:A b"),
     ],
 )
-def test_every_form_of_a_category_url_gives_the_title(url, title):
+def test_category_title_is_found_in_every_form_of_its_url(url, title):
     assert category_title(url) == title
 
 
@@ -66,7 +66,7 @@ TITLE_CHARACTERS = st.characters(exclude_characters="#<>[]|{}%_~", exclude_categ
 
 
 @given(st.text(TITLE_CHARACTERS, min_size=1, max_size=40))
-def test_title_and_url_round_trip(text):
+def test_title_read_from_its_url_is_unchanged(text):
     title = canonical_category(f"Category:{text}")
     if title is not None:
         assert canonical_category(title) == title
@@ -79,7 +79,7 @@ def test_any_text_gives_a_valid_title_or_none(text):
     assert title is None or (title.startswith("Category:") and len(title.encode()) <= 264)
 
 
-def test_page_urls_are_open_to_robots():
+def test_page_urls_are_allowed_by_robots_txt():
     commons = "https://commons.wikimedia.org/w/api.php"
     assert page_url(commons, "Category:Château d'If?", "en") == WIKI + "Category:Ch%C3%A2teau_d'If%3F"
     assert page_url(commons, "Category:A", "de") == WIKI + "Category:A?uselang=de"

@@ -28,7 +28,7 @@ def by_graph(*members, graph=GRAPH, anchors=ANCHORS):
     return decide_by_graph(names, landmarks, classes, graph, anchors)
 
 
-def test_decision_by_graph_states_its_path():
+def test_decision_by_the_class_graph_records_its_path():
     found = by_graph(("lake", 7, ["Q1"]), ("tarn", 1, []))
     assert (found.top, found.method) == ("natural", "p279")
     assert found.evidence == "P279: 7 natural of 8; lake: lake (Q1) → landform (Q10)"
@@ -48,7 +48,7 @@ def test_nearest_anchor_decides_and_human_made_wins_ties(class_id, top):
     ("natural", "made", "unknown", "top"),
     [(2, 1, 0, "natural"), (3, 2, 0, None), (1, 2, 0, "human-made"), (1, 0, 3, None), (0, 0, 1, None), (1, 1, 0, None)],
 )
-def test_lead_of_a_third_of_all_landmarks_decides(natural, made, unknown, top):
+def test_class_with_a_lead_of_a_third_of_all_landmarks_is_chosen(natural, made, unknown, top):
     members = [("lake", natural, ["Q1"])] * bool(natural) + [("bridge", made, ["Q2"])] * bool(made)
     assert by_graph(*members, *[("thing", unknown, ["Q99"])] * bool(unknown)).top == top
 
@@ -69,7 +69,7 @@ def test_predefined_classes_match_graph_classes_by_name():
 
 
 @given(st.lists(st.sampled_from(["a", "b", "c", "p", "m", "root", "none"]), min_size=1, max_size=6), st.randoms())
-def test_decision_does_not_depend_on_name_order(classes, random):
+def test_top_class_does_not_depend_on_the_order_of_names(classes, random):
     rows = [(f"name {i}", i + 1, [class_id]) for i, class_id in enumerate(classes)]
     told = of_kinds(*rows)
     random.shuffle(rows)
@@ -128,7 +128,7 @@ def test_shares_sum_to_one_and_are_equal_without_evidence(count, classes, seed):
     np.testing.assert_allclose(class_shares(corners, [corners[[0]], corners[[1]]], corners)[2:], 0.5)
 
 
-def test_stated_anchors_are_well_formed():
+def test_anchor_classes_in_the_data_file_are_well_formed():
     data = yaml.safe_load(toplevel.ANCHORS.read_text(encoding="utf-8"))
     ids = [class_id for kind in data["classes"].values() for class_id in kind]
     assert len(ids) == len(set(ids)), "a class has one kind"

@@ -33,7 +33,7 @@ def root(tmp_path):
 
 
 @pytest.mark.parametrize(("boxes", "workers"), [(False, 1), (True, 2)])
-def test_sound_dataset_has_no_findings_and_stays_unchanged(tmp_path, boxes, workers):
+def test_verify_of_an_intact_dataset_finds_and_changes_nothing(tmp_path, boxes, workers):
     root = TinyShards(boxes=boxes).write(tmp_path / "tiny")
     before = {path.name: path.read_bytes() for path in root.iterdir()}
     found = verify(root, decode=True, workers=workers, progress=silent)
@@ -45,7 +45,7 @@ def test_sound_dataset_has_no_findings_and_stays_unchanged(tmp_path, boxes, work
 # -- the tars ---------------------------------------------------------------------------------------------------------
 
 
-def test_truncated_tar_is_named_with_its_lost_members(root):
+def test_truncated_tar_is_reported_with_its_lost_members(root):
     shard = root / TRAIN
     row = index_of(root).filter(shard=TRAIN).row(3, named=True)
     shard.write_bytes(shard.read_bytes()[: row["offset"] + 100])
@@ -99,7 +99,7 @@ DAMAGE = {  # a change of a dataset and one of its items, and the expected kinds
 
 
 @pytest.mark.parametrize("what", DAMAGE)
-def test_damaged_files_are_named(root, what):
+def test_damaged_files_are_reported(root, what):
     damage, expected = DAMAGE[what]
     key = index_of(root).filter(shard=TRAIN)["key"][2]
     damage(root, key)
@@ -119,7 +119,7 @@ def test_damaged_files_are_named(root, what):
         (picture(4, form="PNG"), {"suffix": "jpg"}, "wrong-suffix"),
     ],
 )
-def test_undecodable_images_are_found_by_decode_only(tmp_path, data, changes, expected):
+def test_undecodable_images_are_found_only_with_decode(tmp_path, data, changes, expected):
     root, key = dataset_with(tmp_path, data, **changes)
     assert kinds(root) == ({"wrong-suffix": 1} if changes else {})
     found = findings(root, decode=True)
@@ -137,7 +137,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_hostile_members_are_named_and_not_followed(root, what):
+def test_hostile_tar_members_are_reported_and_not_followed(root, what):
     name, kind, stated = HOSTILE[what]
     secret = root.parent / "secret.jpg"
     secret.write_bytes(picture(99))
@@ -168,14 +168,14 @@ def with_pipe(root: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "said"), [(TRAIN, with_link, "symbolic link"), (files.CARD, with_pipe, "not a regular file")]
 )
-def test_links_and_pipes_in_place_of_files_are_named_and_not_followed(root, name, change, said):
+def test_links_and_pipes_in_place_of_files_are_reported_and_not_followed(root, name, change, said):
     change(root, name)
     found = findings(root)
     assert found.select("kind", "shard").rows() == [("unreadable-file", name)]
     assert said in found["found"][0]
 
 
-def test_unknown_files_are_findings(root):
+def test_unknown_files_are_reported(root):
     (root / "train-000002.tar").write_bytes(END_OF_ARCHIVE)
     (root / "notes").mkdir()
     (root / "link").symlink_to(root.parent)
@@ -200,7 +200,7 @@ def test_folder_without_a_readable_manifest_is_refused(tmp_path):
         verify(tmp_path, progress=silent)
 
 
-def test_verify_command_prints_findings_and_exit_code(hgld, root, tmp_path):
+def test_verify_command_prints_findings_and_sets_the_exit_code(hgld, root, tmp_path):
     code, out, err = hgld("verify", root)
     assert (code, err) == (0, "")
     assert "Nothing is off." in out

@@ -41,7 +41,7 @@ ROWS = {  # finding: a column of the index, and a change of one row
 
 @pytest.mark.parametrize("split", ["train", "test"])
 @pytest.mark.parametrize("kind", ROWS)
-def test_one_changed_cell_of_the_index_is_one_finding(root, hgld, kind, split):
+def test_changed_cell_of_the_index_is_reported_as_one_finding(root, hgld, kind, split):
     column, changed = ROWS[kind]
     index = index_of(root)
     key = index.filter(split=split, suffix="jpg")["key"][-1]
@@ -53,7 +53,7 @@ def test_one_changed_cell_of_the_index_is_one_finding(root, hgld, kind, split):
 
 
 @pytest.mark.parametrize("split", ["test", "query", "gallery", "val"])
-def test_classes_and_images_of_training_in_other_splits_are_findings(tmp_path, split):
+def test_training_classes_and_images_in_other_splits_are_reported(tmp_path, split):
     tiny = TinyShards(png=False)
     for item in tiny.items[12:]:
         item |= {"split": split, "shard": files.shard_name(split, 0)}
@@ -131,7 +131,7 @@ CHANGED = [  # a change of a dataset, the finding, what was found and expected, 
 
 
 @pytest.mark.parametrize(("change", "kind", "found", "expected", "items"), CHANGED)
-def test_statements_that_contradict_the_index_are_named(root, change, kind, found, expected, items):
+def test_hierarchy_and_manifest_that_contradict_the_index_are_reported(root, change, kind, found, expected, items):
     index = index_of(root)
     change(root)
     said = findings(root).filter(kind=kind)
@@ -141,7 +141,7 @@ def test_statements_that_contradict_the_index_are_named(root, change, kind, foun
         assert set(said["member"]) == set(index.filter(items)["key"])
 
 
-def test_labels_swapped_in_the_index_or_in_a_tar_are_named(root):
+def test_labels_swapped_in_the_index_or_in_a_tar_are_reported(root):
     index = index_of(root)
     first, second = index.filter(shard=TRAIN)["key"][0], index.filter(shard=TRAIN)["key"][2]
     swapped = pl.col("key").replace_strict({first: 1, second: 0}, default=pl.col("species"), return_dtype=pl.Int32)
@@ -165,7 +165,7 @@ def test_labels_swapped_in_the_index_or_in_a_tar_are_named(root):
         assert set(found.filter(kind=kind)["member"]) == {first, second}
 
 
-def test_boxes_that_differ_from_the_tars_are_named(tmp_path):
+def test_boxes_that_differ_from_the_tars_are_reported(tmp_path):
     root = TinyShards(boxes=True).write(tmp_path / "tiny")
     index = index_of(root)
     rewrite_index(root, index.with_columns(box_left=pl.col("box_left") + 1))
@@ -175,7 +175,7 @@ def test_boxes_that_differ_from_the_tars_are_named(tmp_path):
     assert found.row(0, named=True)["found"] == "box 1, 2, 30, 20"
 
 
-def test_keys_of_tables_that_do_not_fit_the_index_are_named(root):
+def test_keys_of_tables_that_the_index_lacks_are_reported(root):
     index = index_of(root)
     key = index["key"][0]
     pl.DataFrame({"list": ["small"] * 2, "key": [key, "gone"]}).write_parquet(root / files.LISTS)

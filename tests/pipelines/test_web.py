@@ -79,7 +79,7 @@ def test_requests_have_contact_gzip_and_maxlag(server, connect):
     assert (asked.method, asked.params["maxlag"], asked.params["format"]) == ("GET", "5", "json")
 
 
-def test_long_requests_are_posted_and_not_redirected(server, connect):
+def test_long_requests_use_post_and_follow_no_redirect(server, connect):
     titles = "|".join(["Category:" + "ö" * 30] * 50)
     connect().api(server.url, {**ASK, "ids": "", "titles": titles})
     assert server.log[-1].method == "POST"
@@ -248,7 +248,7 @@ def test_redirects_count_as_requests(server, connect, clock):
     assert len(server.log) == client.requests == 5
 
 
-def test_endless_body_of_a_redirect_is_not_read(server, connect):
+def test_body_of_a_redirect_is_not_read(server, connect):
     def endless(handler):
         handler.send_response(302)
         handler.send_header("Location", handler.path)
@@ -282,7 +282,7 @@ def test_url_with_password_is_refused_without_showing_it():
     assert "s3cret" not in str(caught.value)
 
 
-def test_refusing_status_ends_the_run(server, connect):
+def test_http_401_403_and_404_stop_the_run(server, connect):
     for code in (401, 403, 404):
         server.faults += [status(code)]
         with pytest.raises(ServiceError, match=f"HTTP {code}: .*check the address and --contact"):
@@ -301,7 +301,7 @@ def test_hanging_or_trickling_server_times_out(server, fault):
     assert time.monotonic() - started < 3
 
 
-def test_too_large_answer_is_refused(server, connect, monkeypatch):
+def test_response_above_the_size_limit_is_refused(server, connect, monkeypatch):
     """The limit is for decompressed sizes, because a small compressed body can hold gigabytes."""
     monkeypatch.setattr(web, "MAX_ANSWER_BYTES", 1 << 20)
     server.faults += [raw_answer(b" " * (8 << 20))]
@@ -310,12 +310,12 @@ def test_too_large_answer_is_refused(server, connect, monkeypatch):
     assert caught.value.kind == "too-large"
 
 
-def test_half_a_surrogate_pair_becomes_a_question_mark(server, connect):
+def test_unpaired_surrogate_becomes_a_question_mark(server, connect):
     server.faults += [raw_answer(rb'{"entities": {"Q1": {"labels": {"en": {"value": "a\ud800b \ud83d\ude00"}}}}}')]
     assert label(connect().api(server.url, ASK)) == "a?b \U0001f600"
 
 
-def test_page_returns_bytes_or_none(server, connect):
+def test_page_request_returns_bytes_or_none(server, connect):
     client = connect()
     html = client.page(page_url(server.url, "Category:A", "en"))
     assert html is not None
@@ -341,6 +341,6 @@ def test_page_returns_bytes_or_none(server, connect):
         ({"contact": "a@b.c", "rate": float("nan")}, "more than 0"),
     ],
 )
-def test_options_against_wikimedia_rules_are_refused(options, message):
+def test_options_that_violate_wikimedia_rules_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         PoliteClient((COMMONS,), **options)

@@ -32,7 +32,7 @@ def recorded():
     return lambda name: json.loads((folder / name).read_text(encoding="utf-8"))
 
 
-def test_recorded_item_has_its_preferred_values(recorded):
+def test_recorded_item_has_its_values_of_preferred_rank(recorded):
     raw = recorded("entitydata_Q8646.json")["entities"]["Q8646"]
     entity = parse_entity(raw, "en")
     assert (entity.item, entity.label, entity.language) == ("Q8646", "Hong Kong", "en")
@@ -141,7 +141,7 @@ def query(*pages, **rest):
     return {"query": {"pages": list(pages), **rest}}
 
 
-def test_category_pages_have_all_states():
+def test_category_pages_of_all_states_are_told_apart():
     answer = query(
         page("Category:Old", "{{Category redirect|New}}"),
         page("Category:Target", "text", pageprops={"wikibase_item": "Q5"}),
@@ -174,7 +174,7 @@ def test_category_pages_have_all_states():
     assert client.asked[0]["prop"] == "pageprops|revisions"
 
 
-def test_continued_answers_are_merged():
+def test_responses_in_several_parts_are_merged():
     first = query(page("Category:A", pageprops={"wikibase_item": "Q1"}), page("Category:B"))
     second = query(page("Category:A"), page("Category:B", "{{catredir|C}}"))
     client = Canned({**first, "continue": {"rvcontinue": "5|6", "continue": "||"}}, second)

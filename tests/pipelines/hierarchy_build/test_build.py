@@ -69,7 +69,7 @@ def stamps(out):
     return {file: file.stat().st_mtime_ns for file in out.rglob("*") if file.is_file() and file.name != LOCK}
 
 
-def test_sample_build_writes_all_promised_files(sample_build):
+def test_build_of_the_sample_writes_all_documented_files(sample_build):
     out = sample_build.directory
     promised = {"train_label_to_hierarchical.csv", "index_label_to_hierarchical.csv", "raw_names.csv"}
     promised |= {
@@ -93,7 +93,7 @@ def test_sample_build_writes_all_promised_files(sample_build):
     assert there == {LOCK, "stages", *(name.split("/")[0] for name in sample_build.files)}
 
 
-def test_sample_groups_agree_with_groups_made_by_hand(sample_build):
+def test_groups_of_the_sample_agree_with_groups_made_by_hand(sample_build):
     names = pl.read_parquet(sample_build.stages["review"].path("names.parquet"))
     both = names.join(pl.read_csv(EXPECTED_GROUPS), on="name")
     assert len(both) == len(names) >= 60
@@ -105,14 +105,14 @@ def test_sample_groups_agree_with_groups_made_by_hand(sample_build):
     assert (decided["top"] == decided["natural_or_human_made"]).sum() > 0.95 * len(decided)
 
 
-def test_second_build_does_nothing(sample_build, sample_config):
+def test_repeated_build_runs_no_stage_again(sample_build, sample_config):
     before = stamps(sample_build.directory)
     again = build_hierarchy(sample_build.directory, sample_config, silent)
     assert not any(stage.was_run for stage in again.stages.values())
     assert stamps(sample_build.directory) == before
 
 
-def test_outdated_files_are_removed_and_the_folder_does_not_change_the_bytes(tmp_path, names_config):
+def test_outdated_files_are_removed_and_results_do_not_depend_on_the_folder(tmp_path, names_config):
     out = tmp_path / "out"
     build_hierarchy(out, names_config, silent)
     assert (out / "index_label_to_hierarchical.csv").is_file()
@@ -127,7 +127,7 @@ def test_outdated_files_are_removed_and_the_folder_does_not_change_the_bytes(tmp
     assert contents(tmp_path / "other") == contents(out)
 
 
-def test_changed_or_missing_results_are_restored_and_other_files_kept(tmp_path, names_config):
+def test_changed_or_missing_results_are_restored_and_unrelated_files_kept(tmp_path, names_config):
     out, victim = tmp_path / "out", tmp_path / "victim.csv"
     build = build_hierarchy(out, names_config, silent)
     before = contents(out)

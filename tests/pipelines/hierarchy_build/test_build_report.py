@@ -80,7 +80,7 @@ def page(report):
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
-def test_page_escapes_scraped_text_and_loads_and_runs_nothing(page):
+def test_page_escapes_scraped_text_and_has_no_scripts_or_external_files(page):
     parsed = Page(page)
     assert parsed.open == []
     assert not {"script", "iframe", "object", "embed", "i", "link"} & set(parsed.tags)
@@ -111,7 +111,7 @@ def test_page_shows_the_figures_of_the_build(page):
     assert "203,094" not in page, "published figures describe other data"
 
 
-def test_published_figures_are_beside_the_figures_of_gldv2_landmarks(tmp_path, tiny_stages):
+def test_page_of_gldv2_landmarks_also_shows_the_published_figures(tmp_path, tiny_stages):
     scraped = write_report(tmp_path, tiny_stages, source="landmarks")
     text = text_of(scraped.path("report.html").read_text(encoding="utf-8"))
     assert "train: landmarks 7 203,094" in text
@@ -124,7 +124,7 @@ def test_published_figures_are_beside_the_figures_of_gldv2_landmarks(tmp_path, t
     assert {"Levels", "Files", "Licence", "Known problems"} == set(sections)
 
 
-def test_page_and_card_of_other_classes_use_their_own_levels_and_no_licence(tmp_path, tiny_stages):
+def test_page_and_card_of_a_class_list_show_its_levels_and_no_licence(tmp_path, tiny_stages):
     def rename_levels(stages):
         file = stages["export"].path("groups.parquet")
         groups = pl.read_parquet(file).select(
@@ -153,7 +153,7 @@ def test_page_and_card_of_other_classes_use_their_own_levels_and_no_licence(tmp_
     assert "andmark" not in built.path("README.md").read_text()
 
 
-def test_published_card_has_the_published_figures():
+def test_data_card_of_h_gldv2_has_the_published_figures():
     _, sections = read_card(card_path("h-gldv2"))
     for figure in ("203,094", "129.1k", "128.8k", "101k", "68.1k", "67.9k", "5.7k", "78"):
         assert figure in sections["Counts"]
@@ -224,7 +224,7 @@ def test_provenance_states_inputs_outputs_counts_and_seeds(recorded):
     assert set(whole["times"]) == {"scrape", "clean", "embed", "evidence", "cluster", "toplevel", "review"}
 
 
-def test_provenance_of_equal_builds_differs_only_in_times_and_tells_nothing_private(recorded, tmp_path):
+def test_provenance_of_equal_builds_differs_only_in_times_and_has_no_contact_or_paths(recorded, tmp_path):
     private = {
         "scrape": ScrapeConfig(contact="me@example.org", rate=1.0),
         "review": ReviewConfig((tmp_path / "decisions.yaml",)),

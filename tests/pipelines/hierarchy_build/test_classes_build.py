@@ -30,7 +30,7 @@ def inputs_of(made):
     return [(one["role"], one["file"]) for one in inputs]
 
 
-def test_plain_list_gives_items_and_groups_and_a_second_run_does_nothing(build, tmp_path):
+def test_list_of_names_gives_items_and_groups_and_a_second_run_does_nothing(build, tmp_path):
     made = build(THINGS, cluster=THREE)
     rows = labels(made)
     assert list(rows[0]) == ["id", "name", "group"]
@@ -60,7 +60,7 @@ def test_plain_list_gives_items_and_groups_and_a_second_run_does_nothing(build, 
     assert {row["name"]: row["group"] for row in labels(decided)}["red oak"] == "whale"
 
 
-def test_items_with_equal_names_are_two_classes_and_counts_are_weights(build):
+def test_items_with_equal_names_are_two_classes_and_item_counts_are_weights(build):
     made = build("id,name,count\nb1,crane,5\nm1,crane,2\nx,oak,\n,,\n", cluster=ClusterConfig(groups=2))
     assert [(row["id"], row["name"]) for row in labels(made)] == [("b1", "crane"), ("m1", "crane"), ("x", "oak")]
     tree = Hierarchy.from_parquet(made.directory / "hierarchy.parquet")
@@ -71,7 +71,7 @@ def test_items_with_equal_names_are_two_classes_and_counts_are_weights(build):
     assert dropped.select("row", "stage", "reason").rows() == [(5, "scrape", "empty row")]
 
 
-def test_levels_have_the_requested_names_and_numbers(build):
+def test_levels_have_the_requested_names_and_class_counts(build):
     config = {"levels": LevelsConfig(("kind", "sort", "realm"), coarser=(2,)), "cluster": ClusterConfig(groups=4)}
     rows = labels(build(THINGS, **config))
     assert list(rows[0]) == ["id", "name", "sort", "realm"]
@@ -91,7 +91,7 @@ def test_top_classes_are_decided_by_their_text_or_left_undecided(build):
     assert "oak" in note
 
 
-def test_names_of_general_classes_stay_unchanged_and_none_is_irrelevant(build):
+def test_names_outside_the_landmark_domain_stay_unchanged_and_none_is_dropped(build):
     names = ["a_b", "person", "list", "Mercury (Planet)", "Mercury (Metal)", "747", "Q5", "taxon", "Nike Air (2019)"]
     made = build(["name", *names])
     assert [row["name"] for row in labels(made)] == names
@@ -103,7 +103,7 @@ def test_names_of_general_classes_stay_unchanged_and_none_is_irrelevant(build):
 GROUPS = "name,parent,seeds,description\napple,plant,,\noak,plant,elm,\nwhale,animal,,a sea animal\nfern,plant,,\n"
 
 
-def test_names_are_put_into_predefined_groups_and_decisions_move_them(build, tmp_path):
+def test_names_are_assigned_to_predefined_groups_and_decisions_move_them(build, tmp_path):
     (tmp_path / "groups.csv").write_text(GROUPS)
     levels = LevelsConfig(into=tmp_path / "groups.csv")
     made = build([*THINGS, "elm", "carburettor"], levels=levels)
@@ -152,7 +152,7 @@ def links(tmp_path):
     return tmp_path / "links.csv"
 
 
-def test_levels_of_a_tree_are_used_unchanged(build, links):
+def test_levels_of_a_taxonomy_are_used_unchanged(build, links):
     options = {
         "taxonomy": TreeConfig(links, tree_use="levels", cut="root:1,0"),
         "levels": LevelsConfig(("thing", "sort", "realm")),
@@ -174,7 +174,7 @@ def test_levels_of_a_tree_are_used_unchanged(build, links):
 
 
 @pytest.mark.slow  # an end-to-end build; its parts have fast tests
-def test_decisions_change_the_levels_of_a_tree(build, links, tmp_path):
+def test_decisions_change_the_levels_from_a_taxonomy(build, links, tmp_path):
     file = write_decisions(tmp_path / "ann.yaml", "action: move, names: [red oak], to: fruit")
     made = build(THINGS, taxonomy=TreeConfig(links, tree_use="levels"), review=ReviewConfig((file,)))
     rows = {row["name"]: (row["depth 1"], row["depth 0"]) for row in labels(made)}
@@ -185,7 +185,7 @@ def test_decisions_change_the_levels_of_a_tree(build, links, tmp_path):
 
 
 @pytest.mark.slow  # an end-to-end build; its parts have fast tests
-def test_taxonomy_as_evidence_determines_groups_and_their_names(build, tmp_path):
+def test_groups_and_labels_follow_a_taxonomy_used_as_evidence(build, tmp_path):
     words = ["ibis", "carp", "pine", "opal", "rook", "pike", "elm", "mica", "tern", "tench", "yew", "jade"]
     kinds = ["bird", "fish", "tree", "rock"] * 3
     above = {"bird": "animal", "fish": "animal", "tree": "plant", "rock": "thing", "animal": "thing", "plant": "thing"}
@@ -236,7 +236,7 @@ def weigh(build, monkeypatch):
     return make
 
 
-def test_evidence_stage_writes_available_blocks_and_joint_rows(weigh):
+def test_evidence_stage_writes_features_per_source_and_joint_features(weigh):
     ran, sources = weigh()
     evidence = read_evidence(ran.directory)
     assert sources == ["text", "wording", "descriptions"] == [block.name for block in evidence.blocks]

@@ -26,7 +26,7 @@ def rows_of(file):
         return list(csv.reader(opened))
 
 
-def test_every_group_gets_a_top_or_is_listed_as_undecided(tmp_path, tiny_stages):
+def test_every_group_gets_a_top_class_or_is_listed_as_undecided(tmp_path, tiny_stages):
     run = tiny_stages(tmp_path)["toplevel"]
     groups = pl.read_parquet(run.path("groups.parquet"))
     assert groups.columns == ["group", "label", "top", "method", "evidence", "margin"]
@@ -59,7 +59,7 @@ def test_label_csvs_have_gldv2_columns_and_scraped_spellings(exported):
     assert [row[0] for row in rows_of(exported.path("index_label_to_hierarchical.csv"))] == ["landmark_id", "1"]
 
 
-def test_landmarks_with_other_levels_have_an_own_table_and_an_empty_gldv2_top(tmp_path, tiny_stages):
+def test_landmarks_with_other_top_classes_get_a_separate_table_and_an_empty_gldv2_top(tmp_path, tiny_stages):
     exported = export.run(tmp_path, tiny_stages(tmp_path), silent, plan=LevelPlan(("place", "kind", "realm"), (2,), ()))
     rows = rows_of(exported.path("train_label_to_hierarchical.csv"))
     assert {row[4] for row in rows[1:]} == {""}
@@ -68,7 +68,7 @@ def test_landmarks_with_other_levels_have_an_own_table_and_an_empty_gldv2_top(tm
     assert ["index/1", "lake", "lake", "natural"] in rows
 
 
-def test_raw_names_list_every_landmark_with_escaped_bars(exported):
+def test_raw_names_table_lists_every_landmark_and_escapes_bars_in_names(exported):
     header, *rows = rows_of(exported.path("raw_names.csv"))
     table = {(row["split"], row["landmark_id"]): row for row in (dict(zip(header, r, strict=True)) for r in rows)}
     assert len(table) == 9
@@ -77,7 +77,7 @@ def test_raw_names_list_every_landmark_with_escaped_bars(exported):
     assert table["index", "2"]["status"] == "missing"
 
 
-def test_hierarchy_file_is_the_tree_of_the_label_csvs(exported):
+def test_hierarchy_file_holds_the_same_tree_as_the_label_csvs(exported):
     tree = Hierarchy.from_parquet(exported.path("hierarchy.parquet"))
     assert tree.levels == ("landmark", "hierarchical_label", "natural_or_human_made")
     assert tree.num_classes == (6, 5, 2)

@@ -20,7 +20,7 @@ def put(file, data):
     file.write_bytes(data)
 
 
-def test_folder_layout_and_table_give_the_same_images(tmp_path):
+def test_image_folders_and_an_image_table_give_the_same_images(tmp_path):
     members = {
         "train/7/a.jpg": picture("red"),
         "train/7/b.png": picture("blue", "PNG"),
@@ -41,14 +41,14 @@ def test_folder_layout_and_table_give_the_same_images(tmp_path):
         assert np.asarray(blue)[5, 5].tolist() == [0, 0, 255]
 
 
-def test_other_files_are_not_landmark_images(tmp_path):
+def test_files_outside_the_documented_folder_layout_are_ignored(tmp_path):
     for name in ("train/7/notes.txt", "train/x/a.jpg", "a.jpg", "train/7/deep/a.jpg"):
         put(tmp_path / name, picture("red"))
     with pytest.raises(ConfigError, match=r"no image found. Expected .*landmark_id"):
         find_images(tmp_path)
 
 
-def test_listed_images_outside_the_folder_are_refused(tmp_path):
+def test_images_listed_outside_the_image_folder_are_refused(tmp_path):
     put(tmp_path / "a.png", picture("red", "PNG"))
     found = listed_images([["a.png", "gone.png"], [], ["a.png"] * 9], tmp_path)
     assert [len(images) for images in found] == [1, 0, 8]

@@ -42,7 +42,7 @@ def groups_of(build):
 
 
 @pytest.mark.parametrize("language", LISTS)
-def test_names_in_any_script_are_grouped_and_labelled_by_whole_words(groups_of, language):
+def test_names_in_any_script_are_grouped_and_labelled_with_whole_words(groups_of, language):
     names, words = LISTS[language]
     found = groups_of(names)
     assert list(found) == names
@@ -50,7 +50,7 @@ def test_names_in_any_script_are_grouped_and_labelled_by_whole_words(groups_of, 
     assert all(label.lower() in name.lower() for name, label in found.items())
 
 
-def test_stated_language_decides_about_english_rules(groups_of):
+def test_language_option_decides_if_english_rules_apply(groups_of):
     parks, lakes = ["Parks", "alte Parks", "neue Parks", "Seen"], ["Lakes", "old lakes", "new lakes", "Seen"]
     assert "Parks" in groups_of(parks).values()
     assert "park" not in groups_of(parks, "en").values(), "the singular is no common English word and no name"
@@ -90,7 +90,7 @@ def labels_of(*groups):
     return [(one.label, one.method) for one in made]
 
 
-def test_singular_label_must_be_a_known_word():
+def test_label_is_made_singular_only_if_the_singular_is_a_known_word():
     assert labels_of(members("Downy Picoides pubescens", "Hairy Picoides pubescens")) == [("pubescens", "shared-word")]
     assert labels_of(members("red zorbs", "green zorbs")) == [("zorbs", "shared-word")]
     assert labels_of(members("red zorbs", "green zorb")) == [("zorb", "head-noun")]
