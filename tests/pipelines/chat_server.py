@@ -1,4 +1,4 @@
-"""A server on 127.0.0.1 with the chat completions interface, which can fail in several ways."""
+"""Fake chat completions server on 127.0.0.1, which can fail in several ways."""
 
 import json
 import time
@@ -7,12 +7,13 @@ from typing import Any
 
 from tests.local_server import LocalServer, SilentHandler
 
-Say = Callable[[str, Mapping[str, Any]], Any]  # name of the requested list, data -> content of the answer
+# takes the name of the requested list and the data; returns the content of the answer
+Say = Callable[[str, Mapping[str, Any]], Any]
 Fault = Callable[["Handler", Any], None]
 
 
 def obedient(listed: str, data: Mapping[str, Any]) -> Any:
-    """A model that keeps all labels and puts every name into the first group."""
+    """Answer as a model that keeps all labels and puts every name into the first group."""
     if listed == "groups":
         return {listed: [{"group": g["number"], "name": g["label"]} for g in data["groups"]]}
     return {listed: [{"name": n["number"], "group": 1} for n in data["names"]]}
@@ -59,12 +60,12 @@ def answer(handler: Handler, said: Any) -> None:
 
 
 def text(content: Any, reason: str = "stop") -> Fault:
-    """Return a handler that sends another text as the answer."""
+    """Return a handler that sends this text as the answer."""
     return lambda handler, said: handler.send(200, completion(content, handler.site, reason))
 
 
 def whole(body: bytes) -> Fault:
-    """Return a handler that sends another body as the answer."""
+    """Return a handler that sends this response body."""
     return lambda handler, said: handler.send(200, body)
 
 

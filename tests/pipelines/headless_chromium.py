@@ -1,4 +1,4 @@
-"""Headless Chromium spoken to through pipes (DevTools protocol): no port, no driver, no network."""
+"""Headless Chromium, controlled through pipes with the DevTools protocol, without a port, a driver or a network."""
 
 import base64
 import json
@@ -27,14 +27,14 @@ _FLAGS = (
 
 
 class PageError(AssertionError):
-    """The page threw, or did not come to the state that was waited for."""
+    """The page raised an error or did not reach the expected state in time."""
 
 
 class Page:
-    """One tab of a Chromium of its own, gone when the context ends.
+    """A tab of a separate Chromium process, which ends with the context.
 
-    ``errors`` collects exceptions and console errors; ``dialogs`` the texts of alert() and its like, which no page of
-    ours ever calls; ``requests`` the addresses that were asked for, after ``call("Network.enable")``.
+    ``errors`` collects exceptions and console errors. ``dialogs`` collects the texts of alert() and similar dialogs,
+    which no hgld page opens. ``requests`` collects the requested URLs after ``call("Network.enable")``.
     """
 
     def __init__(self, profile: Path, width: int, height: int) -> None:
@@ -46,7 +46,7 @@ class Page:
         self._read, answer_in = os.pipe()
         self._process = subprocess.Popen(
             [
-                "bash",  # dash redirects no descriptor above 9
+                "bash",  # dash cannot redirect file descriptors above 9
                 "-c",
                 f'exec "$@" 3<&{command_out} 4>&{answer_in}',
                 "sh",
@@ -132,14 +132,14 @@ class Page:
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def run(self, script: str) -> Any:
-        """The value of a JavaScript expression; promises are waited for."""
+        """Return the value of a JavaScript expression; await promises."""
         answer = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in answer:
             raise PageError(f"{script}: {json.dumps(answer['exceptionDetails'])[:500]}")
         return answer["result"].get("value")
 
     def until(self, script: str, seconds: float = 60) -> Any:
-        """Wait until an expression is true; returns its value. One that throws is not true yet: a page is loading."""
+        """Wait until an expression is true and return its value; errors of a loading page are ignored."""
         end, thrown = time.monotonic() + seconds, ""
         while time.monotonic() < end:
             try:

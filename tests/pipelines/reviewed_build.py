@@ -16,7 +16,7 @@ from hgld.pipelines.hierarchy.review.tables import BuildTables, Thumbnails
 
 SCRIPT = '<script>window.broken=1</script><img src=x onerror="window.broken=1">'
 BREAKOUT = "\"'><svg onload=window.broken=1>__proto__ ${1} {{1}} \u202egnp"
-# group: (label, top, {name: (landmarks, confidence, doubtful, next group)})
+# group: (label, top class, {name: (number of landmarks, confidence, is doubtful, next group)})
 GROUPS = {
     0: (
         "mountain",
@@ -91,7 +91,7 @@ def opened(
     images: Path | None = None,
     learns: bool = False,
 ) -> Review:
-    """Return the state of a page that ``who`` opened, with decisions in WHO.yaml; ``learns`` adds learner and queue."""
+    """Return the review page of annotator ``who`` with decisions in WHO.yaml; ``learns`` adds learner and queue."""
     tables, learner = BuildTables(build), Learner.of(build / "stages") if learns else None
     queue = None if learner is None else Queue(learner.rows)
     journal = Journal(file or build / f"{who}.yaml", who, role)

@@ -92,7 +92,7 @@ def groups(result: Settlement) -> dict[str, set[str]]:
 
 
 def changed(result: Settlement) -> dict[str, set[str]]:
-    """Groups that differ from the clustering's; removed groups are empty sets."""
+    """Return the groups that decisions changed; removed groups are empty sets."""
     found, before = groups(result), {label: set(names) for label, names in MACHINE.items()}
     return {k: found.get(k, set()) for k in found.keys() | before.keys() if found.get(k) != before.get(k)}
 
@@ -113,7 +113,7 @@ def clean_run(*entries: list[Entry]) -> Settlement:
     return result
 
 
-# -- one person ---------------------------------------------------------------------------------------------------
+# -- one annotator ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def clean_run(*entries: list[Entry]) -> Settlement:
             {"summit": {"summit"}, "pass": {"mountain pass", "rail mountain pass"}},
         ),
         ([drop_group("junk")], {"junk": set()}),
-        # later decisions see the effect of earlier ones
+        # later decisions apply to the result of earlier decisions
         (
             [rename("summit", "peak"), move("peak", "hill"), rename("peak", "top"), drop("hill")],
             {"summit": set(), "top": set(MACHINE["summit"]), "mountain": {"mountain", "stratovolcano"}},
@@ -186,7 +186,7 @@ def test_unmatched_parts_of_decisions_are_reported_and_matched_parts_applied():
     assert (len(result.applied), result.overruled) == (1, ())
 
 
-# -- several people -----------------------------------------------------------------------------------------------
+# -- several annotators -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ a_side = st.lists(any_decision, max_size=6)
 def test_no_name_or_decision_is_lost_by_any_decisions(ada: list, bob: list, eve: list):
     entries = [*said("ada", *ada), *said("bob", *bob), *said("eve", *eve, role="adjudicator")]
     result = run(entries)
-    found = groups(result)  # asserts that labels are unique
+    found = groups(result)  # groups() asserts that labels are unique
     placed = Counter(name for members in found.values() for name in members)
     dropped = {name for name, group in result.grouping.place.items() if group is None}
     assert placed == Counter(PLACE.keys() - dropped)
@@ -324,7 +324,7 @@ def test_second_annotator_with_equal_decisions_changes_nothing(ada: list):
 
 
 def test_kappa_matches_cohens_example_and_its_limits():
-    # Cohen (1960), table 1: 200 patients, three diagnoses; kappa = .49 (p_o = .70, p_e = .41)
+    # Cohen (1960), table 1, has 200 patients and three diagnoses; kappa = .49 (p_o = .70, p_e = .41)
     counts = {(0, 0): 88, (0, 1): 14, (0, 2): 18, (1, 0): 10, (1, 1): 40, (1, 2): 10, (2, 0): 2, (2, 1): 6, (2, 2): 12}
     pairs = [pair for pair, count in counts.items() for _ in range(count)]
     found = agreement(("a", "b"), "names", [a for a, _ in pairs], [b for _, b in pairs])
@@ -348,14 +348,14 @@ def test_agreement_counts_only_subjects_that_both_annotators_decided():
 
 
 def adopted(ada: list, bob: list) -> list[list[dict[str, Any]]]:
-    """The decisions offered to ada per conflict to adopt bob's claim, after a check that each one works."""
+    """Return, per conflict, the decisions that let ada adopt bob's claim, and check that they do."""
     mine = Grouping.of(PLACE, LABELS, CLASSES).apply_all(said("ada", *ada))
     found = []
     for conflict in run(said("ada", *ada), said("bob", *bob)).conflicts:
         side = next(side for side in conflict.verdicts if side.who == "bob")
         subject, claim = side.subject, side.claim
         if subject is None or claim is None:
-            continue  # the conflict is about a label
+            continue  # conflicts about a label offer no decision to adopt
         found.append(adopting(subject, claim, mine))
         more = [
             (
@@ -377,7 +377,7 @@ def adopted(ada: list, bob: list) -> list[list[dict[str, Any]]]:
     ("ada", "bob", "offered"),
     [
         ([drop("hill")], [split("mountain", "knoll", "hill")], {"action": "new", "names": ["hill"], "to": "knoll"}),
-        (  # one of them renamed a group
+        (  # ada renamed the group, so the offer uses her label
             [move("lake", "hill"), rename("summit", "gap")],
             [move("summit", "hill"), rename("summit", "pass")],
             {"action": "move", "names": ["hill"], "to": "gap"},
@@ -392,7 +392,7 @@ def adopted(ada: list, bob: list) -> list[list[dict[str, Any]]]:
             [top("lake", "human-made")],
             {"action": "set", "group": "water", "top": "human-made"},
         ),
-        # ada's own group has the label of bob's new group, and labels are unique
+        # no offer: ada has already given the label of bob's new group to another group
         ([rename("junk", "knoll"), move("lake", "hill")], [split("mountain", "knoll", "hill")], None),
     ],
 )
@@ -422,7 +422,7 @@ def test_two_files_of_one_annotator_are_refused(build, tmp_path):
     bob, eve = (moved(tmp_path / name, "root", "pass") for name in ("bob.yaml", "eve.yaml"))
     mine, judge = {"file": tmp_path / "ada.yaml"}, {"file": tmp_path / "judge.yaml", "role": "adjudicator"}
     with pytest.raises(InputError, match=r"bob\.yaml: its decisions are by 'root'.*--annotator NAME"):
-        opened(build, "root", (bob,), **mine)  # even before the first decision
+        opened(build, "root", (bob,), **mine)  # refused even before root's first decision
     assert opened(build, "ada", (bob,), **mine).snapshot()["others"] == ["root"]
     with pytest.raises(InputError, match="'root'"):
         opened(build, "judge", (bob, eve), **judge)
@@ -437,6 +437,6 @@ def test_decision_file_with_two_annotators_is_refused(build, tmp_path):
         moved(file, "bob", "mountain")
     judge = moved(tmp_path / "judge.yaml", "ada", "pass")
     judge.write_text(judge.read_text().replace("annotator", "adjudicator"))
-    review = opened(build, "bob", file=judge, role="adjudicator")  # adjudicators share one file
+    review = opened(build, "bob", file=judge, role="adjudicator")  # adjudicators share one file, so bob may open it
     with pytest.raises(InputError, match="ada's"):
         review.undo(review.revision)

@@ -22,7 +22,7 @@ def changed(catalog: Catalog, **columns: pl.Expr) -> Catalog:
 
 
 def first(value: str | None, column: str) -> pl.Expr:
-    """Return the column with another value in the first row."""
+    """Return an expression that replaces the first value of a column."""
     return pl.when(pl.int_range(pl.len()) == 0).then(pl.lit(value)).otherwise(pl.col(column))
 
 

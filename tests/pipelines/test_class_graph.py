@@ -118,7 +118,7 @@ def tree(*, by_usage=False):
         made.link(child, parent, line)
         made.describe(child, name)
     made.call("box boat", "n1")
-    made.call("bird", "n2")  # a synonym that is also the name of another class
+    made.call("bird", "n2")  # this synonym is also the name of another class
     made.call("Crane", "n3")
     made.call("crane", "n2")
     return made.finish(by_usage=by_usage)

@@ -34,7 +34,7 @@ def test_invalid_fractions_of_classes_are_refused():
 
 
 def catalog(rows: list[tuple[str, str | None]], **fields: Any) -> Catalog:
-    """Return a catalog of one level; a row has the split and the class of an item."""
+    """Return a catalog with one level from (split, class) pairs."""
     items = [(str(i), split, f"{i}.jpg", name) for i, (split, name) in enumerate(rows)]
     schema = ["key", "split", "file", "fine"]
     return Catalog("toy", ("fine",), pl.DataFrame(items, schema=schema, orient="row"), Path(), **fields)

@@ -1,4 +1,4 @@
-"""Clustering: partitions, exact numbers of groups, and the same result with any number of threads."""
+"""Clustering gives partitions with exact group counts and the same result for any number of threads."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ METHODS = ("ward", "kmeans")
 
 
 def blobs(groups, members, dim=16, spread=0.15, seed=0):
-    """Return unit rows around orthogonal directions, and their groups."""
+    """Return unit vectors around orthogonal directions, and their groups."""
     random = np.random.default_rng(seed)
     truth = np.repeat(np.arange(groups), members)
     rows = np.eye(dim)[truth] + spread * random.normal(size=(groups * members, dim)) / dim**0.5
@@ -106,7 +106,7 @@ def test_groups_of_washington_landmarks_agree_with_labels():
         assert normalized_mutual_info_score(truth, groups) >= 0.75
 
 
-# -- its parts ------------------------------------------------------------------------------------------------
+# -- steps of the clustering ------------------------------------------------------------------------------------------
 
 
 @FAST
@@ -132,7 +132,7 @@ def test_settling_assigns_every_row_to_its_nearest_centre(rows, data):
     assert sorted(set(labels.tolist())) == list(range(k))
     np.testing.assert_array_equal(settle(rows, labels, weights), labels)
     start = np.arange(len(rows)) % k
-    moved = settle(rows, start, weights)  # the objective of spherical k-means never falls
+    moved = settle(rows, start, weights)  # settling must not lower the objective of spherical k-means
     lengths = [np.linalg.norm(sums(rows, each, k), axis=1).sum() for each in (start, moved)]
     assert lengths[1] >= lengths[0] - 1e-4
 
@@ -141,7 +141,7 @@ def test_silhouettes_match_values_computed_by_hand():
     angle = np.deg2rad([0, 10, 90, 100, 50])
     rows = np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
     score, following, own = silhouettes(rows, np.array([0, 0, 1, 1, 2]))
-    # distances to the other row of the group, and to the single row of the nearest group
+    # a: cosine distance to the other row of the group; b: to the single row of the nearest group
     a, b = 1 - np.cos(np.deg2rad(10)), 1 - np.cos(np.deg2rad(50))
     assert score[0] == pytest.approx((b - a) / b, abs=1e-5)
     assert following.tolist() == [2, 2, 2, 2, 0]

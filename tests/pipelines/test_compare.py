@@ -1,4 +1,4 @@
-"""Comparison of two hierarchies: measures against their definitions, joins, exclusions, and rejected inputs."""
+"""Comparison of two hierarchies: measures, joins, excluded rows and refused inputs."""
 
 import csv
 import json
@@ -65,7 +65,7 @@ labels = st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("wxyz")), m
 def test_measures_match_a_worked_example(tmp_path):
     found = compared(tmp_path, enumerate("xxyz"), enumerate("ppqq"), BARE, BARE).finest
     assert (found.items.items, found.items.groups_a, found.items.groups_b) == (4, 3, 2)
-    # pairs together: 1 in A, 2 in B, 1 in both, 1/3 by chance; entropies 1.5 ln 2 and ln 2, of both 1.5 ln 2
+    # pairs in one group: 1 in A, 2 in B, 1 in both, 1/3 by chance; entropies 1.5 ln 2, ln 2, joint 1.5 ln 2
     assert found.items.ari == pytest.approx((1 - 1 / 3) / (1.5 - 1 / 3))
     measured = (found.items.nmi, found.items.homogeneity, found.items.completeness)
     assert measured == pytest.approx((1 / 1.25, 1.0, 1 / 1.5))
@@ -103,7 +103,7 @@ def test_hierarchical_precision_and_recall_match_the_definition(rows):
     assert found.f1 == (pytest.approx(2 * common / sum(sizes)) if sum(sizes) else None)
 
 
-# -- what it reports ----------------------------------------------------------------------------------------------
+# -- reported values ----------------------------------------------------------------------------------------------
 
 
 def test_coverage_counts_labelled_and_shared_items_per_table(tmp_path):
@@ -170,7 +170,7 @@ def test_summary_states_columns_measures_and_confusions(tmp_path):
     assert equal.endswith("None.\n"), "cells with equal labels are no confusion"
 
 
-# -- which columns are taken --------------------------------------------------------------------------------------
+# -- chosen columns --------------------------------------------------------------------------------------
 
 
 def test_levels_without_common_names_are_paired_by_order(tmp_path):
@@ -179,7 +179,8 @@ def test_levels_without_common_names_are_paired_by_order(tmp_path):
     header = ("id", "name", "item", "kind", "domain")
     found = compared(tmp_path, rows, rows, header, ("id", "name", "x", "y", "z"))
     assert ([level.b for level in found.levels], found.paired_by) == (["x", "y", "z"], "order")
-    coarse_first = [(row[0], row[4], row[3], row[2]) for row in rows]  # a level with more labels is finer
+    # the level with more labels counts as the finer level
+    coarse_first = [(row[0], row[4], row[3], row[2]) for row in rows]
     found = compared(tmp_path, rows, coarse_first, header, ("id", "top", "mid", "fine"))
     assert [(level.a, level.b) for level in found.levels] == [("item", "fine"), ("kind", "mid"), ("domain", "top")]
 
@@ -211,7 +212,7 @@ def test_build_folder_is_read_as_all_its_label_files(tmp_path):
     found = compare(build, build)
     assert (found.joined_on, found.a.items) == (("split", "landmark_id"), 9)
     assert found.a.files == ("index_label_to_hierarchical.csv", "train_label_to_hierarchical.csv")
-    one = compare(build, build / "train_label_to_hierarchical.csv")  # the file name states the split
+    one = compare(build, build / "train_label_to_hierarchical.csv")  # the split is part of the file name
     assert (one.joined_on, one.b.items, one.b.shared) == (("split", "landmark_id"), 7, 6)
     with pytest.raises(TableError, match=r"1 occurs in the splits index and train"):
         compare(build, write(tmp_path / "b.csv", ROWS_B))
@@ -241,7 +242,7 @@ def test_items_of_a_hierarchy_file_are_its_finest_classes(tmp_path):
         compare(tmp_path / "hierarchy.parquet", tmp_path)
 
 
-# -- bad input ----------------------------------------------------------------------------------------------------
+# -- invalid input ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

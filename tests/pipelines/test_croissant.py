@@ -22,7 +22,8 @@ from hgld.data.format import IMAGE_SUFFIXES
 from hgld.pipelines.shards.cards import croissant, load_card, remake_card
 from tests.pipelines.tiny_shards import LEVELS, TinyShards
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # mlcroissant makes rdflib warn
+# mlcroissant calls deprecated functions of rdflib
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 _PICTURES = """
@@ -113,7 +114,7 @@ print(json.dumps(rows))
 def test_hugging_face_datasets_loads_the_folder(tmp_path):
     root = TinyShards(png=False).write(
         tmp_path / "tiny"
-    )  # datasets wants one suffix in the first five items of a shard
+    )  # datasets requires equal suffixes in the first five items of a shard
     index, _ = index_file.read_index(root / files.INDEX)
     remake_card(root)
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}

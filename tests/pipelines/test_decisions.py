@@ -1,4 +1,4 @@
-"""The format of decisions: reading, errors in files, and appending under failures of the disk."""
+"""Decision files: reading, errors in entries, and appending to a full disk."""
 
 import errno
 import json
@@ -66,7 +66,7 @@ def decisions(entries: list[Entry]) -> list[Decision]:
     return [entry.decision for entry in entries]
 
 
-# -- reading back -------------------------------------------------------------------------------------------------
+# -- reading -------------------------------------------------------------------------------------------------
 
 
 def test_every_action_is_read_as_written(tmp_path: Path):
@@ -113,11 +113,11 @@ def test_error_about_a_truncated_last_entry_contains_its_number_at_any_cut(
     last = type(last)(**{**vars(last), "why": why})
     whole = (HEAD + "".join(map(format_decision, before))).encode()
     entry = format_decision(last).encode()
-    cut = data.draw(st.integers(1, len(entry) - 2))  # without only its newline the entry is complete
+    cut = data.draw(st.integers(1, len(entry) - 2))  # an entry that lacks only its newline is complete
     try:
         text = (whole + entry[:cut]).decode()
     except UnicodeDecodeError:
-        return  # another test cuts inside a character
+        return  # another test truncates inside a UTF-8 character
     with pytest.raises(InputError, match=rf"d.yaml: entry {len(before) + 1} \(line \d+\).*cut off"):
         parse_decisions(text, Path("d.yaml"))
 
@@ -145,7 +145,7 @@ def test_empty_files_and_unusual_line_ends_are_read(tmp_path: Path, text: str, c
 
 
 def test_entries_are_ordered_by_time_then_file_then_number(tmp_path: Path):
-    early, late = "2026-11-21", "2026-11-21T10:30:00+02:00"  # the second is 08:30 UTC
+    early, late = "2026-11-21", "2026-11-21T10:30:00+02:00"  # late is 08:30 UTC on the same day
     b = write(tmp_path, HEAD + ENTRY + ENTRY.replace("2026-11-21T09:30:00Z", early), "b.yaml")
     a = write(tmp_path, HEAD + ENTRY + ENTRY.replace("2026-11-21T09:30:00Z", late), "a.yaml")
     expected = [("b.yaml", 2), ("a.yaml", 2), ("a.yaml", 1), ("b.yaml", 1)]
@@ -153,7 +153,7 @@ def test_entries_are_ordered_by_time_then_file_then_number(tmp_path: Path):
         assert [(entry.file.name, entry.number) for entry in read_decisions(order)] == expected
 
 
-# -- bad input ----------------------------------------------------------------------------------------------------
+# -- invalid input ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Uncertainty: probabilities of wrong placements, and the number of wrong placements."""
+"""Uncertainty: probabilities of wrong placements and their expected number."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ COARSE = (
 
 
 def rows_of(names, groups):
-    """Return rows near one axis per group, with small differences by the letters of the names."""
+    """Return rows near one axis per group, with small differences that depend on the letters of the names."""
     rows = np.eye(8, dtype=np.float32)[groups] + 0.2 * np.array(
         [[ord(n[i % len(n)]) % 7 / 7 for i in range(8)] for n in names]
     )
@@ -34,7 +34,7 @@ def tidy():
 def test_misplaced_name_has_the_highest_error_probability(tidy):
     rows, groups, names = tidy
     placed = groups.copy()
-    placed[0] = 1  # "lake" among the bridges
+    placed[0] = 1  # "lake" is placed among the bridges
     wrong = doubt.wrong_probabilities(rows, placed, names)
     assert wrong.argmax() == 0
     assert wrong[0] > doubt.DOUBTFUL > wrong[1:].max()
@@ -81,7 +81,7 @@ def test_uncertainty_model_file_states_its_training_data():
         assert model.features["margins"][2] < 0, "the nearer to another group, the likelier wrong"
 
 
-# -- how many are wrong -----------------------------------------------------------------------------------------------
+# -- number of wrong names --------------------------------------------------------------------------------------------
 
 CHANCES = st.lists(st.floats(0.001, 0.999), min_size=1, max_size=40).map(np.array)
 
@@ -95,7 +95,7 @@ def test_interval_contains_the_mean_and_is_in_range(wrong, random):
 
 
 def test_interval_matches_simulated_draws():
-    """The reference implementation draws a level for the set, a level per group, and an outcome per name."""
+    """The reference draws an offset for the whole set, an offset per group, and an outcome per name."""
     rng = np.random.default_rng(0)
     wrong, groups = rng.uniform(0.05, 0.8, 300), rng.integers(0, 12, 300)
     draws = []

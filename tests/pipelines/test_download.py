@@ -1,4 +1,4 @@
-"""Downloads against a server that cuts, lies and refuses."""
+"""Downloads from a server that interrupts transfers, sends wrong data or refuses requests."""
 
 import contextlib
 import hashlib
@@ -26,7 +26,7 @@ MD5 = hashlib.md5(DATA).hexdigest()
 
 @pytest.fixture
 def serve(tmp_path_factory):
-    """``serve(files)`` serves files by their paths, from a folder of its own."""
+    """Return ``serve(files)``, which starts a server for a new folder with these files (bytes by path)."""
     with contextlib.ExitStack() as running:
 
         def run(files: Mapping[str, bytes]) -> RangeServer:
@@ -73,7 +73,7 @@ def test_interrupted_transfer_resumes_after_the_last_received_byte(server, tmp_p
     server.planned["a.tar"] = [lies.cut_after(300_000), lies.cut_after(100_000), lies.status(503)]
     (got,) = downloader().fetch([one(server, tmp_path)])
     assert got.path.read_bytes() == DATA
-    assert got.received == len(DATA)  # no byte was sent twice
+    assert got.received == len(DATA)  # resuming transfers no byte twice
     asked = [request.split()[-1] for request in server.requests]
     assert asked == ["all", "bytes=300000-", "bytes=400000-", "bytes=400000-"]
 
@@ -106,7 +106,7 @@ def test_file_with_a_wrong_checksum_is_downloaded_once_more_and_then_refused(ser
     server.planned["a.tar"] = [lies.other_bytes]
     (got,) = downloader().fetch([one(server, tmp_path)])
     assert got.path.read_bytes() == DATA
-    got.path.write_bytes(b"rotten")  # the checksum finds it, and the file is fetched again
+    got.path.write_bytes(b"rotten")  # the checksum differs, so the file is downloaded again
     server.planned["a.tar"] = [lies.other_bytes] * 2
     with pytest.raises(ServiceError, match=rf"the bytes have the MD5 [0-9a-f]{{32}}; published is {MD5}"):
         downloader().fetch([one(server, tmp_path)])
@@ -205,8 +205,8 @@ def test_files_are_downloaded_in_parallel_and_a_failure_does_not_stop_other_file
     another = threading.Event()
 
     def answer_in_company(asked: Asked) -> None:
-        """Wait for another request before the first is answered: a busy machine may answer one after the other."""
-        in_company.append(another.wait(3))  # less than the client's timeout
+        """Answer the first request only after another has arrived, which proves that downloads run in parallel."""
+        in_company.append(another.wait(3))  # wait less than the client's timeout
         asked.honest()
 
     def answer_another(asked: Asked) -> None:

@@ -150,7 +150,7 @@ def sbert_folder(folder, kind="sentence_transformers.models.Transformer"):
 
 
 class _FakePackage:
-    """Fake of sentence-transformers with the parts that the encoder uses."""
+    """Fake of the sentence-transformers package with the functions that the encoder uses."""
 
     class SentenceTransformer:
         def __init__(self, path, **options):
@@ -193,7 +193,7 @@ def test_invalid_sbert_folders_and_a_missing_package_are_refused(tmp_path, monke
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """Empty the Hugging Face cache, and pretend that sentence-transformers is installed."""
+    """Use an empty Hugging Face cache, and pretend that sentence-transformers is installed."""
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(registry, "find_spec", lambda name: name)

@@ -1,4 +1,4 @@
-"""Joint evidence: weights by agreement, and names unknown to a block."""
+"""Joint evidence: weights from agreement, and names without features in a source."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def test_joint_evidence_groups_better_than_each_source_alone():
 def test_noise_and_evidence_that_contradicts_the_meaning_get_no_weight():
     text, images = view(LABELS, 0.8, 1), view(LABELS, 0.8, 2)
     noise = np.random.default_rng(3).normal(size=(150, 20))
-    other = view(np.tile(np.arange(15), 10), 0.1, 4)  # a stable grouping, but unrelated to the labels
+    other = view(np.tile(np.arange(15), 10), 0.1, 4)  # these features group stably, but independently of the labels
     blocks = [
         Block.of("text", text),
         Block.of("wording", other, is_form=True),

@@ -71,7 +71,7 @@ def image_of(size: tuple[int, int], kind: str = "JPEG", **given: Any) -> bytes:
 SOUND = {
     "a.jpg": (jpeg(rng()), "jpg", 40, 32, 1),
     "b.jpg": (jpeg(rng(), orientation=6), "jpg", 40, 32, 6),
-    "c.jpg": (png(rng()), "png", 40, 32, 1),  # suffixes follow the bytes, not the name
+    "c.jpg": (png(rng()), "png", 40, 32, 1),  # the stored suffix follows the bytes, not the file name
     "d.gif": (image_of((9, 7), "GIF"), "gif", 9, 7, 1),
     "e.webp": (image_of((9, 7), "WEBP"), "webp", 9, 7, 1),
     "g.jpg": (jpeg(rng(), orientation=200), "jpg", 40, 32, 1),  # an invalid orientation counts as upright
@@ -158,7 +158,8 @@ def tar_of(path: Path, members: dict[str, bytes]) -> Path:
 def test_tar_members_are_found_by_their_file_name_without_suffix(tmp_path, spooled):
     images = {f"x/{name}": data for name, (data, *_) in SOUND.items()}
     path = tar_of(tmp_path / "images.tar", {"readme.txt": b"no image", **images, "y/a.jpg": png(rng())})
-    files = [*(f"set/{name[0]}" for name in SOUND), "set/z"]  # the first member of a name counts; z is in no tar
+    # of two members with one stem, the first is used; the tar has no z
+    files = [*(f"set/{name[0]}" for name in SOUND), "set/z"]
     md5 = hashlib.md5(path.read_bytes()).hexdigest()
     unit = unit_of(tmp_path, files, path, container=Container(path, md5, "set"), spooled=spooled)
     rows = rows_of(unit)
@@ -196,8 +197,9 @@ def test_damaged_tar_is_refused_and_no_record_is_written(tmp_path, fault):
     refused = examine(unit)
     assert refused is not None
     assert str(path) in refused
-    assert "etch" in refused  # "Fetch it again"
-    assert [path.name for path in unit.record.parent.iterdir()] == ["catalog.parquet"]  # no record, no spool
+    assert "etch" in refused  # matches both "Fetch" and "fetch" it again
+    # neither a record nor a spool file was written
+    assert [path.name for path in unit.record.parent.iterdir()] == ["catalog.parquet"]
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -249,7 +251,7 @@ def test_16_bit_grey_values_are_scaled_and_not_clipped():
 
 
 def test_boxes_are_clipped_and_rounded_outwards_after_scaling():
-    data = image_of((120, 80), exif=jpeg_exif(6))  # upright: 80 x 120
+    data = image_of((120, 80), exif=jpeg_exif(6))  # EXIF orientation 6: the upright image is 80 x 120
     assert checked_image(data, (-3, 5, 999, 119))[2] == (0, 5, 80, 119)
     assert checked_image(data, (5, 5, 79, 119), resize=20)[2] == (1, 1, 20, 30)
     with pytest.raises(ImageError, match="leaves nothing"):
@@ -270,7 +272,7 @@ def test_boxes_are_scaled_with_the_resized_image(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are of Linux")
 def test_lack_of_memory_stops_the_build_and_rejects_no_image(tmp_path, monkeypatch):
-    """The error names the unit; with more memory the same command ends in the same dataset."""
+    """The error contains the unit of work; with more memory, the same command builds the same dataset."""
     toy = ToyRelease.make()
     large = io.BytesIO()
     Image.new("RGB", (7000, 7000)).save(large, "PNG", compress_level=1)

@@ -51,7 +51,8 @@ def test_several_workers_run_in_other_processes(tmp_path):
 def test_error_contains_the_unit_that_kills_every_worker(tmp_path):
     with pytest.raises(HgldError, match="died 3 times at unit 2 "):
         sums(units_of(tmp_path, special={2: {"kills": 99}}), 2)
-    assert len(list(tmp_path.glob("unit 2.*"))) <= 1 + 3  # the first loss, together with other units, is not counted
+    # a loss shared with other units is not counted, so one more attempt is allowed
+    assert len(list(tmp_path.glob("unit 2.*"))) <= 1 + 3
 
 
 def test_unit_whose_workers_are_killed_runs_again(tmp_path):
@@ -112,7 +113,7 @@ def wait_until(true):
 
 
 def alive(process):
-    """Tell whether a process runs; a zombie does not."""
+    """Tell whether a process runs; zombies do not count."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -138,7 +139,7 @@ def test_isolated_process_returns_its_result_or_its_error(what, error, said):
 
 @LINUX
 def test_memory_limit_set_by_the_system_is_never_increased(monkeypatch):
-    """A cluster may have set a limit, and the system refuses values above its hard limit."""
+    """A cluster may have set the limit, and the system refuses values above the hard limit."""
     limits, asked = (1 << 40, 1 << 41), []
     monkeypatch.setattr(resource, "getrlimit", lambda kind: limits)
     monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: asked.append(pair))

@@ -1,4 +1,4 @@
-"""Predefined groups: their tables and taxonomies, the placement of names, and names without a group."""
+"""Predefined groups: their tables and taxonomies, and the assignment of names to them."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_group_table_gives_descriptions_seeds_and_parents(tmp_path):
     )
     apple, tool = found.groups
     assert (apple.name, apple.description, apple.seeds) == ("apple", "round, on trees", ("gala", "Granny Smith"))
-    assert apple.above == ("fruit", "plant")  # in the spelling of the parent's own row
+    assert apple.above == ("fruit", "plant")  # spelled as in the row of the parent
     assert (tool.above, tool.seeds, found.levels_above) == ((), ("hammer",), 2)
     assert apple.evidence == "given in line 2; 2 seeds: round, on trees"
     assert [group.name for group in read(tmp_path, "salt, sugar\nflour\n\n").groups] == ["salt, sugar", "flour"]
@@ -121,7 +121,8 @@ def ranked():
 def test_taxonomy_classes_above_the_names_become_groups():
     found = tree_groups(ranked(), TreeConfig(cut="ranks"), ["a", "b", "c"])
     assert found.level_names == ("genus", "family")
-    assert [(group.name, group.above) for group in found.groups] == [("G", ("F",)), ("b", ("F",))]  # b has no genus
+    # b has no genus, so it is a group itself
+    assert [(group.name, group.above) for group in found.groups] == [("G", ("F",)), ("b", ("F",))]
     assert found.of_class == {"a": 0, "b": 1}, "nothing is known above c"
     assert found.groups[0].evidence == "class G of ranked.csv, by ranks:genus,family"
     inner = tree_groups(ranked(), TreeConfig(cut="ranks:family"), ["G", "b"], ("item", "kind"))

@@ -1,4 +1,4 @@
-"""Proposed labels: the evidence for them, and their uniqueness."""
+"""Proposed group labels: their evidence and uniqueness."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -19,7 +19,7 @@ from tests.pipelines.tiny_shards import picture
 
 
 def _grainy(**options) -> bytes:
-    """Return a JPEG of smooth patches with grain, similar to a photograph."""
+    """Return a JPEG of smooth patches with noise, similar to a photograph."""
     rng = np.random.default_rng(0)
     patches = cv2.resize(rng.integers(0, 256, (6, 8, 3)).astype(np.float32), (160, 120), interpolation=cv2.INTER_CUBIC)
     pixels = (patches + rng.normal(0, 9, patches.shape)).clip(0, 255).astype(np.uint8)
@@ -29,7 +29,7 @@ def _grainy(**options) -> bytes:
 
 
 def _damaged(data: bytes, rng: np.random.Generator) -> bytes:
-    """Return the data with a changed bit or byte, without a piece, or without its end."""
+    """Return the data with a flipped bit, a changed byte, a missing part, or a truncated end."""
     at = int(rng.integers(2, len(data)))
     kind = int(rng.integers(4))
     if kind == 0:
@@ -51,7 +51,7 @@ def _damaged(data: bytes, rng: np.random.Generator) -> bytes:
     ids=lambda options: "-".join(map(str, options.values())),
 )
 def test_decoding_at_an_eighth_finds_the_same_damage_as_full_decoding(options):
-    """A strict decoding of every pixel decides which damaged images are refused."""
+    """Strict decoding of every pixel is the reference for which damaged images to refuse."""
     data, rng = _grainy(**options), np.random.default_rng(1)
     refused = 0
     for _ in range(400):

@@ -43,8 +43,9 @@ def test_recorded_category_page_is_parsed():
         ('<a href="/wiki/Category:Castles" title="Category:Castles">castle</a>', ("castle",)),
         ("<div class='plainlist'><ul><li><a href='/x'>castle</a></li><li>ruins</li></ul></div>", ("castle", "ruins")),
         ("<a href='/x'>castle</a>, <a href='/y'>museum</a>, ruins", ("castle", "museum", "ruins")),
-        ("<a href='/x'>inn, tavern</a>, museum", ("inn, tavern", "museum")),  # a comma inside a link
-        ("<ul><li>city, or town</li></ul>", ("city, or town",)),  # one item, one value
+        # a comma inside a link separates no values
+        ("<a href='/x'>inn, tavern</a>, museum", ("inn, tavern", "museum")),
+        ("<ul><li>city, or town</li></ul>", ("city, or town",)),  # a list item is one value, even with a comma
         ("church building (1172, 1954)", ("church building (1172, 1954)",)),
         ("<ul><li>castle</li><li>castle</li></ul>", ("castle",)),
         ("Roman Catholic <a href='/x'>church</a>", ("Roman Catholic church",)),

@@ -1,4 +1,4 @@
-"""The learner against a slow reference, the tree of names, and the queue of screens."""
+"""The learner (against a slow reference), the tree of names, and the queue of review screens."""
 
 import math
 from datetime import UTC, datetime, timedelta
@@ -49,7 +49,7 @@ def learner_of(names, rows, place, **given):
 
 
 def slow_shares(names, rows, place, answers, seeds):
-    """Return the probabilities by their definition in float64: the minimised regression times the root of the prior."""
+    """Return the probabilities in float64 by definition: minimised regression times the square root of the prior."""
     examples = [rows[names.index(name)] for name in answers] + [seeds[g] for g in LABELS]
     x, y = np.array(examples, dtype=np.float64), [*answers.values(), *LABELS]
 
@@ -100,7 +100,7 @@ def test_decision_moves_only_similar_names():
     learner = learner_of(names, rows, place)
     after = learner.fit(decided(place, [said(New, names=("oak", "old oak"), to="tree")]))
     assert after.place == {"oak": "tree", "oak tree": "tree", "old oak": "tree", "pine": 0, "mosque": 0}
-    assert learner.fit(decided(place, [])).place == place  # an undone decision teaches nothing
+    assert learner.fit(decided(place, [])).place == place  # an undone decision has no effect on the learner
 
 
 @settings(max_examples=12, deadline=None)
@@ -141,10 +141,12 @@ def test_expected_errors_count_only_undecided_names():
     for estimates, open_ in ((plain, 60), (right, 40)):
         mean, low, high = (estimates.still_wrong or {})["names"]
         assert estimates.undecided.sum() == open_
-        assert mean == pytest.approx(float(estimates.errors.sum()), rel=0.15)  # it averages over error levels
+        # the mean is an average over error levels, so it differs slightly
+        assert mean == pytest.approx(float(estimates.errors.sum()), rel=0.15)
         assert 0 <= low < mean < high <= open_
     everything = [said(Accept, names=tuple(n for n in names if place[n] == g), group=LABELS[g]) for g in LABELS]
-    assert learner.fit(decided(place, everything)).still_wrong is None  # not 0, because nobody checked the person
+    # None rather than 0, because the annotator's own errors are unknown
+    assert learner.fit(decided(place, everything)).still_wrong is None
     items = np.arange(len(names)) + 1
     weighted = Learner(names, rows, items, place).fit(decided(place, []))
     assert (weighted.still_wrong or {})["items"][0] == pytest.approx(float(weighted.errors @ items), rel=0.15)

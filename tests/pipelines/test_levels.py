@@ -77,7 +77,7 @@ def test_contradictory_level_options_are_refused(options, said):
 
 
 def reviewed(place, made, tops):
-    """Return tables of cluster and review; ``place`` has (clustered group, label) by name, ``made`` groups by label."""
+    """Return cluster and review tables; ``place``: name to (clustered group, label), ``made``: label to group."""
     names = pl.DataFrame(
         {"name": list(place), "group": [group for group, _ in place.values()]}, schema_overrides={"group": pl.Int32}
     )

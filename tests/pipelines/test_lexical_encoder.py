@@ -82,7 +82,7 @@ def test_thousands_of_names_are_encoded_by_randomized_svd():
         ("three-masted schooner", "barge"),
         ("church building", "Catholic cathedral"),
         ("former railway stations in Japan", "tram stop"),
-        ("fireboat", "boat"),  # the last part of a closed compound is its head
+        ("fireboat", "boat"),  # the head of a compound written as one word is its last part
         ("group of lakes", "pond"),
         ("power station", "wind farm"),
     ],

@@ -24,7 +24,8 @@ from tests.pipelines.wikimedia_server import Wiki, WikimediaServer
 # -- a wiki on this machine: installed into a folder from Debian's package, filled, served by PHP ---------------------
 
 DEBIAN = Path("/usr/share/mediawiki")
-EXTENSION, SKIN = "ParserFunctions", "Vector"  # Commons' templates need the extension, and every page needs a skin
+# templates of Commons need the extension, and MediaWiki needs a skin to render pages
+EXTENSION, SKIN = "ParserFunctions", "Vector"
 _PHP_EXTENSIONS = ("intl", "mbstring", "pdo_sqlite", "xml")
 _NOT_COPIED = ("LocalSettings.php", "config", "extensions", "extensions-core", "images", "skins")
 _SETTINGS = """
@@ -112,7 +113,7 @@ class MediaWikiSite:
                 self._wait(server, log)
                 yield self.url
             finally:
-                os.killpg(server.pid, 15)  # PHP's workers are separate processes
+                os.killpg(server.pid, 15)  # stop the process group, because PHP's workers are separate processes
                 server.wait(10)
 
     def _wait(self, server, log):
@@ -127,7 +128,7 @@ class MediaWikiSite:
         raise AssertionError(f"PHP's server does not answer: {log.read_text(errors='replace')}")
 
     def _copy(self):
-        """Copy the required parts of Debian's files; the other extensions have 90 MB."""
+        """Copy the required parts of Debian's package; its other extensions take 90 MB."""
         self._data.mkdir(parents=True)
         shutil.copytree(DEBIAN, self._code, ignore=lambda folder, _: _NOT_COPIED if Path(folder) == DEBIAN else ())
         (self._code / "images").mkdir()
@@ -166,7 +167,7 @@ SOFT_LINKS = (
     "{{{{Cat redirect|{}}}}}",
     "{{{{Category_redirect |1= {} }}}}\n<!-- moved -->",
 )
-# Commons' own templates in little: what the wiki makes of them is what the pages there look like.
+# Reduced versions of Commons' templates; they render to the same HTML structure as pages of Commons.
 TEMPLATES = {
     "Template:Category redirect": (
         '<table class="messagebox"><tr><td>This category is located at '
@@ -195,7 +196,7 @@ class World:
     expected: dict[str, tuple[str, str | None, str | None, tuple[str, ...]]] = field(default_factory=dict)
 
     def add(self, title, text, status, end=None):
-        """Add a page with its expected status; ``end`` is the target of its redirect, whose result it shares."""
+        """Add a page with its expected status; a redirect to ``end`` has the same expected result as ``end``."""
         self.pages[title] = text
         self.expect(title, status, end)
 
@@ -204,7 +205,7 @@ class World:
         self.expected[title] = (status, end, item, names)
 
     def subject(self, title, classes, *, linked, listed):
-        """Add a category with infobox and item; ``linked``: Wikidata links to it, else only its page has the item."""
+        """Add a category with infobox and item; unless ``linked``, only the page (not Wikidata) states the item."""
         item = f"Q{10_000 + len(self.pages)}"
         names = tuple(CLASSES[c] for c in classes)
         self.wikidata.item(item, title.removeprefix("Category:"), P31=[f"Q{c + 1}" for c in classes])
@@ -294,7 +295,7 @@ def commons(made, tmp_path_factory):
     site = MediaWikiSite(tmp_path_factory.mktemp("wiki"))
     for name, text in TEMPLATES.items():
         site.edit(name, text)
-    # Editors' saves also fill MediaWiki's link tables. One page of each kind is saved in this way.
+    # Saving like an editor also fills MediaWiki's link tables, so save one page of each kind this way.
     edited = ["Category:Here", title("Subject", 1), title("Soft", 0), title("Hard to soft", 0)]
     for name in edited:
         site.edit(name, made.pages[name])
@@ -318,7 +319,8 @@ def table(made, commons, tmp_path_factory):
 
 def scrape(made, commons, table, root, **options):
     with WikimediaServer(made.wikidata) as wikidata:
-        config = ScrapeConfig(commons_url=commons, wikidata_url=wikidata.url, rate=10_000.0, **options)  # pyright: ignore[reportArgumentType]
+        # pyright: ignore[reportArgumentType]
+        config = ScrapeConfig(commons_url=commons, wikidata_url=wikidata.url, rate=10_000.0, **options)
         return run(root, {"train": table}, config), wikidata
 
 

@@ -105,7 +105,7 @@ def test_every_line_becomes_an_item_or_an_excluded_row(tmp_path_factory, lines):
     try:
         read = read_items(written(folder, "\n".join(lines) + "\n"))
     except TableError:
-        return  # the whole table is an error: no names, or only a header
+        return  # a table without names, or with only a header, is refused
     told = {item.line for item in read.items} | {line for line, _, _, _ in read.dropped}
     first_is_header = "name" in lines[0].lower()
     assert first_is_header or told == set(range(1, len(lines) + 1))

@@ -49,7 +49,7 @@ IMAGES = [bytes([i]) * (700 + 300 * i) for i in range(5)]
 
 
 def unit_of(tmp_path: Path) -> PackUnit:
-    """Return the unit of five items: two loose files, two members of a tar, one image of a spool."""
+    """Return a unit of five items: two loose files, two tar members and one spooled image."""
     root = tmp_path / "source"
     root.mkdir()
     (root / "0.jpg").write_bytes(IMAGES[0])
@@ -108,7 +108,7 @@ def test_images_changed_since_examination_stop_packing(tmp_path, where, how):
 
 
 def test_record_of_a_different_plan_is_removed_before_packing(tmp_path, monkeypatch):
-    """After a stop between shard and record, the first plan must not accept the shard of the second."""
+    """If packing stops before its record is written, the first plan must not accept the shard of the second plan."""
     first = unit_of(tmp_path)
     pack(first)
 

@@ -20,7 +20,7 @@ from hgld.pipelines.shards.profile import profile
 from hgld.pipelines.stage import silent
 from tests.fake_releases.pictures import jpeg
 
-CLASSES = 48  # with names like "Sorte 7", six per group
+CLASSES = 48  # class names are like "Sorte 7"; each group has six classes
 GROUPS = ("Äpfel", "Birnen", "Kohl", "Rüben", "Beeren", "Nüsse", "Salat", "Pilze")
 
 

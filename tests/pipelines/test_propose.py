@@ -44,7 +44,7 @@ def ask(build, server, **options):
 
 
 def sensible(listed, data):
-    """A model that gives the right answers: a mountain pass is a pass."""
+    """Answer as a model that is always right, for example: a mountain pass is a pass."""
     if listed == "groups":
         named = {"ship": "vessel", "pass": "gap"}
         return {listed: [{"group": g["number"], "name": named.get(g["label"], g["label"])} for g in data["groups"]]}
@@ -54,7 +54,7 @@ def sensible(listed, data):
 
 
 def of(build, file):
-    """The decisions of a file as short tuples; all must fit the build."""
+    """Return the decisions of a file as short tuples, and check that all fit the build."""
     tables = BuildTables(build)
     entries = read_decisions([file])
     settlement = settle(tables.place, tables.labels, entries, tables.classes)

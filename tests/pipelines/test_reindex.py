@@ -1,4 +1,4 @@
-"""hgld index: a rebuilt index equals the written one; damaged members are rejected by name."""
+"""``hgld index``: the rebuilt index equals the original; damaged items are excluded and listed."""
 
 import json
 import re
@@ -77,7 +77,7 @@ def test_readable_index_is_replaced_only_with_force(tmp_path):
     assert len(index_of(root)) == 16
 
 
-# -- tars that others wrote -------------------------------------------------------------------------------------------
+# -- tars of other programs -------------------------------------------------------------------------------------------
 
 
 def write_tar(path, members):
@@ -131,11 +131,11 @@ def test_classes_without_names_get_their_number_as_name(tmp_path):
     assert Hierarchy.from_parquet(tmp_path / files.HIERARCHY).names == (("0", "1", "2"), ("0",))
 
 
-# -- bad members are excluded -----------------------------------------------------------------------------------------
+# -- excluded items -----------------------------------------------------------------------------------------
 
 
 JPG, JSON = picture(50), foreign_json()
-BAD = {  # reason of exclusion, and the members that are excluded
+BAD = {  # reason of exclusion: the excluded members
     "no-json": [("x.jpg", JPG)],
     "no-image": [("x.json", JSON)],
     "bad-json": [("x.jpg", JPG), ("x.json", b"{")],
@@ -169,7 +169,7 @@ def item(key, *, seed=0, image=None, **changes):
 
 
 NO_NAMES: dict[str, Any] = {"names": ["", ""]}
-CONTRADICTIONS = [  # members of x.tar and of y.tar, --levels, and what is said
+CONTRADICTIONS = [  # (items of x.tar, items of y.tar, --levels, expected words of the error)
     (
         [item("a")],
         [item("x", labels=[0], names=["cat"])],
@@ -185,7 +185,7 @@ CONTRADICTIONS = [  # members of x.tar and of y.tar, --levels, and what is said
         *([item("a", levels=["fine", "coarse"])], [item("x", levels=["fine", "top"])], None),
         "the list of levels is 'fine, coarse' in item 'a' of x.tar and 'fine, top' in item 'x'",
     ),
-    (  # a tar of ten kilobytes must not ask for gigabytes
+    (  # a label in a small tar must not make hgld allocate gigabytes
         *([item("a", **NO_NAMES)], [item("b", labels=[7, (1 << 24) - 1], **NO_NAMES)], None),
         "y.tar has 'b' with label 16777215 at 'level1'; for 2 items, all levels together may have 1048776 classes",
     ),
@@ -309,4 +309,4 @@ def test_second_process_that_changes_the_same_dataset_is_refused(tmp_path):
             change()
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     rebuilt(tmp_path, force=True)
-    assert verify(tmp_path, progress=silent).findings.is_empty()  # the lock's file is gone, too
+    assert verify(tmp_path, progress=silent).findings.is_empty()  # no findings: the lock file was removed

@@ -1,4 +1,4 @@
-"""The review stage: its tables, the account of all decisions, and when it runs again."""
+"""The review stage: its tables, its record of all decisions, and when it runs again."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from tests.pipelines.reviewed_build import opened, write_build
 
 SAID = {"who": "ada", "when": datetime(2026, 11, 21, tzinfo=UTC)}
 GUIDE = Path(__file__).parents[2] / "docs/how-to/review.md"
-# group: (label, top, names with their landmarks)
+# group: (label, top class, number of landmarks per name)
 GROUPS = {
     0: ("building fixed construction", "human-made", {"building": 22, "fixed construction": 2}),
     1: ("mountain", "natural", {"mountain": 36, "stratovolcano": 1, "mountain pass": 4, "rail mountain pass": 2}),
@@ -32,7 +32,7 @@ GROUPS = {
 
 
 def stages(root: Path) -> tuple[StageRun, StageRun]:
-    """The cluster and top-level stages of a small build."""
+    """Return the cluster and top-level stages of a small build."""
     if not (root / "stages").exists():
         told = {
             g: (label, top, {n: (count, 0.25, n.endswith("pass") or n == "tug", 0) for n, count in names.items()})
@@ -132,8 +132,11 @@ def test_decided_names_are_not_doubtful(tmp_path: Path):
     )
     names = tables(run(tmp_path, file))[0]
     assert {
-        name: row["doubtful"] for name, row in names.items() if name in ("mountain pass", "rail mountain pass", "tug")
-    } == {"mountain pass": False, "rail mountain pass": True, "tug": True}  # a merge checks groups, not names
+        name: row["doubtful"]
+        for name, row in names.items()
+        if name in ("mountain pass", "rail mountain pass", "tug")
+        # a merge decides about groups, so its names stay doubtful
+    } == {"mountain pass": False, "rail mountain pass": True, "tug": True}
     assert names["mountain pass"]["wrong"] == 0 < 0.5 < names["tug"]["wrong"]
 
 
@@ -157,7 +160,7 @@ def test_build_and_page_show_the_same_estimates(tmp_path: Path):
         assert {name: told[name][5] for name in told} == {n: r["label"] for n, r in names.items()}
         assert 0 <= shown["names"][1] < shown["names"][0] < shown["names"][2]
         moved = {name for name in told if told[name][5] != clustering[name]}
-        assert moved == {*peaks} if files else not moved  # the learner moved the undecided ones
+        assert moved == {*peaks} if files else not moved  # the learner also moved the names without a decision
         page.decide([[{"action": "move", "names": peaks[:12], "to": "pass"}]], page.revision)
     assert built.result.counts["taught elsewhere"] == 4
 
@@ -279,7 +282,7 @@ def test_new_and_refuse_decisions_move_their_names(tmp_path: Path):
         "schooner": "ship",
         "tug": "ship",
     }
-    assert names["water gap"]["label"] == "pass"  # in its group of the clustering again
+    assert names["water gap"]["label"] == "pass"  # the refusal returns the name to its clustered group
     assert (groups["geology"]["names"], groups["geology"]["decided_by"]) == (2, "ada")
     assert [row["reason"] for row in report["unmatched"]] == [
         "there is already a group 'boat'; move the names there",
@@ -300,11 +303,13 @@ def test_refused_groups_follow_merges_of_groups():
         Refuse(group="a proposed one", names=("peak",), **SAID),
         Merge(groups=("ship", "park"), to="park", **SAID),
     )
-    assert (made.refused, made.decided) == ({"peak": {2, "a proposed one"}}, {})  # the merge named only groups
+    # the merge was about groups, so it decides no name
+    assert (made.refused, made.decided) == ({"peak": {2, "a proposed one"}}, {})
     apply(Accept(group="park", names=("peak", "tug"), **SAID))
     assert made.refused == {"peak": {"a proposed one"}}
     apply(Merge(groups=("park",), to="green", **SAID))
-    assert made.decided == {"peak": "green", "tug": "green"}  # "urban park" only followed its group
+    # "urban park" moved with its group, so it counts as undecided
+    assert made.decided == {"peak": "green", "tug": "green"}
 
 
 def test_decisions_about_single_items_change_their_name_or_group(tmp_path: Path):

@@ -67,14 +67,14 @@ def page_of(
     images: Path | None = None,
     learns: bool = False,
 ) -> Iterator[Page]:
-    """The page of a build, opened by ada; fails if the page threw an error, was blocked or opened a dialog."""
+    """Yield the page of a build that ada opened; fail on errors, blocked requests and dialogs."""
     addresses: list[str] = []
     server = serving(opened(build, others=others, images=images, learns=learns), 0, addresses.append)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
         with Page(profile, *size) as page:
-            while not addresses:  # told by the server's thread
+            while not addresses:  # the server's thread appends the address
                 time.sleep(0.01)
             page.open(addresses[0])
             page.until(READY)
@@ -91,7 +91,7 @@ def decisions(build: Path) -> list[Any]:
 
 
 def told(build: Path) -> list[tuple]:
-    """The type of each decision and its fields except who, when and why."""
+    """Return the type of each decision and its fields except who, when and why."""
     return [
         (type(d), *(v for f, v in vars(d).items() if f not in ("who", "when", "why") and v is not None))
         for d in decisions(build)
@@ -128,10 +128,10 @@ def _move(who: str, name: str, to: str) -> Move:
 def test_groups_and_names_can_be_decided_with_the_keyboard(tmp_path):
     build = write_build(tmp_path / "build")
     with page_of(build, tmp_path / "profile") as page:
-        assert page.run(ACTIVE) == SCRIPT  # the least certain name comes first
+        assert page.run(ACTIVE) == SCRIPT  # the list starts with the least certain name
         page.press("c")
         after(page, 1)
-        page.press("m")  # the tug is active now
+        page.press("m")  # "tug" is now the active name
         answer(page, "pass", "tugs pass")
         after(page, 2)
         page.run("document.getElementById('sort').value = 'label', document.getElementById('sort').onchange")
@@ -171,7 +171,7 @@ def test_groups_and_names_can_be_decided_with_the_keyboard(tmp_path):
             page.press("u")
             after(page, left)
         page.press("a", modifiers=2, text="")
-        page.press("c")  # one decision, because all are in one group
+        page.press("c")  # a single decision, because all marked names are in one group
         after(page, 7)
         page.press("u")
         after(page, 6)
@@ -181,7 +181,7 @@ def test_groups_and_names_can_be_decided_with_the_keyboard(tmp_path):
         page.press("Enter")
         page.press("ArrowLeft")
         page.until("document.activeElement.id === 'groups'")
-        for key in "drgnh":  # a search opens no group
+        for key in "drgnh":  # no group is open during a search, so these keys decide nothing
             page.run(f"{TOAST} = ''")
             page.press(key)
             page.until(f"{TOAST}.startsWith('Open a group first')")
@@ -219,7 +219,7 @@ def test_screen_of_the_queue_can_be_completed_with_the_keyboard(tmp_path):
         answer(page, "cas")  # Enter accepts the marked option
         after(page, 2)
         marked = page.run(ACTIVE)
-        page.press(" ")  # mark it as wrong
+        page.press(" ")  # mark the name as wrong
         page.until("document.getElementById('act-accept').textContent.includes(', not 1')")
         page.press("a")
         page.until(f"!{PROGRESS}.includes(' 2 decision')")
@@ -294,7 +294,7 @@ def test_page_shows_changes_by_other_programs_and_keeps_working(tmp_path):
         page.press("c")
         after(page, 3)
         assert all("/api/decide" in error for error in page.errors), page.errors
-        page.errors.clear()  # Chromium reports the rejected requests
+        page.errors.clear()  # Chromium logs refused requests as console errors
     assert len(decisions(build)) == 3
 
 
@@ -316,7 +316,7 @@ def test_fast_held_and_refused_key_presses_decide_once_about_the_shown_names(tmp
             page.run(f"for (let i = 0; i < 9; i++) {PRESS.format(key=key, repeat='true')}")
             page.run("document.dispatchEvent(new KeyboardEvent('keyup', { bubbles: true }))")
         after(page, 3)
-        page.press("u")  # the server handles it after anything that the held keys sent
+        page.press("u")  # the server handles this undo after all requests from the held keys
         after(page, 2)
         assert [type(d) for d in decisions(build)] == [Accept, Accept]
         page.press("u")
@@ -327,7 +327,7 @@ def test_fast_held_and_refused_key_presses_decide_once_about_the_shown_names(tmp
         page.run("document.getElementById('names').focus()")
         page.press("Home")
         page.press("c")
-        page.run(  # an invalid decision between two key presses
+        page.run(  # make the second of three requests an invalid decision
             """window.was2 = JSON.stringify;
             window.no = { action: 'drop', names: ['nobody'] };
             JSON.stringify = (said) => was2({
@@ -342,8 +342,8 @@ def test_fast_held_and_refused_key_presses_decide_once_about_the_shown_names(tmp
         after(page, 3)
         page.until(f"{TOAST}.includes('nobody')")
         page.run("JSON.stringify = was2")
-        page.errors.clear()  # Chromium reports the rejected requests
-        page.run("document.activeElement.blur()")  # a click on a row does the same
+        page.errors.clear()  # Chromium logs refused requests as console errors
+        page.run("document.activeElement.blur()")  # a click on a row also removes the focus
         for key in "m?wm":
             page.press("Escape")
             page.press(key)
@@ -363,7 +363,7 @@ def test_mouse_search_item_links_and_clicks_during_a_response_work(tmp_path):
     with page_of(build, tmp_path / "profile", images=tmp_path / "images") as page:
         page.until("document.querySelector('#details figure img')?.naturalWidth > 0")
         links = page.run("[...document.querySelectorAll('#details a')].map((a) => a.href)")
-        assert links == ["http://x/"] * 5  # links lead only to the table's source
+        assert links == ["http://x/"] * 5  # links point only to the URL in the source table
         page.press("i")
         page.press("i")
         answer(page, "lake")
@@ -398,7 +398,7 @@ def test_mouse_search_item_links_and_clicks_during_a_response_work(tmp_path):
         assert page.run("document.getElementById('search').value") == ""
         page.until("document.querySelector('#details h2').textContent === 'castle'")
         page.until("document.querySelectorAll('#details .landmarks figure').length === 3")  # the details are complete
-        page.press("d")  # the list of groups has the focus
+        page.press("d")  # the key acts on the list of groups, which has the focus
         page.until(DIALOG)
         page.press("Enter")
         after(page, 5)
@@ -414,7 +414,7 @@ def test_page_fits_the_window_and_text_has_contrast(tmp_path, scheme):
             page.scheme(scheme)
             page.until("document.getAnimations().length === 0")
             assert page.run("document.documentElement.scrollWidth") <= size[0]
-            assert page.run(CONTRAST) >= 4.5  # WCAG 2.2, AA
+            assert page.run(CONTRAST) >= 4.5  # minimum contrast of WCAG 2.2, level AA
 
 
 CONTRAST = """(() => {

@@ -1,4 +1,4 @@
-"""The review page without a browser: its state, its journal, and the server's responses and rejections."""
+"""The review page without a browser: its state, its decision file, and responses of the server."""
 
 import io
 import json
@@ -55,7 +55,7 @@ def build(tmp_path):
 
 
 def names_of(review):
-    """Every name's label, error probability and annotator."""
+    """Return label, error probability and annotator of every name."""
     return {row[0]: row[5:] for row in review.snapshot()["names"]}
 
 
@@ -78,7 +78,7 @@ def test_decision_is_written_with_annotator_and_reason_and_can_be_undone(build, 
     (entry,) = read_decisions([build / "ada.yaml"])
     assert (entry.decision.action, entry.decision.who, entry.decision.why) == (given["action"], "ada", given["why"])
     assert {name: change["names"][name][0] for name in moved} == moved
-    again = opened(build)  # a restart shows the same
+    again = opened(build)  # a reopened page shows the same decisions
     assert (names_of(again), groups_of(again)) == (names_of(review), groups_of(review))
     undone = review.undo(change["revision"])
     assert [one["action"] for one in undone["undone"]] == [given["action"]]
@@ -97,7 +97,7 @@ def test_page_shows_tops_confirmations_refusals_and_items(build):
     assert change["names"] == {"tug": ("ship", 0.0, "ada")}
     review.decide([[{"action": "refuse", "names": ["peak"], "group": "mountain"}]], 2)
     assert review.name_details("peak", 0, 1)["not_in"] == ["mountain"]
-    for label in review.tables.labels.values():  # including the group with number 0
+    for label in review.tables.labels.values():  # group number 0 must not be treated as no group
         landmark = review.name_details("mountain", 0, 1)["landmarks"][0]
         said = {"action": "item", "split": landmark["split"], "id": landmark["id"], "group": label}
         review.decide([[said]], review.revision)
@@ -152,7 +152,7 @@ def test_undo_removes_all_decisions_of_one_action(build):
         review.decide([[*several, {**MOVE, "to": "nowhere"}]], 1)
     assert review.decide([several, [DROP]], 1)["decisions"] == 4
     assert review.undo(2)["decisions"] == 3
-    assert opened(build).undo(0)["decisions"] == 1  # also after a restart
+    assert opened(build).undo(0)["decisions"] == 1  # the undone decision stays undone after a restart
     review.snapshot()
     review.decide([several], review.revision)
     assert [one["names"] for one in review.undo(review.revision)["undone"]] == [("tug",), ("peak",)]
@@ -210,10 +210,10 @@ def test_deleted_file_is_written_again(build):
 
 
 def test_write_between_check_and_lock_is_detected(build, monkeypatch):
-    """Another window appends just before this one gets the lock."""
+    """A second window appends a decision just before the first window gets the lock."""
     one, two = opened(build), opened(build)
     one.decide([[DROP]], 0)
-    two.snapshot()  # reads the new decision
+    two.snapshot()  # refresh window two, so that it reads the new decision
     lock = files.fcntl.flock
 
     def late(descriptor: int, how: int) -> None:
@@ -226,7 +226,7 @@ def test_write_between_check_and_lock_is_detected(build, monkeypatch):
         monkeypatch.setattr(files.fcntl, "flock", late)
         with pytest.raises(StaleError):
             change()
-        one.snapshot()  # the page does the same
+        one.snapshot()  # the page also refreshes before it decides again
         assert (names_of(one), groups_of(one)) == (names_of(two), groups_of(two))
     assert actions_in(build / "ada.yaml") == ["drop", "rename", "move"]
     assert one.undo(one.revision)["undone"][0]["action"] == "move"
@@ -276,7 +276,7 @@ def test_new_decision_gets_a_later_time_than_all_earlier_entries(build):
     assert names_of(opened(build))["tug"][0] == "ship"
 
 
-# -- several people --------------------------------------------------------------------------------------------------
+# -- several annotators -----------------------------------------------------------------------------------------------
 
 
 def test_second_annotator_and_adjudicator_see_and_settle_a_conflict(build):
@@ -291,10 +291,11 @@ def test_second_annotator_and_adjudicator_see_and_settle_a_conflict(build):
     assert (conflict["of"], conflict["settled"]) == ("mountain pass", None)
     assert sides == {"ada": ("pass", "ada says"), "bob": ("ship", "bob says")}
     names = ada.team()["agreements"][0]
-    assert (names["count"], names["observed"], names["kappa"]) == (2, 0.5, None)  # two names are too few for kappa
+    # kappa is None, because two names are too few
+    assert (names["count"], names["observed"], names["kappa"]) == (2, 0.5, None)
 
     judge = opened(build, "eve", both, role="adjudicator")
-    assert names_of(judge)["mountain pass"][0] == "mountain"  # neither decision is applied
+    assert names_of(judge)["mountain pass"][0] == "mountain"  # neither of the conflicting decisions is applied
     judge.decide([[{**MOVE, "to": "ship", "why": "settled"}]], 0)
     assert judge.team()["conflicts"][0]["settled"] == "decided by eve"
     assert names_of(judge)["mountain pass"][0] == "ship"
@@ -305,7 +306,7 @@ def test_second_annotator_and_adjudicator_see_and_settle_a_conflict(build):
     assert ada.team()["conflicts"] == []
 
 
-# -- what is shown ---------------------------------------------------------------------------------------------------
+# -- shown details ---------------------------------------------------------------------------------------------------
 
 
 def test_page_shows_details_examples_and_thumbnails(build, tmp_path):
@@ -426,7 +427,8 @@ def test_page_has_security_headers_and_no_data(client, path):
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     assert answer.headers["x-content-type-options"] == "nosniff"
-    assert not [text for text in ("tug", "http://", "innerHTML") if text in answer.text]  # links to Wikimedia are https
+    # links to Wikimedia use https, so "http://" is absent
+    assert not [text for text in ("tug", "http://", "innerHTML") if text in answer.text]
 
 
 @pytest.mark.parametrize("path", ["/../server.py", "/%2e%2e/server.py", "/page/app.js", "/server.py", "/index.htm"])
@@ -473,7 +475,7 @@ def test_proposed_labels_exclude_labels_of_existing_groups(client):
     _, found = ask(client, "/api/labels", {"names": ["mountain pass", "water gap", "mountain"]})
     labels = [one["label"] for one in found["labels"]]
     assert labels
-    assert not {"mountain", "pass", "ship"} & set(labels)  # labels of existing groups
+    assert not {"mountain", "pass", "ship"} & set(labels)  # labels of existing groups are not proposed
     assert all(one["why"] for one in found["labels"])
     assert ask(client, "/api/labels", {"names": ["nobody"]})[0] == 422
 
@@ -523,7 +525,8 @@ BODY = st.fixed_dictionaries(
 def test_any_request_body_gets_a_response(build, path, body):
     (build / "ada.yaml").unlink(missing_ok=True)
     client = TestClient(server.application(opened(build), "secret"), base_url=HOME)
-    answer = client.post(f"/api/{path}", content=json.dumps(body), headers=TOKEN)  # an unhandled error is raised here
+    # the test client raises unhandled errors of the server
+    answer = client.post(f"/api/{path}", content=json.dumps(body), headers=TOKEN)
     assert answer.status_code in (200, 400, 409, 422)
     if answer.status_code == 200 and path == "decide":
         assert read_decisions([build / "ada.yaml"])
@@ -534,7 +537,7 @@ def test_eight_concurrent_clients_lose_no_decision(build):
     running = server.serving(opened(build, learns=True), 0, addresses.append)
     thread = threading.Thread(target=running.run)
     thread.start()
-    while not addresses:  # the server's thread adds it
+    while not addresses:  # the server's thread appends its address
         time.sleep(0.01)
     home, token = addresses[0].split("/#")
 

@@ -1,4 +1,4 @@
-"""The scrape stage against a local Commons and Wikidata, and its store of answers."""
+"""The scrape stage and its store of responses, tested with a local Commons and Wikidata."""
 
 import sqlite3
 
@@ -27,12 +27,12 @@ COMMONS = "https://commons.wikimedia.org/wiki/"
 
 
 def world():
-    """Return wikis with one category per way to find names, or to fail."""
+    """Return wikis with one category per way of finding names and per way of failing."""
     wiki = Wiki()
     wiki.item("Q1", "castle", P279=["Q9"])
     wiki.item("Q2", "church building (1172-1954)", P279=["Q9", "Q8"])
     wiki.item("Q8", {"de": "Sakralbau"}, P279=["Q9"])
-    wiki.item("Q9", "building", P279=["Q2"])  # Wikidata has such cycles
+    wiki.item("Q9", "building", P279=["Q2"])  # a cycle of classes, as in Wikidata
     wiki.item("Q4167836", "Wikimedia category")
     wiki.item("Q7", "<script>alert(1)</script>")
     wiki.item("Q100", "Windsor Castle", P31=["Q1"])
@@ -99,7 +99,7 @@ def write_table(path, categories):
 
 
 class Scraper:
-    """A scrape stage whose client does not wait."""
+    """Runs a scrape stage whose client does not wait."""
 
     def __init__(self, tmp_path, server, *, patient=True):
         self.root, self.server, self.patient = tmp_path / "stages", server, patient
@@ -201,7 +201,7 @@ def test_html_route_finds_names_and_a_second_run_does_nothing(scraper):
 
 
 def test_html_route_stops_if_the_server_is_no_wiki(scraper, tmp_path):
-    """With a wrong --commons-url, the server has no page."""
+    """With a wrong --commons-url, the server knows no page."""
     scraper.table = write_table(tmp_path / "some.csv", [f"{COMMONS}Category:L{i}" for i in range(50)])
     scraper.server.faults += [status(404)] * 50
     with pytest.raises(ServiceError, match=r"HTTP 404, but not with a page of MediaWiki.* failure 20 in a row"):
@@ -249,7 +249,7 @@ def test_unreachable_server_is_reported_without_retries(tmp_path):
 
 
 def test_missing_members_of_an_answer_are_requested_again(scraper):
-    """MediaWiki truncates large results, and only a warning says so."""
+    """MediaWiki truncates large results and reports it only as a warning."""
 
     def truncated(handler):
         answer = answer_entities(scraper.server.wiki, scraper.server.log[-1].params)

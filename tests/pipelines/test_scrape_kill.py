@@ -1,4 +1,4 @@
-"""Scrapes killed at random moments lose nothing, and repeat only the request that was in flight."""
+"""Scrapes killed at random moments lose no response and repeat at most the request in progress."""
 
 import json
 import random
@@ -35,7 +35,7 @@ def wiki(landmarks):
     for i in range(landmarks):
         name, subject = f"Landmark {i}", f"Q{10_000 + i}"
         if i % 7 == 6:
-            continue  # a missing category
+            continue  # categories without a page are missing on the wiki
         if i % 5 == 4:
             made.category(name, text=f"{{{{Category redirect|Landmark {i - i % 5}}}}}")
             continue
@@ -73,10 +73,10 @@ def wait_for(server, requests, process):
 
 
 def kill(process, server):
-    """Kill the process, and return the server's last request, which may have been in flight."""
+    """Kill the process, and return the server's last request, which may have been in progress."""
     process.send_signal(signal.SIGKILL)
     assert process.wait(30) == -signal.SIGKILL
-    time.sleep(0.05)  # the server may still have to read a sent request
+    time.sleep(0.05)  # give the server time to read a request that was already sent
     return server.log[-1]
 
 
@@ -91,7 +91,7 @@ def test_scrape_killed_at_random_moments_resumes_without_repeated_requests(tmp_p
     with WikimediaServer(wiki(landmarks), delay) as server:
         finish(start(server, tmp_path / "whole", table, route))
         whole, asked = written(tmp_path / "whole"), keys(server.log)
-        # The kills are spread over the run, and each repeats at most one request.
+        # Kills are spread over the run; each may cause at most one repeated request.
         mean_gap = (len(server.log) - KILLS) / KILLS
     assert mean_gap > 1.5, "too few requests for so many kills"
     chance = random.Random(7)

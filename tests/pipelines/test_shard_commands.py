@@ -1,4 +1,4 @@
-"""The command ``hgld build-shards``: text, JSON and refusals."""
+"""The command ``hgld build-shards``: its text, JSON and errors."""
 
 import json
 from pathlib import Path
@@ -61,7 +61,7 @@ def test_name_licence_and_level_names_reach_card_and_croissant(labels, tmp_path,
     hierarchy = Hierarchy.from_parquet(tmp_path / "out" / HIERARCHY)
     found = {hierarchy.names[1][label] for label in index["group"].to_list() if label >= 0}
     assert found == set(table["size"].drop_nulls())
-    for remade in (False, True):  # hgld card knows what the build was told
+    for remade in (False, True):  # hgld card uses the options that the build stored
         if remade:
             remake_card(tmp_path / "out")
         manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
@@ -108,7 +108,7 @@ def test_counts_that_differ_from_the_card_are_shown(tmp_path, hgld):
     assert "train, items: 59,551 published" in shown
 
 
-REFUSED = [  # option, its value, and what is said
+REFUSED = [  # (option, value, expected words of the error)
     ("manifest", "nothing", "there is no dataset 'nothing'"),
     ("--levels", "species,nothing", "expected different columns"),
     ("--seed", "x", "expected a whole number"),

@@ -27,7 +27,7 @@ def items_of(labels: list[int], splits: list[str] | None = None, size: int = 3_0
 
 
 def groups_by_hand(count: int, k: int) -> list[int]:
-    """Return the sizes of a class's groups, after the rule of docs/reference/dataset-files.md."""
+    """Return the group sizes of a class according to docs/reference/dataset-files.md."""
     if count < k:
         return [count] if count else []
     sizes = [k] * (count // k)
@@ -57,7 +57,7 @@ def test_every_item_is_planned_once_and_groups_stay_whole(labels, k, shard_items
     for label, count in Counter(labels).items():
         expected = groups_by_hand(count, k)
         assert sum(by_class[label]) == count
-        assert min(by_class[label]) >= min(expected)  # neighbours of one class read as one group
+        assert min(by_class[label]) >= min(expected)  # adjacent groups of the same class form one run
         assert len(by_class[label]) <= len(expected)
     largest = max(max(groups_by_hand(count, k)) for count in Counter(labels).values())
     sizes = plan.group_by("shard", maintain_order=True).len()["len"].to_list()

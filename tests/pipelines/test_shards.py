@@ -87,7 +87,7 @@ def test_workers_order_and_folder_do_not_change_the_bytes(loose, release, tmp_pa
 
 @pytest.mark.parametrize("tars", [0, 2])
 def test_workers_may_run_in_another_folder(release, tars, tmp_path, monkeypatch):
-    """Workers of a Ray cluster may have another working directory, so no path of a unit is relative."""
+    """Workers of a Ray cluster may have another working directory, so paths in a unit must be absolute."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
 
@@ -174,7 +174,7 @@ def test_resized_dataset_has_upright_images_and_scaled_boxes(release, tmp_path):
     assert "simplejpeg" in provenance["versions"]
 
 
-class TestTarsThatArriveOneByOne:
+class TestTarsDownloadedOneByOne:
     def test_missing_tar_stops_the_build_and_examined_tars_are_not_read_again(self, release, tmp_path):
         containers = release.write_tars(tmp_path / "tars", tars=3)
         data = containers[1].path.read_bytes()
@@ -305,7 +305,7 @@ class TestOutputFolder:
 
 
 class Stopped(Exception):
-    """A stop of the build, for any cause."""
+    """Stops a build, as any error or signal would."""
 
 
 def stop(*_: object, **__: object) -> None:

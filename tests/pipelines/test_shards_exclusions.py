@@ -1,4 +1,4 @@
-"""``hgld build-shards --exclude``: listed items are dropped, counted and named."""
+"""``hgld build-shards --exclude`` drops, counts and lists the excluded items."""
 
 import json
 from dataclasses import replace

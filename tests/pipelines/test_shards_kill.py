@@ -1,4 +1,4 @@
-"""Builds of shards that are killed in each stage, workers included, end in the bytes of an uninterrupted build."""
+"""Shard builds killed in any stage, workers included, resume and give the bytes of an uninterrupted build."""
 
 import json
 import os
@@ -41,7 +41,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def release(tmp_path_factory):
-    """Return the arguments of a build, without ``out``, and the files that an uninterrupted build makes."""
+    """Return the arguments of a build (except ``out``) and the files of an uninterrupted build."""
     folder, rng = tmp_path_factory.mktemp("release"), np.random.default_rng(0)
     toy = ToyRelease()
     for item in range(CLASSES * PER_CLASS):
@@ -73,7 +73,7 @@ def start(given: dict, out: Path, **options: object) -> subprocess.Popen[bytes]:
 
 
 def hold(process: subprocess.Popen[bytes], stage: str, least: int) -> None:
-    """Wait until a build has done so many units of a stage; its main process then waits for :func:`go_on`."""
+    """Wait until a build has done ``least`` units of a stage; its main process then waits for :func:`go_on`."""
     assert process.stdout is not None
     for line in process.stdout:
         told, _, done = line.decode().rpartition(": ")
@@ -116,7 +116,7 @@ def test_build_killed_in_any_stage_resumes_to_the_same_bytes(release, tmp_path, 
         process = start(given, out, **options)
         hold(process, stage, least)
         go_on(process)
-        time.sleep(delays.uniform(0, 0.05))  # the kill may hit any later unit, or come after the last
+        time.sleep(delays.uniform(0, 0.05))  # the kill may interrupt any later unit, or come after the last unit
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=60)
     finish(start(given, out, **options))

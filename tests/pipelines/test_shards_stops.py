@@ -1,4 +1,4 @@
-"""Builds, repairs and rebuilt indexes that are stopped at any change of the disk end in the same bytes."""
+"""Builds, repairs and index rebuilds stopped at any change of the disk resume to the same bytes."""
 
 import json
 import shutil
@@ -35,17 +35,17 @@ def catalog(source) -> Catalog:
 
 @pytest.fixture(params=[pytest.param(1, marks=pytest.mark.slow), 23])
 def every(request) -> int:
-    """Return the step between the changes of the disk at which a run is stopped."""
+    """Return n: a run is stopped at every n-th change of the disk."""
     return request.param
 
 
 def contents(root: Path) -> dict[str, bytes | None]:
-    """Return the bytes of everything in a folder by path; None for a folder."""
+    """Return the bytes of every file in a folder by path, and None for every subfolder."""
     return {str(path.relative_to(root)): path.read_bytes() if path.is_file() else None for path in root.rglob("*")}
 
 
 def ends_as(whole: dict[str, bytes | None], places: Iterator[Path], again: Callable[[Path], object]) -> None:
-    """Check that every stopped run, run again, leaves the files of an uninterrupted run."""
+    """Check that every stopped run, when repeated, gives the files of an uninterrupted run."""
     stops = 0
     for place in places:
         again(place)
@@ -170,7 +170,8 @@ def test_index_rebuild_stopped_at_any_disk_change_resumes_to_the_same_bytes(tmp_
     assert json.loads(whole[files.MANIFEST] or b"")["provenance"].keys() == {"disjoint", "licence", "rebuilt"}
 
     def again(root: Path) -> None:
-        with nullcontext() if force else suppress(ConfigError):  # it was stopped after the index was written
+        # the run stopped after the index was written, so a rebuild needs --force
+        with nullcontext() if force else suppress(ConfigError):
             run(root)
 
     ends_as(whole, stop_everywhere(lambda n: shutil.copytree(tmp_path / "before", tmp_path / f"out-{n}"), run), again)

@@ -47,7 +47,7 @@ pytestmark = pytest.mark.usefixtures("mat_files_here")
 
 TARS_OF_GLDV2 = dict(TARS)
 NAMES = [name for name in SOURCES if name not in OWN_DATA]
-INSIDE = {  # the folder that the release's archive unpacks to
+INSIDE = {  # folder that unpacking the release's archive creates
     "sop": "Stanford_Online_Products",
     "dyml-vehicle": "dyml_vehicle",
     "dyml-animal": "dyml_animal",
@@ -73,7 +73,7 @@ def made(name: str, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def releases(tmp_path_factory) -> Iterator[dict[str, Path]]:
-    """Return the folders of one fake release per dataset; tests that change a release make their own."""
+    """Return the folder of one fake release per dataset; tests that change a release make a copy."""
     with pytest.MonkeyPatch.context() as patch:
         gldv2.leave_empty_tars_out(patch)
         yield {name: made(name, tmp_path_factory.mktemp(name)) for name in NAMES}
@@ -98,7 +98,7 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_bytes(text.replace(old, new, 1).encode())
 
 
-# -- laws of all ------------------------------------------------------------------------------------------------------
+# -- rules for every source -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -152,7 +152,8 @@ def test_missing_or_damaged_list_is_reported_with_its_path(releases, name, tmp_p
             read(name, copy)
         assert str(file) in str(caught.value)
         file.unlink()
-        if not (name.startswith("inat") and number == 2):  # other lists of categories serve as well
+        # iNaturalist's third list can be replaced by another category list
+        if not (name.startswith("inat") and number == 2):
             with pytest.raises(InputError, match=f"hgld datasets {name}"):
                 read(name, copy)
         file.write_bytes(sound)
@@ -163,7 +164,7 @@ SOP, CUB, EVAL = "Stanford_Online_Products/Ebay_train.txt", "CUB_200_2011", "Eva
 DYML, KIT = "dyml_vehicle/train/label.csv", "ILSVRC2012_devkit_t12/data"
 CLEAN = "annotations_landmarks/annotation_clean_val.txt"
 OF_SHOP = "img/WOMEN/Blouses_Shirts/id_00000001/"
-DAMAGED = [  # source, list, what is replaced, by what, and what is said
+DAMAGED = [  # (source, list file, old text, new text, expected words of the error)
     ("sop", SOP, "image_id class_id", "class_id image_id", "expected the header image_id class_id super_class_id path"),
     ("sop", SOP, "1 1 1 bicycle_final/", "1 1 1 ../evil/", "not a path inside the release"),
     ("sop", SOP, "1 1 1 bicycle_final/", "1 1 2 bicycle_final/", "expected one folder per category"),
@@ -228,7 +229,7 @@ def test_lists_with_invalid_or_contradictory_lines_are_refused(releases, tmp_pat
 
 
 def annotated(**fields: Any):
-    """Return a change of Cars196: one entry of annotations, or another array."""
+    """Return a function that changes Cars196: one annotation entry, or a whole array."""
 
     def change(source: Path) -> None:
         entry = np.empty((1, 1), dtype=[(name, object) for name in fields])
@@ -240,7 +241,7 @@ def annotated(**fields: Any):
 
 
 def judged(image: str = "a", query: str = "b", box: tuple[float, ...] = (0.0, 0.0, 9.0, 9.0)):
-    """Return a change of revisited Oxford: a ground truth of one query and one image."""
+    """Return a function that gives revisited Oxford a ground truth of one query and one image."""
 
     def change(source: Path) -> None:
         entry = {"bbx": list(box), "easy": [0], "hard": [], "junk": []}
@@ -261,7 +262,7 @@ def with_folder_of_no_synset(source: Path) -> None:
 
 
 CAR, VAL = {"relative_im_path": "a.jpg", "test": 0}, "ILSVRC2012_img_val"
-CHANGED = [  # source, change of its files, and what is said
+CHANGED = [  # (source, function that changes its files, expected words of the error)
     ("cars196", annotated(**CAR), "lack 'class'"),
     ("cars196", annotated(**CAR | {"relative_im_path": "../../a.jpg", "class": 1}), "not a path inside"),
     ("cars196", annotated(**CAR | {"relative_im_path": 3.0, "class": 1}), "expected one text"),
@@ -371,14 +372,15 @@ def test_official_inaturalist_list_is_read_completely(real_data, tmp_path):
 
 SIDES = {"query_fine": 6, "gallery_fine": 12} | {"query_middle": 4, "gallery_middle": 8}
 SIDES |= {"query_coarse": 4, "gallery_coarse": 8}
-DYML = {  # the first image is in the header's line
+DYML = {  # labels of some images; the first image shares a line with the header
     "train/0": ("train/0", "train/0", "train/0"),
     "train/11": ("train/3", "train/2", "train/1"),
     "query_middle/0": (None, "test/0", None),
     "gallery_coarse/4": (None, None, "test/1"),
 }
 ALBATROSS = "001_Black_footed_Albatross/Black_Footed_Albatross_0001_700001"
-FACTS: dict[str, tuple[dict[str, int], dict[str, int], dict[str, tuple]]] = {  # images by split and list; some labels
+# (images per split, images per list, labels of some images)
+FACTS: dict[str, tuple[dict[str, int], dict[str, int], dict[str, tuple]]] = {
     "sop": (
         *({"train": 38, "test": 36}, {}),
         {

@@ -1,4 +1,4 @@
-"""Stages: they run once, run again after any change, and leave all files or none."""
+"""A stage runs once, runs again after any change, and leaves all of its files or none."""
 
 import hashlib
 import json
@@ -71,7 +71,7 @@ def files(root):
     return found
 
 
-# -- done once ----------------------------------------------------------------------------------------------------
+# -- a stage runs once ------------------------------------------------------------------------------------------------
 
 
 def test_stage_writes_its_files_and_a_record(stage):
@@ -160,7 +160,7 @@ def test_stage_record_with_an_unknown_schema_version_is_refused(stage):
         stage.run()
 
 
-# -- all or nothing -----------------------------------------------------------------------------------------------
+# -- all files or none -----------------------------------------------------------------------------------------------
 
 
 class Refused(HgldError):
@@ -247,7 +247,7 @@ def test_error_about_a_missing_stage_input_contains_its_path(stage):
         stage.run()
 
 
-# -- small things -------------------------------------------------------------------------------------------------
+# -- dropped rows -------------------------------------------------------------------------------------------------
 
 
 def test_dropped_rows_are_written_and_counted_by_reason(tmp_path):

@@ -20,9 +20,9 @@ WIKI = "https://commons.wikimedia.org/wiki/"
         ("https://commons.m.wikimedia.org/wiki/Category:Eiffel_Tower", "Category:Eiffel Tower"),
         ("  https://COMMONS.wikimedia.org:443/wiki/Category:A \n", "Category:A"),
         (WIKI + "Category:Ch%C3%A2teau_d%27If", "Category:Château d'If"),
-        (WIKI + "Category:Cha%CC%82teau", "Category:Château"),  # NFD becomes NFC
-        (WIKI + "Category:Caf%E9", "Category:Café"),  # old links are in windows-1252
-        (WIKI + "Category:Saint%2527s", "Category:Saint's"),  # encoded twice
+        (WIKI + "Category:Cha%CC%82teau", "Category:Château"),  # NFD text becomes NFC
+        (WIKI + "Category:Caf%E9", "Category:Café"),  # some old links are encoded in windows-1252
+        (WIKI + "Category:Saint%2527s", "Category:Saint's"),  # this URL is percent-encoded twice
         (WIKI + "Category:%22Old%22_Bridge,_Mostar", 'Category:"Old" Bridge, Mostar'),
         (WIKI + "category:eiffel__Tower_", "Category:Eiffel Tower"),
         (WIKI + "Category%3AEiffel_Tower?uselang=de#map", "Category:Eiffel Tower"),

@@ -1,4 +1,4 @@
-"""Classes of the top level: decisions by the class graph, decisions by texts, and undecided groups."""
+"""Top-level classes: chosen with the class graph, chosen with texts, and undecided groups."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""hgld verify on files and tars: damage is named, and no link is followed."""
+"""``hgld verify`` on files and tars reports damage and follows no link."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def with_more(root: Path, _: str) -> None:
 
 
 def flipped(where: int):
-    """Return a change of the byte at this distance from the beginning of the image."""
+    """Return a function that flips the byte at this offset in the image."""
 
     def damage(root: Path, key: str) -> None:
         flip(root / TRAIN, index_of(root).filter(key=key)["offset"][0] + where)
@@ -83,7 +83,7 @@ def flipped(where: int):
 
 
 TABLES = (files.INDEX, files.HIERARCHY, files.REJECTED)
-DAMAGE = {  # a change of a dataset and one of its items, and the expected kinds of finding
+DAMAGE = {  # function that damages a dataset or one item: expected types of findings
     "a byte of an image": (flipped(700), {"sha256", "item-sha256"}),
     "a byte of a header": (flipped(-512), {"sha256", "damaged-tar", "no-image", "missing-member"}),
     "no image": (without("jpg"), {"size", "sha256", "no-image", "missing-member", "place"}),
@@ -185,7 +185,7 @@ def test_unknown_files_are_reported(root):
     assert [text.split(" that")[0] for text in found["found"]] == ["a symbolic link", "a folder", "a file"]
 
 
-# -- no dataset, and the command --------------------------------------------------------------------------------------
+# -- folders without a dataset, and the command -----------------------------------------------------------------------
 
 
 def test_folder_without_a_readable_manifest_is_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""hgld verify on contradictions between index, hierarchy, manifest and tars, and between splits."""
+"""``hgld verify`` reports contradictions between index, hierarchy, manifest and tars, and between splits."""
 
 import json
 
@@ -26,9 +26,9 @@ def root(tmp_path):
     return TinyShards().write(tmp_path / "tiny")
 
 
-# -- one thing is wrong -----------------------------------------------------------------------------------------------
+# -- single changes -----------------------------------------------------------------------------------------------
 
-ROWS = {  # finding: a column of the index, and a change of one row
+ROWS = {  # type of finding: (column of the index, new value in one row)
     "place": ("size", pl.col("size") - 1),
     "item-sha256": ("sha256", pl.lit("0" * 64)),
     "header": ("width", pl.col("width") + 1),
@@ -64,7 +64,7 @@ def test_training_classes_and_images_in_other_splits_are_reported(tmp_path, spli
     assert tiny.items[5]["key"] in found["found"][0]
     shared |= {"data": tiny.items[13]["data"], "labels": [0, 0], "names": ["species 0", "cat"]}
     root = tiny.write(tmp_path / "class")
-    if split == "val":  # training may share classes with val
+    if split == "val":  # train and val may share classes
         assert findings(root).is_empty()
         return
     found = findings(root)
@@ -75,7 +75,7 @@ def test_training_classes_and_images_in_other_splits_are_reported(tmp_path, spli
 
 
 def tree_with(root, names=None, parents=None):
-    """Replace the finest level's names, or the parents, in the hierarchy."""
+    """Replace the names or the parents of the finest level in the hierarchy file."""
     tree = Hierarchy.from_parquet(root / files.HIERARCHY)
     finest = (names or (lambda own: own))(tree.names[0])
     above = (parents or (lambda own: own))(tree.parents[0][: len(finest)].copy())
@@ -88,7 +88,7 @@ def with_other_parent(parents):
 
 
 def manifest_with(change):
-    """Return a change of ``dataset.json``."""
+    """Return a function that applies ``change`` to ``dataset.json``."""
 
     def rewrite(root):
         facts = json.loads((root / files.MANIFEST).read_text())
@@ -108,7 +108,7 @@ def with_other_level(root):
     index_file.write_index(frame, root / files.INDEX, ("species", "genus"))
 
 
-CHANGED = [  # a change of a dataset, the finding, what was found and expected, and the items if some are named
+CHANGED = [  # (function that changes a dataset, type of finding, found, expected, affected items or None)
     (
         lambda root: tree_with(root, parents=with_other_parent),
         *("hierarchy", "species 2 under family 0", "under family 1", pl.col("species") == 2),

@@ -29,7 +29,7 @@ COMMONS = "https://commons.wikimedia.org/w/api.php"
 
 
 class Clock:
-    """A clock that only ``sleep`` moves."""
+    """A fake clock that advances only with ``sleep``."""
 
     def __init__(self):
         self.now = 100.0
@@ -202,7 +202,7 @@ NO_ADDRESSES = (
 ELSEWHERE = (
     "http://example.org/w/api.php",
     "//example.org/",
-    "https://localhost/",  # not the server's port
+    "https://localhost/",  # the port differs from the server's port
     "http://127.0.0.1:9/",
     "http://wikidata.org@example.org/",
 )
@@ -302,7 +302,7 @@ def test_hanging_or_trickling_server_times_out(server, fault):
 
 
 def test_response_above_the_size_limit_is_refused(server, connect, monkeypatch):
-    """The limit is for decompressed sizes, because a small compressed body can hold gigabytes."""
+    """The limit applies to the decompressed size, because a small compressed body can hold gigabytes."""
     monkeypatch.setattr(web, "MAX_ANSWER_BYTES", 1 << 20)
     server.faults += [raw_answer(b" " * (8 << 20))]
     with pytest.raises(AnswerError) as caught:

@@ -1,4 +1,4 @@
-"""Answers of Commons and Wikidata: recorded answers from HGLD_DATA, unusual JSON, and hostile pages."""
+"""Parsing of Commons and Wikidata responses: recorded responses of HGLD_DATA, unusual JSON, hostile pages."""
 
 import json
 import os
@@ -69,7 +69,7 @@ def test_items_are_returned_by_requested_title():
 
 
 def test_merged_item_is_returned_under_the_requested_id():
-    """The key of Wikibase's answer is the requested id or the new id; the object inside has the new id."""
+    """Wikibase's response has the requested or the new id as key; the object inside has the new id."""
     raw = {"id": "Q2", "redirects": {"from": "Q1", "to": "Q2"}, "labels": {"en": {"language": "en", "value": "x"}}}
     assert entities_by_ids(Canned({"entities": {"Q1": raw}}), URL, ["Q1"], "en")["Q1"].item == "Q2"
     assert entities_by_ids(Canned({"entities": {"Q2": raw}}), URL, ["Q1"], "en")["Q1"].item == "Q2"
@@ -120,7 +120,7 @@ URL = "http://127.0.0.1/w/api.php"
 
 @pytest.fixture
 def one_second():
-    """Fail a test after one second of CPU time; it needs a hundredth, but a bad pattern can run for years."""
+    """Fail a test after one second of CPU time, because a bad regular expression can run for years."""
 
     def stop(number, frame):
         pytest.fail("this takes longer the longer the page is, without bound")

@@ -26,7 +26,7 @@ FAMILIES = ("cat", "dog")
 def picture(
     seed: int, *, form: str = "JPEG", size: tuple[int, int] = (48, 40), orientation: int | None = None
 ) -> bytes:
-    """Return the JPEG of a smooth image that depends on the seed."""
+    """Return a JPEG of a smooth image that depends on the seed."""
     rng = np.random.default_rng(seed)
     coarse = Image.fromarray(rng.integers(0, 255, (5, 5, 3), dtype=np.uint8))
     exif = Image.Exif()
@@ -44,7 +44,7 @@ class TinyShards:
         self.k, self.boxes = k, boxes
         self.items: list[dict] = []
         for number in range(12):
-            species = number // 2 % 3  # runs of two: species 0 1 2 0 1 2
+            species = number // 2 % 3  # every species comes in runs of two items: 0 0 1 1 2 2 0 0 ...
             self.add("train", number // 6, species, picture(number, orientation=6 if number == 3 else None))
         for number in range(12, 16):
             self.add("test", 0, 3 + number // 14, picture(number, form="PNG" if png and number == 13 else "JPEG"))
@@ -143,7 +143,7 @@ def index_of(root):
 
 
 def rewrite_index(root, frame, *, seal=True):
-    """Write another index; ``seal`` updates the manifest too."""
+    """Replace the index; ``seal`` also updates the manifest."""
     index_file.write_index(frame, root / files.INDEX, LEVELS)
     if seal:
         write_manifest(root, frame, 2, {"disjoint": True})
@@ -157,7 +157,7 @@ def flip(path, place):
 
 
 def rewrite_tar(path, change):
-    """Change the (name, bytes) pairs of a tar's members."""
+    """Rewrite a tar after changing its (name, bytes) pairs."""
     with tarfile.open(path) as tar:
         members = [(info.name, stored.read()) for info in tar if (stored := tar.extractfile(info))]
     with open(path, "wb") as file:
@@ -166,7 +166,7 @@ def rewrite_tar(path, change):
 
 
 def dataset_with(tmp_path, data, **changes):
-    """Write a dataset with other bytes in one item; return its folder and that item's key."""
+    """Write a dataset with changed bytes in one item; return its folder and the key of the item."""
     tiny = TinyShards()
     tiny.items[4] |= {"data": data, "suffix": "png" if data.startswith(b"\x89PNG") else "jpg"} | changes
     return tiny.write(tmp_path / "tiny"), tiny.items[4]["key"]

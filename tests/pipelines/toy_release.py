@@ -22,14 +22,14 @@ SMALL = ShardConfig(group_size=3, shard_items=8, workers=1)
 
 @dataclass
 class ToyRelease:
-    """Classes of several sizes in two splits; some images are PNG, rotated or copies."""
+    """A release with classes of several sizes in two splits; some images are PNG, rotated or exact copies."""
 
-    images: dict[str, bytes] = field(default_factory=dict)  # by file
+    images: dict[str, bytes] = field(default_factory=dict)  # file: its bytes
     rows: list[tuple[str, str, str, str | None, str | None]] = field(default_factory=list)
 
     @classmethod
     def make(cls, counts: tuple[int, ...] = (2, 3, 7, 4, 5), seed: int = 0) -> "ToyRelease":
-        """Make one class per count; the last two classes are the test split, and the last item has no class."""
+        """Make one class per count; the last two classes form the test split, and the last item has no class."""
         rng, release = np.random.default_rng(seed), cls()
         for label, count in enumerate(counts):
             split = "test" if label >= len(counts) - 2 else "train"
@@ -85,7 +85,7 @@ class ToyRelease:
 
 
 def stem_of(file: str) -> str:
-    """Return the stem of a tar's member for a file."""
+    """Return the stem of the tar member for a file."""
     return file.rpartition(".")[0].replace("/", "-")
 
 

@@ -1,4 +1,4 @@
-"""Units of work for tests of executors, in a module of their own so that worker processes can import them."""
+"""Units of work for tests of executors. Worker processes import this module."""
 
 import os
 import resource
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sum:
-    """Adds numbers; may kill its worker the first so many times, refuse, or ask for more memory than there is."""
+    """Adds numbers; may kill its worker in the first ``kills`` attempts, fail, or run out of memory."""
 
     name: str
     numbers: tuple[int, ...]
@@ -27,7 +27,7 @@ class Sum:
 
 
 def add(unit: Sum) -> tuple[int, int]:
-    """The sum, and the process that made it. Every attempt leaves a file."""
+    """Return the sum and the id of the process; every attempt leaves a file."""
     attempts = len(list(unit.folder.glob(f"{unit.name}.*")))
     (unit.folder / f"{unit.name}.{attempts}").touch()
     if attempts < unit.kills:
@@ -40,9 +40,9 @@ def add(unit: Sum) -> tuple[int, int]:
 
 
 def examine_in_little_memory(unit: "ExamineUnit") -> str | None:
-    """Examine a unit; an image is decoded in 96 MiB more than the process has: too few for one of 147 MB.
+    """Examine a unit with only 96 MiB of memory for decoding, which is too little for an image of 147 MB.
 
-    The limit is on decoding alone: polars has no error for it, and ends the process.
+    The limit applies only to decoding, because polars ends the process if it lacks memory.
     """
     from hgld.pipelines.shards import examine, reading
 
@@ -63,13 +63,13 @@ def examine_in_little_memory(unit: "ExamineUnit") -> str | None:
 
 
 def wait_forever(unit: Sum) -> None:
-    """Says that it began, then waits to be ended."""
+    """Write a file as sign of the start, then wait to be killed."""
     (unit.folder / f"{unit.name}.{os.getpid()}").touch()
     signal.pause()
 
 
 def done_alone(what: str) -> str:
-    """Return, fail, crash, leave, hang, or take memory, as it is told."""
+    """Return, fail, crash, exit, hang, or fill the memory, as ``what`` says."""
     match what:
         case "fail":
             raise InputError("it failed")

@@ -1,6 +1,6 @@
-"""A small Commons and Wikidata on 127.0.0.1, with realistic answers, a log of requests, and planned failures.
+"""A small Commons and Wikidata on 127.0.0.1 with realistic responses, a request log and planned failures.
 
-The state is plain data, so that a test can set what is on the wikis and read which requests came.
+The state is plain data, so that a test can set the content of the wikis and read the requests.
 """
 
 import gzip
@@ -26,8 +26,8 @@ class Wiki:
     Attributes:
         pages: Commons pages by title: ``text``, and ``item`` (page property) or ``redirect`` (hard redirect) if any.
         sitelinks: item of each linked Commons title.
-        entities: Wikidata entities by id, as :func:`item` makes them; ``{"redirect": id}`` for a merged one.
-        rows: name of the infobox's row by language; "Instance of" for the others.
+        entities: Wikidata entities by id, as :func:`item` makes them; a merged item is ``{"redirect": id}``.
+        rows: name of the infobox row by language; other languages use "Instance of".
     """
 
     pages: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -125,7 +125,7 @@ def answer_page(wiki: Wiki, title: str, language: str = "en") -> str | None:
     page = wiki.pages.get(title)
     if page is None:
         return None
-    if page.get("unwritten"):  # MediaWiki answers HTTP 200 for a category with members but without a page
+    if page.get("unwritten"):  # MediaWiki responds with HTTP 200 to a category that has members but no page
         return '<html><body><div class="noarticletext mw-content-ltr">There is no page.</div></body></html>'
     entity = wiki.entities.get(page.get("item", ""))
     if entity is None:
@@ -176,7 +176,8 @@ class Handler(SilentHandler):
     """A handler that answers one request, or fails in the next planned way."""
 
     site: WikimediaServer
-    wbufsize = 1 << 16  # send head and body in one packet, else every answer waits for a delayed acknowledgement
+    # send headers and body in one packet, because a second packet waits for a delayed acknowledgement
+    wbufsize = 1 << 16
 
     def do_GET(self) -> None:
         split = urlsplit(self.path)
@@ -256,13 +257,13 @@ def cut_off(handler: Handler) -> None:
 
 
 def hang(handler: Handler) -> None:
-    """Say nothing until the server is closed."""
+    """Send nothing until the server is closed."""
     handler.site.released.wait(20)
     handler.close_connection = True
 
 
 def trickle(handler: Handler) -> None:
-    """Send a byte now and then, so that no single read ever times out."""
+    """Send single bytes slowly, so that no single read times out."""
     handler.send_response(200)
     handler.send_header("Content-Type", "application/json")
     handler.send_header("Content-Length", "100000")
@@ -277,7 +278,7 @@ def trickle(handler: Handler) -> None:
 
 
 class Canned(PoliteClient):
-    """A client that returns prepared answers in order, and repeats the last one."""
+    """Fake client that returns prepared responses in order and repeats the last one."""
 
     requests = 0
 

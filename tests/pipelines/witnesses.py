@@ -1,4 +1,4 @@
-"""What each field of the configs of builds changes: requests, tables, clusters, shards."""
+"""Results that change with each field of a build config: requests, tables, clusters, shards."""
 
 import json
 import shutil
@@ -67,7 +67,7 @@ def landmarks(folder: Path) -> Path:
 
 
 def scrape(config: ScrapeConfig, world: World, server: WikimediaServer, root: Path) -> Any:
-    """The names found, what was asked for them, and how often it was waited."""
+    """Return the found names, the requests, and whether the client waited."""
     given = {name: getattr(config, name).replace("http://wiki", server.url) for name in ("commons_url", "wikidata_url")}
     asked = replace(config, **given)
     table, waits = world.once("landmarks", landmarks), []
@@ -90,14 +90,14 @@ HTML = {**LOCAL, "route": "html"}
 @witness(ScrapeConfig, LOCAL, commons_url="http://wiki/else", wikidata_url="http://wiki/else")
 @witness(ScrapeConfig, HTML, infobox_rows=("Country",), language="de")
 def scraped_names(config: ScrapeConfig, world: World) -> Any:
-    """What is asked of the servers, and what is found."""
+    """Return names and requests of a scrape."""
     with WikimediaServer(wiki()) as server:
         return scrape(config, world, server, world.new())
 
 
 @witness(ScrapeConfig, LOCAL, retries=1, max_total_retries=0)
 def scraped_in_spite_of_errors(config: ScrapeConfig, world: World) -> Any:
-    """What is found where the server fails at first."""
+    """Return names and requests of a scrape whose first responses are errors."""
     with WikimediaServer(wiki()) as server:
         server.faults += [status(503), api_error("maxlag")]
         return scrape(config, world, server, world.new())
@@ -105,14 +105,14 @@ def scraped_in_spite_of_errors(config: ScrapeConfig, world: World) -> Any:
 
 @witness(ScrapeConfig, {**LOCAL, "retries": 1}, timeout=0.05)
 def scraped_from_a_slow_server(config: ScrapeConfig, world: World) -> Any:
-    """What is found where every answer takes its time."""
+    """Return the names from a server that responds slowly."""
     with WikimediaServer(wiki(), delay=0.2) as server:
         return scrape(config, world, server, world.new())[0]
 
 
 @witness(ScrapeConfig, {**LOCAL, "retries": 1}, retry_errors=True)
 def scraped_again(config: ScrapeConfig, world: World) -> Any:
-    """What is found after a server that failed at first."""
+    """Return the names of a second scrape, after a first scrape whose requests failed."""
     with WikimediaServer(wiki()) as server:
         root = world.new()
         server.faults += [api_error("badvalue")] * 5
@@ -143,7 +143,7 @@ ROWS += [
 
 
 class Eyes:
-    """An encoder in place of CLIP that knows brightness alone; it remembers how it was made."""
+    """Fake CLIP encoder whose vectors depend only on name length; it stores its arguments."""
 
     def __init__(self, spec: str, *, templates: tuple[str, ...], device: str, batch_size: int) -> None:
         self.made = (spec, templates, device, batch_size)
@@ -162,7 +162,7 @@ def decisions(folder: Path) -> tuple[Path, ...]:
 
 
 def stages(root: Path, world: World, **given: Any) -> dict[str, Any]:
-    """All tables from the names to the labels; what a stage finds done it does not do again."""
+    """Run the stages from names to labels and return their tables; finished stages do not run again."""
     config = BuildConfig("sample", embed=EmbedConfig("lexical"))
     config = replace(config, **given)
     runs = {"scrape": scraped(root, ROWS, GRAPH)}
@@ -181,7 +181,7 @@ def stages(root: Path, world: World, **given: Any) -> dict[str, Any]:
 
 
 def from_the_finished(world: World, **given: Any) -> dict[str, Any]:
-    """The tables of a build with other options in the folder of one that is done."""
+    """Return the tables of a build with changed options in a copy of a finished build."""
     done = world.once("stages", lambda folder: (stages(folder, world), folder)[1])
     root = world.new()
     shutil.copytree(done, root)
@@ -192,19 +192,19 @@ def from_the_finished(world: World, **given: Any) -> dict[str, Any]:
 @witness(ClusterConfig, {"groups": 7}, method="kmeans")
 @witness(ClusterConfig, {"groups": 7, "method": "kmeans"}, seed=1)
 def clustered(config: ClusterConfig, world: World) -> Any:
-    """The groups of names."""
+    """Return the group of every name."""
     return pl.read_parquet(from_the_finished(world, cluster=config)["cluster/names.parquet"])["group"].to_list()
 
 
 @witness(CleanConfig, multi_name_policy="most-common")
 def cleaned(config: CleanConfig, world: World) -> Any:
-    """The tables of all stages under options of the cleaning."""
+    """Return the tables of all stages for a config of the clean stage."""
     return from_the_finished(world, clean=config)
 
 
 @witness(TopLevelConfig, margin=0.9)
 def divided(config: TopLevelConfig, world: World) -> Any:
-    """The tables of all stages under options of the division in natural and human-made."""
+    """Return the tables of all stages for a config of the top level (natural or human-made)."""
     return from_the_finished(world, toplevel=config)
 
 
@@ -226,7 +226,7 @@ def things(folder: Path) -> Path:
 
 
 def classes_built(world: World, **given: Any) -> Any:
-    """The labels of a list of names, and the levels of the tree."""
+    """Return the label table of a build from a list of class names."""
     embedding = EmbedConfig("lexical")
     table = world.once("things", things)
     config = BuildConfig("classes", (("classes", table),), embed=embedding, cluster=ClusterConfig(groups=4))
@@ -237,7 +237,7 @@ def classes_built(world: World, **given: Any) -> Any:
 
 @witness(EvidenceConfig, evidence=("none",))
 def weighed(config: EvidenceConfig, world: World) -> Any:
-    """The blocks of evidence about a list of names."""
+    """Return the evidence sources used for a list of names."""
     table, root = world.new(), world.new()
     lines = things(table).read_text().splitlines()
     (table / "t.csv").write_text("name,description\n" + "".join(f"{name},a {name}\n" for name in lines))
@@ -275,7 +275,7 @@ def levelled(config: LevelsConfig, world: World) -> Any:
 
 
 def trees(folder: Path) -> Path:
-    """A table of links that is a table of levels and of paths too, with a class under two parents."""
+    """Write a taxonomy file that can be read as edges, levels or paths; one class has two parents."""
     folder.mkdir()
     rows = [
         ("red apple", "toy", "toy"), ("oak", "tree", "oak"), ("red apple", "fruit", "apple"),
@@ -297,7 +297,7 @@ LEVELS_OF_TREE = {"tree": tree_of, "tree_use": "levels", "parents": "first"}
 @witness(TreeConfig, {"tree": tree_of}, tree_format="paths", tree_columns=("child", "other"), tree_use="levels")
 @witness(TreeConfig, LEVELS_OF_TREE, parents="most-specific", cut="leaves:1")
 def placed_in_a_tree(config: TreeConfig, world: World) -> Any:
-    """The labels of a list of names, and the classes that these have in the tree."""
+    """Return the label table of a list of names, and the taxonomy classes that match the names."""
     embedding = EmbedConfig("lexical")
     build = BuildConfig("classes", (("classes", world.once("things", things)),), embed=embedding, taxonomy=config)
     try:
@@ -311,7 +311,7 @@ def placed_in_a_tree(config: TreeConfig, world: World) -> Any:
 
 @witness(ReviewConfig, decisions=lambda world: world.once("decisions", decisions))
 def reviewed(config: ReviewConfig, world: World) -> Any:
-    """The tables of all stages under decisions."""
+    """Return the tables of all stages after review decisions."""
     return from_the_finished(world, review=config)
 
 
@@ -320,7 +320,7 @@ CLIP = {"encoder": "clip:eyes/weights"}
 
 @witness(EmbedConfig, CLIP, encoder="clip:others/weights", templates=("a {}",), device="cuda:3", batch_size=7)
 def encoder_made(config: EmbedConfig, world: World) -> Any:
-    """The encoder that a build asks for."""
+    """Return the arguments of the encoder that a build creates."""
     world.patch.setattr(pretrained, "ClipEncoder", Eyes)
     made = embed.encoder_of(Path("names.parquet"), BuildConfig("sample", embed=config))
     assert isinstance(made, Eyes)
@@ -349,14 +349,14 @@ SERIAL = {"group_size": 3, "shard_items": 8, "workers": 1}
 
 @witness(SourceConfig, LEVELS, levels=("family",), splits=("val",), images=lambda world: world.folder / "copy")
 def read_table(config: SourceConfig, world: World) -> Any:
-    """The items of a table, and where their images are."""
+    """Return items and levels of a table, and the folder of its images."""
     catalog = build.read_release("manifest", world.once("manifest", manifest) / "labels.csv", config)
     return catalog.items.rows(), catalog.levels, catalog.root
 
 
 @witness(SourceConfig, LEVELS, merge_spellings=True)
 def read_spellings(config: SourceConfig, world: World) -> Any:
-    """The items of a table with names in several spellings."""
+    """Return the class names from a table with spelling variants."""
     file = world.new() / "table.csv"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("path,species,family\n1.jpg,Red Kite,a\n2.jpg,red_kite,a\n")
@@ -372,7 +372,7 @@ def read_spellings(config: SourceConfig, world: World) -> Any:
     description="Fruit on white paper.",
 )
 def told(config: SourceConfig, world: World) -> Any:
-    """The manifest and the card of a table's dataset."""
+    """Return facts of the manifest and the card of a dataset built from a table."""
     out = world.new()
     catalog = read_source("manifest", world.once("manifest", manifest) / "labels.csv", config)
     build_catalog(catalog, None, str(out), config, ShardConfig(workers=1), silent)
@@ -382,13 +382,13 @@ def told(config: SourceConfig, world: World) -> Any:
 
 @witness(SourceConfig, {**LEVELS, "test_classes": 0.5}, seed=1, test_classes=0.2)
 def divided_by_class(config: SourceConfig, world: World) -> Any:
-    """The items of a table, divided by class."""
+    """Return the items of a table after a class-disjoint split."""
     return read_source("manifest", world.once("manifest", manifest) / "whole.csv", config).items.rows()
 
 
 @witness(SourceConfig, LEVELS, val_classes=0.5)
 def divided_for_val(config: SourceConfig, world: World) -> Any:
-    """The items of a table, of whose training classes some are val."""
+    """Return the items of a table after some training classes were moved to val."""
     return build.read_release("manifest", world.once("manifest", manifest) / "whole.csv", config).items.rows()
 
 
@@ -400,7 +400,7 @@ def exclusions(world: World) -> Path:
 
 @witness(SourceConfig, LEVELS, exclude=exclusions)
 def left_out(config: SourceConfig, world: World) -> Any:
-    """The items of a table that a list does not exclude."""
+    """Return the items of a table that the exclusion list keeps."""
     return build.read_release("manifest", world.once("manifest", manifest) / "labels.csv", config).items.rows()
 
 
@@ -418,7 +418,7 @@ def gldv2(folder: Path) -> Path:
 @witness(SourceConfig, {"splits": ("train",)}, labels=lambda world: world.folder / "labels")
 @witness(SourceConfig, distractors=True)
 def read_release(config: SourceConfig, world: World) -> Any:
-    """The items of a release."""
+    """Return the items of a release."""
     return read_source("gldv2", world.once("gldv2", gldv2), config).items.rows()
 
 
@@ -439,19 +439,19 @@ def loose(world: World) -> Any:
 @witness(ShardConfig, SERIAL, group_size=2, shard_items=4, shard_mb=4, resize=8)
 @witness(ShardConfig, {**SERIAL, "resize": 8}, quality=5)
 def sharded(config: ShardConfig, world: World) -> Any:
-    """The shards of loose images, where a megabyte is 100 bytes."""
+    """Return the shards of loose images; a megabyte counts as 100 bytes."""
     world.patch.setattr(build, "MEGABYTE", 100)
     return built(loose(world), config, world)
 
 
 @witness(SourceConfig, seed=1)
 def ordered(config: SourceConfig, world: World) -> Any:
-    """The order of the items in the shards."""
+    """Return the shards, whose item order depends on the seed."""
     return built(loose(world), SMALL, world, seed=config.seed)
 
 
 def tars(folder: Path) -> Any:
-    """A release in tars, of which one is missing."""
+    """Return the catalog of a release in tars, one of which is missing."""
     release = ToyRelease.make()
     containers = release.write_tars(folder, tars=3)
     containers[1].path.unlink()
@@ -460,13 +460,13 @@ def tars(folder: Path) -> Any:
 
 @witness(ShardConfig, SERIAL, partial=True)
 def sharded_in_part(config: ShardConfig, world: World) -> Any:
-    """The shards of a release that lacks a tar."""
+    """Return the shards of a release with a missing tar."""
     return built(world.once("tars", tars), config, world)
 
 
 @witness(ShardConfig, SERIAL, keep_examined=True)
 def kept_examined(config: ShardConfig, world: World) -> Any:
-    """Whether the images of a plain tar are kept, so that it can be deleted."""
+    """Return per unit whether images of a tar are spooled, so that the tar can be deleted."""
     folder = world.new()
     release = ToyRelease.make()
     catalog = release.tar_catalog(folder, release.write_tars(folder))
@@ -479,7 +479,7 @@ RAY = {**SERIAL, "executor": "ray"}
 @witness(ShardConfig, SERIAL, executor="ray", workers=2)
 @witness(ShardConfig, RAY, ray_address="ray://head:10001", workers=2)
 def executed(config: ShardConfig, world: World) -> Any:
-    """Who is asked to do the units of a build, as how many processes, and where."""
+    """Return the executor calls of a build: number of processes, or arguments for Ray."""
     asked: list[Any] = []
 
     def on_ray(work: Any, units: Any, done: Any, **where: Any) -> None:

@@ -1,4 +1,4 @@
-"""Records of a build for people and machines: the report page, the dataset card and the provenance."""
+"""The report page, the dataset card and the provenance of a build."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ VOID = {"meta", "br", "link", "img", "input", "hr"}
 
 
 class Page(HTMLParser):
-    """The tags, attributes and text of a page; it checks that every element is closed."""
+    """Parser that collects tags, attributes and text of a page and checks that every element is closed."""
 
     def __init__(self, text):
         super().__init__()
@@ -200,7 +200,7 @@ ENCODER = {"name": "lexical", "key": "k", "dim": 5, "templates": []}
 
 @pytest.fixture
 def recorded(tmp_path, tiny_stages):
-    """Return a function that gives a build's provenance in a folder, with the table of its landmarks."""
+    """Return a function that writes a landmark table and returns the provenance of its build."""
     table = tmp_path / "somewhere" / "train.csv"
     table.parent.mkdir()
     table.write_text("landmark_id,category\n")

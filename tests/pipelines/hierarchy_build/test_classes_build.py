@@ -173,7 +173,7 @@ def test_levels_of_a_taxonomy_are_used_unchanged(build, links):
     assert {row["name"]: row["sort"] for row in labels(changed)}["oak"] == "fruit"
 
 
-@pytest.mark.slow  # an end-to-end build; its parts have fast tests
+@pytest.mark.slow  # a whole build; fast tests cover its parts
 def test_decisions_change_the_levels_from_a_taxonomy(build, links, tmp_path):
     file = write_decisions(tmp_path / "ann.yaml", "action: move, names: [red oak], to: fruit")
     made = build(THINGS, taxonomy=TreeConfig(links, tree_use="levels"), review=ReviewConfig((file,)))
@@ -184,7 +184,7 @@ def test_decisions_change_the_levels_from_a_taxonomy(build, links, tmp_path):
     assert not has_given_levels(build(THINGS, out="found").directory)
 
 
-@pytest.mark.slow  # an end-to-end build; its parts have fast tests
+@pytest.mark.slow  # a whole build; fast tests cover its parts
 def test_groups_and_labels_follow_a_taxonomy_used_as_evidence(build, tmp_path):
     words = ["ibis", "carp", "pine", "opal", "rook", "pike", "elm", "mica", "tern", "tench", "yew", "jade"]
     kinds = ["bird", "fish", "tree", "rock"] * 3
@@ -222,7 +222,7 @@ class Lengths:
 
 @pytest.fixture
 def weigh(build, monkeypatch):
-    """Return a function that builds names with descriptions, and gives the evidence stage and its sources."""
+    """Return a function that builds names with descriptions and returns the evidence stage and its sources."""
     monkeypatch.setattr(pretrained, "SbertEncoder", Lengths)
     kinds = {"oak": "a tree with leaves", "lake": "a body of water", "whale": "an animal of the sea"}
     names = [f"{what} {kind}" for kind in kinds for what in ("red", "old", "blue", "dry", "tiny", "wild")]
