@@ -17,10 +17,8 @@ from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.pipelines.wikimedia_server import Wiki
 
 _FRUITS = ("apple", "pear", "plum", "carrot", "leek", "beet")  # three fruits and three vegetables
-_KINDS, _VIEWS = (
-    164,
-    4,
-)  # half of the classes are test, a fifth of the rest val: README's batches need 64 training classes of 4 images
+# half of the classes are test, a fifth of the rest val: README's batches need 64 training classes of 4 images
+_KINDS, _VIEWS = 164, 4
 _DIMENSIONS = 16
 _FIRST_ITEM = 900_000_000  # item ids must differ from class ids, so they are larger
 

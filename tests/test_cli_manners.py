@@ -299,9 +299,8 @@ def test_json_is_the_only_output_outside_terminals(hgld, everything, no_figures,
     assert isinstance(json.loads(out, parse_constant=refuse), dict)
     code, out, err = hgld(verb, *RIGHT[verb].split())
     assert code == 0
-    assert all(
-        line.startswith("next: ") for line in err.splitlines()
-    )  # the suggested next command goes to stderr, so that stdout is pure JSON
+    # the suggested next command goes to stderr, so that stdout is pure JSON
+    assert all(line.startswith("next: ") for line in err.splitlines())
     assert "\x1b" not in out + err
 
 

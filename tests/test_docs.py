@@ -78,10 +78,8 @@ SHORTER = {  # first words of a slow command: options that make it fast
     ],
 }
 TWO_VALUES = re.compile(r"^(\w+=[^,]+,[^,]+),.*")  # these tests train only the first two values of a sweep
-WITHOUT_WEIGHTS = {
-    "timm:tf_efficientnet_lite0": "small",
-    "weights.pth": "none",
-}  # models without downloads that replace models with weights
+# models without downloads that replace models with weights
+WITHOUT_WEIGHTS = {"timm:tf_efficientnet_lite0": "small", "weights.pth": "none"}
 TRAINED = "docs/tutorials/five-minutes.md"  # the pages in AFTER_TRAINING start from the files of this tutorial
 REHEARSED = "docs/tutorials/h-gldv2.md"  # needs the GLDv2 release; tests/test_rehearsal.py uses a synthetic release
 AFTER_TRAINING = [
@@ -218,9 +216,8 @@ def hgld_arguments(words: list[str]) -> list[str] | None:
 
 @pytest.mark.parametrize(("block", "words"), [pytest.param(b, w, id=f"{b} {' '.join(w[:3])}") for b, w in COMMANDS])
 def test_documented_commands_parse(block, words, monkeypatch):
-    monkeypatch.setattr(
-        click.Path, "convert", lambda self, value, param, ctx: Path(value)
-    )  # accepts paths of files that do not exist here
+    # accepts paths of files that do not exist here
+    monkeypatch.setattr(click.Path, "convert", lambda self, value, param, ctx: Path(value))
     monkeypatch.setattr(Path, "is_file", lambda self: True)
     arguments = hgld_arguments(words)
     if arguments is None:

@@ -36,12 +36,8 @@ ELSEWHERE = {  # flags with a test in another file
     ("review", "propose-only"),  # tests/pipelines/test_propose.py
     ("build-hierarchy", "replace"),  # tests/pipelines/hierarchy_build
 }
-OF_STAGES = {
-    *SECTIONS.values(),
-    *stage_configs().values(),
-    SourceConfig,
-    ShardConfig,
-}  # tests/test_every_field.py checks these configs
+# tests/test_every_field.py checks these configs
+OF_STAGES = {*SECTIONS.values(), *stage_configs().values(), SourceConfig, ShardConfig}
 
 EMBED = "embed --checkpoint run --data data --split test --out made.npy"
 FILES = "evaluate --embeddings e.npy --labels e.parquet --levels fine,coarse --out r.json"

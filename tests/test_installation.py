@@ -200,9 +200,8 @@ def test_workflows_have_minimal_permissions():
         "release": {"contents": "read"},  # only its publishing job requests more
     }
     assert "pull_request_target" not in str(WORKFLOWS)
-    assert not [
-        step for step in STEPS if "${{" in step.get("run", "")
-    ]  # a branch name inserted into a script could run shell code
+    # a branch name inserted into a script could run shell code
+    assert not [step for step in STEPS if "${{" in step.get("run", "")]
 
 
 def test_site_versions_are_listed_newest_first(tmp_path):

@@ -55,10 +55,8 @@ def evaluated(to: To, *, tied: bool, size: int = N, chunk_size: int | None = Non
 
 
 def of_the_set(to: To, *, tied: bool) -> Any:
-    items = (
-        to(embeddings(tied=False)),
-        to(labels()),
-    )  # untied: among equal points, rounding would decide the result of k-means
+    # untied: among equal points, rounding would decide the result of k-means
+    items = to(embeddings(tied=False)), to(labels())
     return hgld.evaluate(*items, levels=LEVELS, metrics=("NMI", "dists@intra", "dists@inter")).values
 
 
@@ -199,9 +197,8 @@ def test_more_queries_in_a_block_add_no_synchronizations(name, tied, results):
 @pytest.mark.slow
 def test_each_further_block_adds_at_most_nine_synchronizations(results):
     once, four = (sum(results[name]["waits"].values()) for name in ("evaluate, True", "evaluate, True, four blocks"))
-    assert (
-        0 < four - once <= 3 * 9
-    )  # a block copies counts, sums, and scores, grades, ranks and ties of the first items
+    # a block copies counts, sums, and scores, grades, ranks and ties of the first items
+    assert 0 < four - once <= 3 * 9
 
 
 if __name__ == "__main__":

@@ -64,9 +64,8 @@ def test_every_table_of_a_paper_has_a_row(paper):
 
 @pytest.mark.parametrize("heading", ROWS)
 def test_every_paper_command_parses_without_unknown_names(heading, verbs, monkeypatch):
-    monkeypatch.setattr(
-        click.Path, "convert", lambda self, value, param, ctx: Path(value)
-    )  # accepts paths of files that do not exist here
+    # accepts paths of files that do not exist here
+    monkeypatch.setattr(click.Path, "convert", lambda self, value, param, ctx: Path(value))
     for row in ROWS[heading]:
         commands = re.findall(r"`([^`]+)`", row[-2])
         assert commands, row

@@ -22,9 +22,8 @@ Fault = Literal["stop", "kill", "full", "read-only", "interrupt", "terminate", "
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _SIGNALS = {"kill": signal.SIGKILL, "interrupt": signal.SIGINT, "terminate": signal.SIGTERM, "hang up": signal.SIGHUP}
 _REMOVALS = {"os.remove", "os.rmdir"}
-_FOLDER_AT = {"os.rename": 2, "os.link": 2, "os.symlink": 2, "os.mkdir": 2} | dict.fromkeys(
-    _REMOVALS, 1
-)  # position of the argument dir_fd in each audit event
+# position of the argument dir_fd in each audit event
+_FOLDER_AT = {"os.rename": 2, "os.link": 2, "os.symlink": 2, "os.mkdir": 2} | dict.fromkeys(_REMOVALS, 1)
 
 
 class Stopped(BaseException):
@@ -79,9 +78,8 @@ class _Disk:
             case "kill" | "interrupt" | "terminate" | "hang up" if beyond == 1 or self.fault == "kill":
                 if self.group:
                     os.killpg(self.group, _SIGNALS[self.fault])
-                if (
-                    self.fault == "kill" or not self.group
-                ):  # a worker may be outside the process group, so it signals itself
+                # a worker may be outside the process group, so it signals itself
+                if self.fault == "kill" or not self.group:
                     signal.raise_signal(_SIGNALS[self.fault])
 
     def heard(self, event: str, given: tuple[Any, ...]) -> None:

@@ -1,4 +1,4 @@
-"""A server with the parts of the Hugging Face Hub's interface that ``hgld push`` and ``hf:`` addresses use."""
+"""Fake Hugging Face Hub with the parts of the interface that ``hgld push`` and ``hf:`` addresses use."""
 
 import base64
 import hashlib
@@ -12,15 +12,17 @@ LARGE = 10_000  # files of at least this many bytes go to large file storage
 
 
 class Hub(LocalServer):
-    """Repositories by type and name, each with its files, and a record of the requests."""
+    """Fake Hub: repositories, keyed by type and name, with their files, and a record of the requests."""
 
     def __init__(self) -> None:
         self.repositories: dict[str, dict[str, bytes]] = {}
         self.stored: dict[str, bytes] = {}
         self.asked: list[str] = []
-        self.refuse_after: int | None = None  # number of commits before the next is refused
-        self.refusal: tuple[int, dict[str, str]] | None = None  # status and headers of answers about repositories
-        self.vanished: set[str] = set()  # files that are listed but missing
+        self.refuse_after: int | None = None  # number of commits after which the Hub refuses a commit
+        self.refusal: tuple[int, dict[str, str]] | None = (
+            None  # status and headers of error responses about repositories
+        )
+        self.vanished: set[str] = set()  # files that the Hub lists but does not serve
         super().__init__(_Handler)
 
 
@@ -127,7 +129,7 @@ def revision(files: dict[str, bytes]) -> str:
 
 
 def object_id(content: bytes) -> str:
-    """Return the SHA-256 of a file in large file storage, or git's SHA-1 of another file."""
+    """Return a file's object id: SHA-256 in large file storage, otherwise git's SHA-1."""
     if len(content) >= LARGE:
         return hashlib.sha256(content).hexdigest()
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()

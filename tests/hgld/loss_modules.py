@@ -27,7 +27,7 @@ from hgld.losses.surrogate_losses import (
 )
 
 Make = Callable[..., nn.Module]
-_WIDE: dict[str, Any] = {"tau": 0.1, "rho": 10.0, "delta": 0.3}  # steps that small batches reach
+_WIDE: dict[str, Any] = {"tau": 0.1, "rho": 10.0, "delta": 0.3}  # gives non-zero gradients on small batches
 SURROGATE: dict[str, Make] = {
     **{kind.__name__: partial(kind, tau=0.1) for kind in (SmoothAP, SmoothRecall, SmoothHAP)},
     **{kind.__name__: partial(kind, **_WIDE) for kind in (SupAP, SupRecall, SupHAP, SupNDCG)},
@@ -47,7 +47,7 @@ RANK: dict[str, Make] = {
 
 
 def sampled_losses(dim: int) -> dict[str, Make]:
-    """Return losses of pairs and triplets that are no mean over queries, or that draw their negatives."""
+    """Return pair and triplet losses that are not a mean over queries, or that sample negatives."""
     nonzero = {"CalibrationLoss, nonzero": CalibrationLoss, "Margin, nonzero": partial(Margin, dim)}
     return {
         "Triplet": Triplet,
@@ -73,7 +73,7 @@ def proxy_losses(dim: int, tree: Hierarchy) -> dict[str, Make]:
 
 @st.composite
 def rankings(draw, spacing: float = 1 / 64, most: float = 1.0, shift: float = 0.0):
-    """Draw scores (Q, G) on a grid of exact numbers, which gives ties, and binary grades."""
+    """Draw binary grades and scores (Q, G); the scores are on a grid of exact numbers, which gives ties."""
     size, queries, steps = draw(st.integers(1, 9)), draw(st.integers(1, 2)), round(most / spacing)
 
     def table(cell):
@@ -85,7 +85,7 @@ def rankings(draw, spacing: float = 1 / 64, most: float = 1.0, shift: float = 0.
 
 
 def check_rows(fast, reference, case: tuple[Tensor, Tensor], dtype: torch.dtype) -> None:
-    """Compare a loss of a table in a dtype with its reference per valid row; errors are relative to max(1, |x|)."""
+    """Compare a loss with its reference for each row of a case; errors are relative to max(1, |x|)."""
     scores, grades = case
     value_error, slope_error = (1e-9, 1e-9) if dtype == torch.float64 else (1e-5, 1e-4)
     leaf = scores.to(dtype).requires_grad_()
@@ -95,7 +95,8 @@ def check_rows(fast, reference, case: tuple[Tensor, Tensor], dtype: torch.dtype)
     for row in range(len(scores)):
         slow = leaf.detach()[row].double().requires_grad_()
         expected = reference(slow, grades[row].tolist()) if valid[row] else torch.zeros(())
-        (expected + 0 * slow.sum()).backward()  # a row without negatives gives a constant
+        # the loss of a row without negatives is constant; adding 0 keeps it differentiable
+        (expected + 0 * slow.sum()).backward()
         assert slow.grad is not None
         assert abs(values[row].item() - expected.item()) <= value_error * max(1.0, abs(expected.item()))
         assert (leaf.grad[row].double() - slow.grad).abs().max() <= slope_error * max(1.0, slow.grad.abs().max().item())

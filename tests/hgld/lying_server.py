@@ -1,4 +1,4 @@
-"""Wrong answers of a server about its files (:class:`tests.hgld.range_server.RangeServer`), one function per lie."""
+"""Invalid responses of a malicious file server (:class:`tests.hgld.range_server.RangeServer`): a function each."""
 
 import socket
 import struct
@@ -77,7 +77,7 @@ def redirect_elsewhere(asked: Asked) -> None:
 
 
 def redirect_in_disguise(asked: Asked) -> None:
-    """Redirect to an address whose host differs between urllib and urllib3."""
+    """Redirect to an address in which urllib and urllib3 see different hosts."""
     own = asked.handler.headers["Host"]
     asked.head("Content-Length: 0", f"Location: http://169.254.169.254\\@{own}/latest", status="302 Found")
 
@@ -116,7 +116,7 @@ def silence(asked: Asked) -> None:
 
 
 def reset(asked: Asked) -> None:
-    """Reset the connection, each time one byte later."""
+    """Reset the connection, one byte later on each request."""
     asked.head(f"Content-Length: {len(asked.data)}", f"Content-Range: {asked.range}")
     asked.send(asked.data[: min(asked.count, len(asked.data) - 1)])
     asked.handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -124,7 +124,7 @@ def reset(asked: Asked) -> None:
 
 
 def cut_after(count: int) -> Lie:
-    """Close the connection after so many bytes of the body."""
+    """Close the connection after this number of bytes of the body."""
     return lambda asked: asked.partial(asked.data[:count], Content_Length=str(len(asked.data)))
 
 

@@ -1,4 +1,4 @@
-"""A server of one folder on 127.0.0.1 that serves ranges, and fails or lies on request."""
+"""HTTP server of one folder on 127.0.0.1 that supports ranges, and can send errors and invalid responses."""
 
 import re
 import select
@@ -12,7 +12,7 @@ from tests.local_server import LocalServer, SilentHandler
 
 
 class Asked:
-    """One request for some bytes of a file, and ways to answer it."""
+    """A request for some bytes of a file, with methods that send responses."""
 
     def __init__(self, handler: BaseHTTPRequestHandler, whole: bytes, count: int, range_: str) -> None:
         self.handler, self.whole, self.count = handler, whole, count
@@ -31,7 +31,7 @@ class Asked:
         self.send("".join(f"{line}\r\n" for line in (f"HTTP/1.1 {first}", *lines, "")).encode())
 
     def partial(self, data: bytes, **other: str) -> None:
-        """Answer with some bytes and honest headers; ``other`` replaces some headers."""
+        """Send some bytes with valid headers; ``other`` replaces some of these headers."""
         headers = {"Content-Length": str(len(data)), "Content-Range": self.range}
         headers |= {name.replace("_", "-"): value for name, value in other.items()}
         self.head(*(f"{name}: {value}" for name, value in headers.items() if value))
@@ -58,23 +58,23 @@ Lie = Callable[[Asked], None]
 
 
 class RangeServer(LocalServer):
-    """A server of a folder, with its planned failures and a record of its requests.
+    """HTTP server of a folder, with planned failures and a record of its requests.
 
     Args:
-        folder: folder of the files that it serves.
-        certificate: with its key, to serve over TLS.
+        folder: folder of the served files.
+        certificate: PEM file with certificate and key, to serve over TLS; None: plain HTTP.
 
     Attributes:
         url: URL of the folder.
         requests: "METHOD path range" of every request.
         headers: headers of the last request.
-        failures: status of the next answers, taken from the front.
-        cut_after: bytes of a body after which the connection is closed; None: never.
-        ranges: whether Range is honoured.
-        planned: answers to the next requests of a path, which are used up.
-        lie: told about files whose name has ``about``; None: none.
-        about: part of a file's name.
-        count: requests answered with the lie.
+        failures: error status codes of the next responses; each is used once.
+        cut_after: number of body bytes after which the server closes the connection; None: never.
+        ranges: True if the server supports the Range header.
+        planned: functions that respond to the next requests, keyed by path; each is used once.
+        lie: function that sends an invalid response for files whose name contains ``about``; None: no lies.
+        about: part of the names of the files with invalid responses.
+        count: number of invalid responses so far.
     """
 
     def __init__(self, folder: Path, certificate: Path | None = None) -> None:

@@ -1,6 +1,6 @@
 """A slow reference implementation of decoding: Pillow and torchvision.transforms.v2, step by step.
 
-Pillow decodes, as it did for the published results; torchvision's own decoders are deprecated since 0.29.
+Pillow decodes the images, as in the published results. The decoders of torchvision are deprecated since 0.29.
 """
 
 from unittest import mock
@@ -48,7 +48,7 @@ def _upright(pixels: Tensor, orientation: int) -> Tensor:
 
 
 def decode_by(path: str, images: list[EncodedImage], parameters: ViewParameters, out: Tensor) -> None:
-    """Decode a batch by the product's path (``fast``) or by the reference."""
+    """Decode a batch with hgld (path ``fast``) or with the reference implementation."""
     used = decode if path == "reference" else hgld.data.decode.decode
     with mock.patch("hgld.data.decode.decode", used):
         hgld.data.decode.decode_batch(images, parameters, out)

@@ -1,4 +1,4 @@
-"""A plain training loop with a shared loss, which test_distributed_losses.py runs in several processes."""
+"""Plain training loop with a DistributedLoss, which test_distributed_losses.py runs in several processes."""
 
 import torch
 from safetensors.torch import save_file
@@ -11,7 +11,7 @@ from hgld.hierarchy import Hierarchy
 SIZE, DIM, CLASSES, STEPS = 24, 6, 8, 2
 FINE = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2, 3, -1, 4, 5, 5, 6, 7, 7, 6, 1, 0, 3, 4, 4, 2])
 TREE = Hierarchy.from_labels(torch.tensor([[i, i // 4] for i in range(CLASSES)]).numpy(), ("fine", "coarse"))
-MEMORY = 41  # not a multiple of the number of processes; full in the second step
+MEMORY = 41  # indivisible by the number of processes; the second step fills the memory
 
 
 def memory_of(loss: nn.Module) -> nn.Module:
@@ -69,7 +69,7 @@ def step_input(step: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def gradients(index: int, count: int, names: tuple[str, ...] = (*SHARED, *WHOLE)) -> dict[str, Tensor]:
-    """Return gradients and losses of a few steps, for this process's part of every batch."""
+    """Return gradients and losses of a few steps on this process's part of every batch."""
     found = {}
     part = SIZE // count
     own = slice(index * part, (index + 1) * part)
@@ -83,7 +83,7 @@ def gradients(index: int, count: int, names: tuple[str, ...] = (*SHARED, *WHOLE)
             net.zero_grad()
             criterion.zero_grad()
             images, labels, instances = (table[own] for table in step_input(step))
-            torch.manual_seed(step + 100 * index)  # so that each process draws its own random numbers
+            torch.manual_seed(step + 100 * index)  # a different seed per process, as in real training
             others = {"instances": instances} if name == "MultiGrain" else {}
             value = criterion(net(images), labels, **others)
             value.backward()
@@ -96,7 +96,7 @@ def gradients(index: int, count: int, names: tuple[str, ...] = (*SHARED, *WHOLE)
 
 
 def answer(out: str) -> None:
-    """Run as one process of torchrun, and write the gradients to a file."""
+    """Run as one of torchrun's processes, and write the gradients to a file."""
     run = distributed.launch("cpu")
     found = gradients(run.index, run.count)
     save_file({key: value.contiguous() for key, value in found.items()}, f"{out}.{run.index}")

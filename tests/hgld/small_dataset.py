@@ -1,4 +1,4 @@
-"""A small dataset directory, written with the functions that every writer of shards uses."""
+"""Small dataset directories, written with the same functions as real shards."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ LEVELS = ("fine", "coarse")
 
 @dataclass(frozen=True)
 class Item:
-    """An item to write: labels (finest first), the bytes of its image, and its facts for the index."""
+    """An item to write: labels (finest first), image bytes, and further values for the index."""
 
     labels: tuple[int, ...]
     split: str
@@ -44,7 +44,7 @@ class Item:
 
 
 def items_of_classes(sizes: Sequence[int], splits: Sequence[str] = ("train",), per_coarse: int = 2) -> list[Item]:
-    """Return ``sizes[c]`` items of every fine class c; the classes take turns among the splits."""
+    """Return ``sizes[c]`` items of every fine class c; successive classes go to successive splits."""
     rng = np.random.default_rng(0)
     return [
         Item((c, c // per_coarse), splits[c % len(splits)], jpeg(rng))
@@ -63,7 +63,7 @@ def write_dataset(
     levels: Sequence[str] = LEVELS,
     edit: Callable[[pl.DataFrame], pl.DataFrame] = lambda frame: frame,
 ) -> pl.DataFrame:
-    """Write the directory and return its index. ``edit`` changes the index before it is written."""
+    """Write the directory and return its index; the function ``edit`` may change the index before it is written."""
     folder.mkdir(parents=True, exist_ok=True)
     rows, shards = [], []
     for split in sorted({item.split for item in items}):

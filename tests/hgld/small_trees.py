@@ -12,13 +12,13 @@ LETTERS = st.text("abAB zé猫&<'\".;-", min_size=1, max_size=6).map(lambda text
 
 @st.composite
 def hierarchies(draw, *, even: bool = False, levels: tuple[str, ...] = (), names=LETTERS) -> Hierarchy:
-    """A hierarchy of up to four levels; several levels may contain the same name.
+    """Draw a hierarchy of up to four levels; several levels may contain the same name.
 
     Args:
         draw: hypothesis's ``draw``.
-        even: every class has a parent, and every coarser class a child.
-        levels: their names.
-        names: strategy of the classes' names.
+        even: if true, every class below the top has a parent, and every class above the finest level has a child.
+        levels: level names; empty: draw the number of levels.
+        names: hypothesis strategy for class names.
     """
     count = len(levels) or draw(st.integers(2 if even else 1, 4))
     sizes = sorted((draw(st.integers(1, 5)) for _ in range(count)), reverse=True)
@@ -28,13 +28,14 @@ def hierarchies(draw, *, even: bool = False, levels: tuple[str, ...] = (), names
         least = 0 if even else -1
         column = draw(st.lists(st.integers(least, above - 1), min_size=size, max_size=size))
         if even:
-            column[:above] = range(above)  # the level below is at least as large, so every coarser class has a child
+            # every class above gets a child, because this level has at least as many classes
+            column[:above] = range(above)
         parents.append(np.array(column))
     return Hierarchy(levels or tuple(f"level {c}" for c in range(count)), named, tuple(parents))
 
 
 def in_order(tree: Hierarchy) -> Hierarchy:
-    """The same hierarchy with class ids that follow the sorted names."""
+    """Return the same hierarchy with class ids in the order of the sorted names."""
     orders = [sorted(range(len(names)), key=names.__getitem__) for names in tree.names]
     places = [np.argsort(order) for order in orders]
     parents = []

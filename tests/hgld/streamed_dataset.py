@@ -1,4 +1,4 @@
-"""Datasets for the tests of streams: groups of two items or more, shuffled over shards as in a build."""
+"""Datasets for the tests of streams: groups of two or more items of a class, shuffled over shards as in a build."""
 
 import json
 import random
@@ -39,7 +39,7 @@ def grouped_items(sizes: Sequence[int], k: int = K, seed: int = 0) -> list[Item]
 
 
 def write_streamed(folder: Path, items: Sequence[Item], *, per_shard: int = 40, k: int = K) -> pl.DataFrame:
-    """Write a dataset whose manifest states groups of k."""
+    """Write a dataset whose manifest states a group size of k."""
     index = write_dataset(folder, items, per_shard=per_shard)
     manifest = json.loads((folder / MANIFEST).read_text())
     (folder / MANIFEST).write_text(json.dumps(manifest | {"group_size": k}))
@@ -53,7 +53,7 @@ def typical(folder: Path) -> pl.DataFrame:
 
 
 def damage(folder: Path, index: pl.DataFrame, rows: Sequence[int], how: Callable[[bytes], bytes]) -> list[str]:
-    """Change the stored bytes of some items, but not their number; return the items' keys."""
+    """Change the stored bytes of some items without changing their number; return the items' keys."""
     for row in index[list(rows)].iter_rows(named=True):
         path, begin, end = folder / row["shard"], row["offset"], row["offset"] + row["size"]
         data = bytearray(path.read_bytes())
@@ -74,7 +74,7 @@ def same_batches(some: Sequence[Batch], others: Sequence[Batch]) -> bool:
 
 
 def joined(parts: Sequence[Sequence[Batch]]) -> list[Batch]:
-    """Join the parts of all processes to the batches of one process."""
+    """Join the batches of all processes into the batches of a single process."""
 
     def cat(name: str, batch: Sequence[Batch]) -> torch.Tensor:
         return torch.cat([getattr(part, name) for part in batch])
@@ -91,7 +91,7 @@ def tars(folder: Path) -> list[str]:
 
 
 def key_in(where: str) -> str:
-    """Return the key that an error names."""
+    """Return the item key in the location of an error."""
     found = re.search(r"train/\d{4}", where)
     assert found is not None, where
     return found[0]
@@ -109,6 +109,6 @@ def dataset_of(one: ShardStream) -> ShardDataset:
 
 
 def is_pk(batch: Batch, p: int = P, k: int = K) -> bool:
-    """Tell whether a batch has p x k items, and a multiple of k for every class."""
+    """Return True if a batch has p x k items, and the number of items of every class is a multiple of k."""
     counts = Counter(batch.labels[:, 0].tolist())
     return len(batch.labels) == p * k and all(count % k == 0 for count in counts.values())

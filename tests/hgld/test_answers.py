@@ -26,7 +26,7 @@ LEVELS = ("fine", "middle", "coarse")
 
 @st.composite
 def neighborhoods(draw):
-    """Scores of the neighbours of some queries, with ties and missing ones, and labels of a tree with holes in them."""
+    """Draw the scores of some queries' neighbours, with ties and padding, and tree labels of which some are unknown."""
     queries, size = draw(st.integers(1, 3)), draw(st.integers(1, 7))
     count = queries * size
     fine = np.array(draw(st.lists(st.integers(0, 5), min_size=count, max_size=count)))
@@ -62,7 +62,7 @@ def test_votes_equal_reference_and_do_not_decrease_from_fine_to_coarse(found, te
 
 @st.composite
 def galleries(draw):
-    """Queries and a gallery of different scores, with labels of a tree."""
+    """Draw queries and a gallery with distinct scores, and labels of a tree."""
     size = draw(st.integers(2, 12))
     rng = np.random.default_rng(draw(st.integers(0, 99)))
     fine = rng.integers(0, 6, size)
@@ -174,7 +174,7 @@ def test_unknown_coarse_labels_are_filled_from_the_same_fine_class():
 
 
 def clusters(seed, classes=24, items=12, dim=8, spread=0.55):
-    """Embeddings of classes in four groups."""
+    """Return embeddings of classes in four groups, and their labels."""
     rng = np.random.default_rng(seed)
     groups = 1.5 * rng.normal(size=(4, dim))
     centres = groups[np.arange(classes) % 4] + 0.8 * rng.normal(size=(classes, dim))
@@ -221,7 +221,7 @@ def test_calibrate_accepts_a_gallery_with_or_without_the_queries(calibration):
 def test_excluded_class_includes_items_with_unknown_coarse_label():
     rows, labels = clusters(0)
     holes = labels.copy()
-    holes[1::2, 1] = -1  # their coarser class is that of the same finest class
+    holes[1::2, 1] = -1  # unknown, but other items of the same fine class have the coarse label
     cases = Cases(rows, labels, rows, labels).votes_of(20, 0.05, 0.5)
     told = Cases(rows, labels, rows, holes).votes_of(20, 0.05, 0.5)
     np.testing.assert_array_equal(told.right, cases.right)

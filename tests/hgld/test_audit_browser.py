@@ -1,4 +1,4 @@
-"""The audit's page in a browser: keys, verdicts that last, and the files of what is accepted."""
+"""The audit page in a browser: keyboard shortcuts, stored verdicts, and files of the accepted findings."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Errors of the hierarchy, and copies: features against reference implementations, and planted errors."""
+"""Audit of the hierarchy and of copies: features equal reference implementations, and planted errors are found."""
 
 import io
 
@@ -24,7 +24,7 @@ from hgld.label_audit.copies import ImageCopies, decoy_posterior
 def classes_of(
     seed: int, count: int = 40, each: int = 12, parents: int = 5
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Embeddings, classes and ancestors: classes are well separated, and nearer within one parent."""
+    """Return embeddings, classes and ancestors; classes are well separated, and nearer to their siblings."""
     rng = np.random.default_rng(seed)
     above = np.arange(count) % parents
     centres = rng.standard_normal((parents, 24))[above] + 0.7 * rng.standard_normal((count, 24))
@@ -87,7 +87,7 @@ def test_mixture_probabilities_equal_their_formula():
             for sample, side in ((found, found - np.median(found)), (planted, np.median(planted) - planted))
         )
         expected = share * fault / (share * fault + (1 - share) * sound) if score > np.median(found) else 0.0
-        if score < 8:  # beyond, where the tails cross again, it does not fall
+        if score < 8:  # above 8 the tails cross again, and hgld keeps the probability from falling
             assert chance == pytest.approx(expected, abs=1e-9)
 
 
@@ -100,7 +100,7 @@ def test_decoys_lower_probability_of_similar_scores():
     assert (chances[:450] > 0.5).mean() < 0.02
     assert np.isnan(decoy_posterior(found, np.empty(0))).all()
     sure = []
-    for _ in range(40):  # where nothing is to be found, a lucky highest score is no certain finding
+    for _ in range(40):  # without true copies, the highest score must rarely look certain
         both = rng.normal(0.5, 0.1, (2, 300))
         sure.append((decoy_posterior(*both) >= 0.8).any())
     assert np.mean(sure) < 0.2
@@ -157,7 +157,7 @@ def test_blank_and_unreadable_images_have_no_similar_images():
 
 def test_pair_less_similar_than_synthetic_copies_is_no_copy():
     shown = [picture(seed) for seed in range(60)]
-    blend = Image.blend(shown[2], shown[40], 0.3)  # more like 2 than anything else of another class
+    blend = Image.blend(shown[2], shown[40], 0.3)  # more similar to image 2 than any other image of another class
     shown += [blend, encoded(shown[5].crop((5, 4, 96, 80)))]
     compared = ImageCopies(shown.__getitem__, len(shown), silent)
     assert compared.of_copies(np.arange(60)).min() > 0.97 > compared.alike(np.array([[2, 60]]))[0] > 0.7

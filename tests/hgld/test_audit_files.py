@@ -1,4 +1,4 @@
-"""The audit from files and datasets to its files: the page, the exclusion list, decisions, JSON."""
+"""The audit from input files to output files: page, exclusion list, decisions, JSON."""
 
 import hashlib
 import json
@@ -117,7 +117,7 @@ def test_audit_decisions_are_read_like_decisions_of_a_person(written):
     file = folder / "decisions.yaml"
     (entry,) = parse_decisions(file.read_text(), file)
     assert (entry.decision.action, entry.decision.who, vars(entry.decision)["names"]) == ("move", "hgld audit", (EVIL,))
-    assert "No decision file can say so" in page  # two finest classes that are one
+    assert "No decision file can say so" in page  # a merge of two finest classes is no decision
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_each_type_of_finding_becomes_the_matching_decision(kind, level, expecte
     (entry,) = parse_decisions(HEADER + text, Path("d.yaml"))
     assert (entry.decision.action, {k: vars(entry.decision)[k] for k in expected[1]}) == expected
     odd = faults.with_columns(pl.col("class") + "\n")
-    assert decision_texts(odd, LEVELS) == [""]  # no decision can hold such a name
+    assert decision_texts(odd, LEVELS) == [""]  # a name with a newline cannot be in a decision
 
 
 def test_unwritable_folder_is_refused(tmp_path):

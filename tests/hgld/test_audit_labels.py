@@ -1,4 +1,4 @@
-"""Wrong labels: the model of classes and the channel by their reference implementations, and planted errors found."""
+"""Wrong labels: class model and label channel equal reference implementations, and planted errors are found."""
 
 import itertools
 import math
@@ -16,7 +16,7 @@ TREE = np.array([[0, 0, 0], [1, 0, 0], [2, 1, 0], [3, 1, 0], [4, 2, 1], [5, 2, 1
 
 
 def clusters(seed: int = 0, each: int = 8, noise: float = 0.3) -> tuple[np.ndarray, np.ndarray]:
-    """Unit embeddings and their classes in TREE; classes of one parent are nearer to each other."""
+    """Return unit embeddings and their classes in TREE; classes of the same parent are nearer to each other."""
     rng = np.random.default_rng(seed)
     parts = [scale * rng.standard_normal((7, 16))[TREE[:, level]] for level, scale in enumerate((0.6, 0.8, 1))]
     centres = np.sum(parts, axis=0)
@@ -26,7 +26,7 @@ def clusters(seed: int = 0, each: int = 8, noise: float = 0.3) -> tuple[np.ndarr
 
 
 def density(items: np.ndarray, between: np.ndarray) -> float:
-    """Log density of items of one class, as one Gaussian over all of them, dimension by dimension."""
+    """Return the log density of a class's items under one joint Gaussian, summed over the dimensions."""
     size = len(items)
     return sum(
         multivariate_normal.logpdf(items[:, d], np.zeros(size), np.eye(size) + variance)
@@ -55,7 +55,7 @@ def test_bayes_factor_equals_quotient_of_densities():
 
 
 def test_regression_is_optimal_and_scores_held_out_items():
-    """Its optimum: at every class the smoothed labels less the probabilities sum to the weights (the prior's pull)."""
+    """At the optimum, gradient of likelihood and prior cancel: per class, sum((label - probability) x) = weights."""
     rows, classes = clusters(each=15)
     found = ClassRegression.fit(rows[:, :6], classes)
     scores = found.scores(np.arange(len(rows)))
@@ -115,7 +115,7 @@ def test_joint_probability_equals_its_formula():
 
 def test_planted_wrong_labels_are_found_with_level_and_true_class():
     rows, classes = clusters(each=30)
-    planted = {5: 6, 40: 3, 100: 2}  # at the coarsest level, the middle one, the finest
+    planted = {5: 6, 40: 3, 100: 2}  # wrong at the coarsest, the middle and the finest level
     shown = classes.copy()
     for item, label in planted.items():
         shown[item] = label
@@ -138,7 +138,7 @@ def test_single_item_of_a_class_is_judged_by_coarser_levels():
 
 
 def test_equal_class_sizes_do_not_reveal_the_label():
-    """Without the item its own class is one item smaller than the others. That must not reveal the label."""
+    """If an item is left out, its own class is one item smaller than other classes. This must not reveal its label."""
     ancestors = np.stack([np.arange(60), np.arange(60) // 6], axis=1)
     rng = np.random.default_rng(0)
     classes = np.repeat(np.arange(60), 12)

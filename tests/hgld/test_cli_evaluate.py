@@ -1,4 +1,4 @@
-"""``hgld evaluate``: files in, a table or one JSON object out, exit code 2 for whatever is wrong."""
+"""``hgld evaluate`` reads files and prints a table or one JSON object; invalid input gives exit code 2."""
 
 import json
 

@@ -40,7 +40,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["local", "memory", "http"])
 def url(request, root) -> Iterator[str]:
-    """Yield the address of the same dataset on a disk, in memory and behind a server."""
+    """Yield the path or URL of the same dataset: on disk, in memory, and on a server."""
     if request.param == "local":
         yield str(root)
     elif request.param == "memory":
@@ -57,7 +57,7 @@ def items_of(split: str) -> list[Item]:
     return [item for item in ITEMS if item.split == split]
 
 
-# -- what an open dataset says ---------------------------------------------------------------------------------------
+# -- attributes of an open dataset ---------------------------------------------------------------------------------
 
 
 def test_opened_split_has_the_rows_of_its_index(url):
@@ -121,7 +121,7 @@ def test_item_has_image_labels_index_and_key(root):
     assert item["image"].shape == (3, 32, 40)
     assert item["labels"].tolist() == list(items_of("train")[4].labels)
     assert (item["index"], item["key"]) == (4, dataset.keys[4])
-    assert sum(1 for _ in dataset) == 15  # pyright: ignore[reportArgumentType]  # by IndexError
+    assert sum(1 for _ in dataset) == 15  # pyright: ignore[reportArgumentType]  # Python ends this loop at the first IndexError
     plain = open_dataset(root, "train")[4]["image"]
     assert (plain.mode, plain.size) == ("RGB", (40, 32))
 
@@ -268,12 +268,12 @@ def plain(items: list[dict]) -> list[tuple]:
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.filterwarnings(
     "ignore:This DataLoader will create 2 worker processes:UserWarning"
-)  # on a machine with one core
+)  # torch warns if the machine has one core
 def test_torch_workers_read_the_same_images_as_the_main_process(url, method):
     dataset = open_dataset(url, "train", transform=pil_to_tensor)
     expected = {
         i: dataset[i]["image"] for i in range(len(dataset))
-    }  # opens files and connections before the workers start
+    }  # files and connections are already open when the workers start
     sampler = PKSampler(dataset, 3, 2, level="fine", seed=1)
     loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=plain, num_workers=2, multiprocessing_context=method)
     batches = list(loader)
@@ -299,7 +299,7 @@ def test_data_loader_reads_a_batch_in_one_call(root, monkeypatch):
 
 def test_reads_work_on_systems_without_fadvise(root, monkeypatch):
     expected = open_dataset(root, "train").read_many([0, 7, 3])
-    monkeypatch.delattr(os, "posix_fadvise")  # as on macOS
+    monkeypatch.delattr(os, "posix_fadvise")  # macOS lacks this function
     dataset = open_dataset(root, "train")
     assert dataset[0]["key"] == dataset.keys[0]
     assert dataset.read_many([0, 7, 3]) == expected
@@ -319,7 +319,7 @@ def from_another_build(name):
 
 
 def with_index(**columns):
-    """Return a change of some cells of one row of the index."""
+    """Return a function that changes some cells of one index row."""
     wrong = [
         pl.when(pl.col("key") == "train/0001").then(pl.lit(v)).otherwise(pl.col(c)).alias(c) for c, v in columns.items()
     ]
@@ -333,7 +333,7 @@ def with_index(**columns):
 def with_short_checksum(root: Path) -> None:
     frame, levels = read_index(root / INDEX)
     texts = frame["sha256"].to_list()
-    texts[:2] = [texts[0][:-2], texts[1] + "00"]  # together they have the right length
+    texts[:2] = [texts[0][:-2], texts[1] + "00"]  # one is too short and one too long, so the total length is right
     write_index(frame.with_columns(pl.Series("sha256", texts)), root / INDEX, levels)
 
 

@@ -1,4 +1,4 @@
-"""A dataset's files are read back as written, and hostile files are refused."""
+"""The files of a dataset are read back unchanged, and hostile files are refused."""
 
 import json
 

@@ -80,7 +80,7 @@ VIEWS += [TrainView(64, erasing=0.8), TestView(64, resize_mode="squash")]
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 @pytest.mark.parametrize("box", [(7, 0, 47, 40), (0, 13, 40, 53), (5, 21, 45, 61)], ids=str)
 def test_box_equals_pillows_crop(path, kind, box):
-    """The image is not square, and its left and top offsets differ, so that the test would notice swapped axes."""
+    """The image is not square and its left and top offsets differ, so swapped axes would fail the test."""
     data = stored(picture(90, 64, noise=4), kind)
     with Image.open(io.BytesIO(data)) as whole:
         expected = np.asarray(whole.crop(box))
@@ -91,7 +91,7 @@ def test_box_equals_pillows_crop(path, kind, box):
 
 @pytest.mark.parametrize("box", [(160, 32, 416, 288), (32, 64, 288, 320)], ids=str)
 def test_reduced_decoding_keeps_the_position_of_the_box(box):
-    """The fast path decodes at 1/8 of the size; its box must be the one that Pillow cuts out, not a shifted one."""
+    """The fast path decodes at 1/8 of the size; its box must be the box that Pillow crops, not a shifted one."""
     data = stored(picture(480, 360), "JPEG", quality=95)
     with Image.open(io.BytesIO(data)) as whole:
         sides = {place: np.asarray(whole.crop(place).resize((32, 32), Image.Resampling.BOX)).astype(int) for place in (
@@ -105,7 +105,7 @@ def test_reduced_decoding_keeps_the_position_of_the_box(box):
 
 @pytest.mark.parametrize("view", [*VIEWS, TrainView(64, autoaugment=True)], ids=str)
 def test_fast_path_equals_the_reference_without_reduction(view):
-    """Images that are stored on their side differ by the rounding between the two directions of the resize."""
+    """Rotated images may differ by the rounding between the horizontal and the vertical pass of the resize."""
     sizes = [(90, 70), (70, 90), (64, 64), (30, 41), (127, 120)]
     images = [
         encoded(stored(picture(w, h, noise=40, seed=w + q), quality=q, subsampling=s), orientation)
@@ -113,7 +113,7 @@ def test_fast_path_equals_the_reference_without_reduction(view):
             sizes, (50, 75, 90, 95, 100), (0, 1, 2, 2, 0), (1, 2, 3, 4, 1), strict=True
         )
     ]
-    if view.size == 48:  # a crop of 127 x 120 may be twice the square
+    if view.size == 48:  # a crop of 127 x 120 may be more than twice as large as the output
         images = images[:4]
     assert not differences(images, view).any()
     if view in VIEWS:
@@ -124,7 +124,7 @@ def test_fast_path_equals_the_reference_without_reduction(view):
 @pytest.mark.parametrize("resize_mode", ["longest", "original"])
 @pytest.mark.parametrize("orientation", [1, 6])
 def test_fast_path_equals_the_reference_for_whole_images(resize_mode, orientation):
-    """Views of whole images cut nothing off, with the longest side at 64 and at the images' own size."""
+    """Views of whole images crop nothing, with the longest side resized to 64 and at the original size."""
     images = [encoded(stored(picture(90, 70, noise=30, seed=seed)), orientation) for seed in range(3)]
     view = TestView(64, resize_mode=resize_mode)
     found = decoded(images, view, "fast")
@@ -172,7 +172,7 @@ def test_reduced_decoding_stays_within_the_stated_tolerance(name, tolerance):
     ):
         mean = differences(images, view).mean(axis=(1, 2, 3))
         assert mean.max() < tolerance, view
-        assert mean.max() > 0  # otherwise no image was reduced
+        assert mean.max() > 0  # a difference of 0 would mean that no image was decoded at reduced size
         assert name != "photograph" or mean.mean() < 2.5
 
 
@@ -191,7 +191,7 @@ def test_orientation_is_applied_before_box_and_crop(path, orientation):
 
 
 def _stored_from(upright: Image.Image, orientation: int) -> Image.Image:
-    """Return the image that a camera stores, which the orientation turns upright."""
+    """Return the image as a camera stores it; the EXIF orientation makes it upright."""
     inverse = {6: 8, 8: 6}.get(orientation, orientation)
     return upright.transpose(TRANSPOSES[inverse])
 
@@ -276,7 +276,7 @@ def test_long_strips_are_cut_to_their_middle_instead_of_filling_the_memory():
 def test_color_jitter_equals_torchvision_in_every_order():
     pixels = (np.asarray(picture(40, 30, seed=5)).astype(int) // 4 + 90).astype(
         np.uint8
-    )  # far from 0 and 255, so that nothing is clipped
+    )  # values far from 0 and 255 are not clipped
     numbers = np.random.default_rng(0).uniform(size=(24, 7))
     matrices = color_matrices(numbers, jitter=0.15, lighting=0.0)
     orders = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
@@ -289,7 +289,7 @@ def test_color_jitter_equals_torchvision_in_every_order():
         for step in order:
             expected = adjust[step](expected, 1 + 0.15 * (2 * row[step] - 1))
         found = change_colors(pixels, matrix).transpose(2, 0, 1)
-        assert np.abs(found - 255 * expected.numpy()).max() < 1.0  # torchvision does not round floats, hgld rounds once
+        assert np.abs(found - 255 * expected.numpy()).max() < 1.0  # torchvision does not round, and hgld rounds once
     assert len(seen) == 6
 
 
@@ -392,7 +392,7 @@ def test_damaged_bytes_decode_or_fail_with_the_image_name(seed, data):
 
 def test_harmless_libjpeg_warnings_raise_no_error():
     seed = stored(picture(70, 60, noise=10))
-    image = encoded(seed[:-2] + b"\0\0\0\0" + seed[-2:])  # extraneous bytes before the end marker
+    image = encoded(seed[:-2] + b"\0\0\0\0" + seed[-2:])  # libjpeg warns of these extra bytes before the end marker
     assert np.array_equal(decoded([image], TrainView(24), "fast"), decoded([image], TrainView(24), "reference"))
     assert np.array_equal(decoded([image], TrainView(24), "fast"), decoded([encoded(seed)], TrainView(24), "fast"))
 

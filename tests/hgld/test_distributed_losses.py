@@ -1,4 +1,4 @@
-"""Losses shared by processes: each ranks its own queries, and together they give the loss of the whole batch."""
+"""DistributedLoss: each process ranks its own queries, and the sum is the loss of the whole batch."""
 
 import os
 import subprocess
@@ -100,4 +100,4 @@ def test_the_documented_loop_prints_the_same_loss_on_two_processes(tmp_path):
         assert process.returncode == 0, process.stderr
         said.append(process.stdout)
     assert said[0].startswith("loss ")
-    assert said[1].replace("\n", "") == said[0].replace("\n", "") * 2  # two processes may print into one line
+    assert said[1].replace("\n", "") == said[0].replace("\n", "") * 2  # the output of two processes may be on one line

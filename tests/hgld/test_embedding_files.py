@@ -1,4 +1,4 @@
-"""Embeddings and labels from files, and their evaluation: every format gives the same numbers and names its errors."""
+"""Evaluation of embeddings and labels in files: every format gives the same values, and invalid files fail."""
 
 import json
 
@@ -50,7 +50,7 @@ def test_every_file_format_gives_the_same_report(tmp_path, embeddings, suffix, l
     report = evaluate_files(*files, levels=LEVELS)
     expected = evaluate(embeddings, LABELS, levels=LEVELS)
     assert report.values == pytest.approx(expected.values, rel=1e-6)
-    assert isinstance(read_embeddings(files[0]), np.memmap) == (suffix == ".npy")  # npy files stay on disk
+    assert isinstance(read_embeddings(files[0]), np.memmap) == (suffix == ".npy")  # npy files are memory-mapped
     assert report.settings["files"] == {"embeddings": f"e{suffix}", "labels": f"l{labels}"}
     assert report.settings["protocol"] == "leave-one-out"
 
@@ -214,10 +214,10 @@ def test_empty_class_names_are_unknown_and_match_nothing(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("texts", "codes"),
     [
-        (["1", "12", "-1", "", "0"], [1, 12, -1, -1, 0]),  # ids
-        (["01", "1", "-1", "", "1"], [0, 1, -1, -1, 1]),  # names: 01 is another class than 1
+        (["1", "12", "-1", "", "0"], [1, 12, -1, -1, 0]),  # all are canonical integers: class ids
+        (["01", "1", "-1", "", "1"], [0, 1, -1, -1, 1]),  # "01" is not canonical: all are names
         (["1", "cat", "-1", "", "+1"], [1, 2, -1, -1, 0]),
-        (["1", str(2**64), "-1", "", "1"], [0, 1, -1, -1, 0]),  # beyond 64 bits
+        (["1", str(2**64), "-1", "", "1"], [0, 1, -1, -1, 0]),  # a number beyond 64 bits makes all of them names
     ],
 )
 def test_csv_numbers_are_ids_only_if_each_is_spelled_canonically(tmp_path, texts, codes):

@@ -1,4 +1,4 @@
-"""Evaluation of embeddings by labels and judged lists, against reference implementations of the metrics."""
+"""Evaluation of embeddings with labels or judgement lists, against reference implementations of the metrics."""
 
 from itertools import pairwise
 from typing import Any
@@ -42,7 +42,7 @@ def tree_labels(size: int, seed: int = 0, unknown: float = 0.0) -> torch.Tensor:
 
 
 def vectors(size: int, dim: int = 6, seed: int = 0) -> torch.Tensor:
-    """Small whole numbers: their products are exact, in any order of summation, and ties are common."""
+    """Return embeddings of small integers: products are exact in any order of summation, and ties are common."""
     return torch.randint(-2, 3, (size, dim), generator=torch.Generator().manual_seed(seed)).float()
 
 
@@ -153,7 +153,7 @@ def test_number_of_threads_does_not_change_values():
 @given(data=st.data())
 @settings(max_examples=12)
 def test_score_depends_on_neither_block_nor_gallery_index(dim, threads, data):
-    # Random vectors: their products depend on the order of summation, so on the kernels that the BLAS chooses.
+    # The products of random vectors depend on the order of summation, which depends on the kernel that BLAS chooses.
     size = data.draw(st.integers(1, 70) | st.integers(2040, 2130) | st.integers(4090, 4110), label="gallery")
     queries, rows = data.draw(st.integers(1, 40), label="queries"), data.draw(st.integers(1, 40), label="rows")
     rng = np.random.default_rng(size)

@@ -1,4 +1,4 @@
-"""A stopped process leaves complete or unchanged files and folders; its locks end with it."""
+"""A stopped process leaves files and folders complete or unchanged, and releases its locks."""
 
 import fcntl
 import multiprocessing
@@ -16,11 +16,11 @@ from hgld.files import file_lock, lock_of, write_atomic, write_folder
 
 
 class Stopped(BaseException):
-    """Replacement for kill -9: it stops error handling before it changes the disk."""
+    """Simulated kill -9: code that handles errors does not catch it."""
 
 
 def at_every_point(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object]) -> Iterator[str]:
-    """Stop a run before its first, second, ... change until a run finishes; yield the change that was prevented."""
+    """Stop a run before its first, second, ... change, until a run finishes; yield each prevented change."""
     for stop in range(1_000):
         passed: list[str] = []
 
@@ -76,7 +76,7 @@ def test_failing_writer_leaves_the_existing_file(tmp_path):
 
 @pytest.mark.parametrize("there", [False, True])
 def test_stopped_write_leaves_the_old_or_the_new_folder(tmp_path, monkeypatch, there):
-    """Between two renames there may be no folder: the next writer restores it."""
+    """A stop between two renames leaves no folder; the next writer restores it."""
     path = tmp_path / "kept"
 
     def fill(folder: Path) -> str:
@@ -157,12 +157,12 @@ def test_second_holder_of_a_lock_fails(tmp_path):
     with (
         pytest.raises(FileNotFoundError),
         file_lock(tmp_path / "no folder" / "lock"),
-    ):  # writers report this error themselves
+    ):  # the writer reports this error
         pass
 
 
 def test_waiting_threads_hold_a_lock_one_after_another(tmp_path):
-    """Each holder of the lock removes its file; a counter under the lock still counts every turn."""
+    """Each thread deletes the lock file on release; the counter that the lock protects still loses no update."""
     path, counter = tmp_path / "lock", tmp_path / "counter"
     counter.write_text("0")
 
@@ -181,7 +181,7 @@ def test_waiting_threads_hold_a_lock_one_after_another(tmp_path):
 
 @pytest.mark.parametrize("write", [write_atomic, write_folder])
 def test_writers_use_a_separate_lock_file(tmp_path, write):
-    """Over SMB a locked file cannot be written; and a writer may replace the given file."""
+    """A locked file cannot be written over SMB, and a writer may replace the file that it gets."""
 
     def fill(aside: Path) -> None:
         with pytest.raises(StorageError, match="busy"), file_lock(lock_of(tmp_path / "x"), "busy"):

@@ -1,4 +1,4 @@
-"""Heads of rankings: one pass over the gallery and whole rows of scores give equal values, bit for bit."""
+"""First ranks: one pass over the gallery and whole rows of scores give bit-identical metrics."""
 
 import numpy as np
 import pytest
@@ -88,7 +88,7 @@ def test_short_row_does_not_change_rounding_of_others():
 
 
 def test_native_and_torch_backends_agree_on_long_rows():
-    """Rows with ties, excluded items, and most scores in a narrow range."""
+    """The rows have ties, excluded items, and most scores in a narrow range."""
     generator = torch.Generator().manual_seed(0)
     size = 140_000
     table = torch.randn(3, size, generator=generator)

@@ -1,4 +1,4 @@
-"""Hierarchy: construction, queries, drawing, files, and the errors of invalid trees."""
+"""Hierarchy: construction, lookups, drawing, files, and the errors of invalid trees."""
 
 import importlib.util
 import json
@@ -50,7 +50,7 @@ def test_from_columns_accepts_tables_of_other_packages(tree):
     assert Hierarchy.from_columns(frame) == Hierarchy.from_columns(ArrowTable(frame)) == tree
     for package, table, options in (
         ("pandas", "DataFrame", {}),
-        ("pandas", "DataFrame", {"dtype": "string"}),  # with NA instead of None
+        ("pandas", "DataFrame", {"dtype": "string"}),  # missing values are NA instead of None
         ("pyarrow", "table", {}),
     ):
         if importlib.util.find_spec(package):
@@ -117,7 +117,7 @@ def test_plot_has_one_row_per_level_with_bars_as_wide_as_items(tree):
 
 
 class ArrowTable:
-    """A table with only Arrow's interface, like those of pyarrow and DuckDB."""
+    """A table with only the Arrow interface, like tables of pyarrow and DuckDB."""
 
     def __init__(self, frame):
         self._frame = frame

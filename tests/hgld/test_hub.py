@@ -1,4 +1,4 @@
-"""Datasets and runs are pushed to a Hub, sent only once, and read back unchanged."""
+"""Datasets and runs are pushed to a Hub; every file is sent only once and read back unchanged."""
 
 import json
 
@@ -15,7 +15,8 @@ from tests.hgld.hub_server import LARGE, Hub
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.training.untrained_run import write_run
 
-pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # huggingface_hub causes it
+# the warning comes from inside huggingface_hub
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
 ADDRESS = "hf:somebody/something"
 
@@ -24,7 +25,8 @@ ADDRESS = "hf:somebody/something"
 def hub(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_TOKEN", "hf_of_the_test")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)  # its native client uses another protocol
+    # the fake Hub does not support the Xet protocol
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     with Hub() as server:
         client = huggingface_hub.HfApi
         monkeypatch.setattr(huggingface_hub, "HfApi", lambda **options: client(endpoint=server.url, **options))
@@ -44,7 +46,8 @@ def test_a_dataset_is_pushed_and_opened_again(hub, made):
     push(ADDRESS, contents)
     files = hub.repositories["datasets/somebody/something"]
     assert files == {path: (made / path).read_bytes() for path in contents.files}  # notes.txt is not pushed
-    assert max(map(len, files.values())) >= LARGE > min(map(len, files.values()))  # both ways of sending are used
+    # small files and files for large file storage are both sent
+    assert max(map(len, files.values())) >= LARGE > min(map(len, files.values()))
     here, there = hgld.open_dataset(made), hgld.open_dataset("hf://somebody/something")
     assert list(there.keys) == list(here.keys)
     assert there.image(0).tobytes() == here.image(0).tobytes()

@@ -1,4 +1,4 @@
-"""Plain folders of images, image files and images in memory open like datasets."""
+"""Plain folders of images, image files and images in memory can be opened like datasets."""
 
 import os
 import pickle
@@ -15,7 +15,7 @@ from tests.fake_releases.pictures import jpeg
 
 @pytest.fixture
 def make(tmp_path):
-    """Return a function that writes images (other files: text) into a folder and opens it."""
+    """Return a function that writes images, or texts for other suffixes, into a folder and opens it."""
     rng = np.random.default_rng(0)
 
     def write(*paths, split=None, **options):

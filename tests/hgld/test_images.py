@@ -1,4 +1,4 @@
-"""Image headers are read as Pillow reads them; images made to take time and memory fail within two seconds."""
+"""Image headers are read as Pillow reads them; malicious images that would take long fail within two seconds."""
 
 import io
 import struct
@@ -108,7 +108,8 @@ def test_damaged_exif_means_upright():
 # -- limits ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")  # Pillow warns from 89,478,486 pixels on
+# Pillow warns of images above 89,478,485 pixels
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_images_up_to_the_pixel_limit_are_read():
     with pytest.raises(ImageError, match=f"the {MOST_PIXELS:,} that are read") as caught:
         read_header(resized(KINDS["baseline"], 10_000, 10_001))
@@ -125,7 +126,7 @@ def test_bytes_that_look_like_scans_are_not_counted_as_scans():
     assert read_header(png(np.random.default_rng(0)) + many).format == "PNG"
 
 
-# -- images made to take time and memory -------------------------------------------------------------------------------
+# -- images that would take much time or memory --------------------------------------------------------------------
 
 
 def chunk(kind: bytes, data: bytes) -> bytes:
@@ -142,7 +143,7 @@ def segment(marker: int, data: bytes) -> bytes:
 
 
 def greedy_exif(tags: int, orientation: int) -> bytes:
-    """Return EXIF in which every tag names the same 60,000 bytes."""
+    """Return EXIF in which every tag refers to the same 60,000 bytes."""
     entries = struct.pack("<HHII", 0x0112, 3, 1, orientation)
     entries += b"".join(struct.pack("<HHII", 0x8000 + i % 0x7000, 7, 60_000, 8) for i in range(tags))
     body = b"II*\0" + struct.pack("<IH", 8, tags + 1) + entries
@@ -168,12 +169,12 @@ def with_empty_scans(count: int, size: tuple[int, int]) -> bytes:
 
 
 def with_a_mock_head(marker: bytes, size: tuple[int, int]) -> bytes:
-    """Hide thousands of scans: a reader that takes the frame for a segment of that marker finds a head of one scan."""
+    """Hide thousands of scans: a reader that skips the frame as a segment of ``marker`` finds a fake header."""
     data, mock = with_empty_scans(3_000, size), resized(saved("JPEG"), *size)
     at, frame, scan = data.index(b"\xff\xc2"), mock.index(b"\xff\xc0"), mock.index(b"\xff\xda\x00")
     comment = (
         bytes(0xFFC2 - 23) + mock[frame : frame + 19] + mock[scan : scan + 14]
-    )  # 23: the frame, the comment's marker
+    )  # 23 bytes: the frame, and the marker of the comment
     return data[:at] + marker + data[at : at + 19] + segment(0xFE, comment) + data[at + 19 :]
 
 
@@ -195,7 +196,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "comments of a GIF": (lambda: gif(b"!\xfe" + 1_000_000 * b"\x01x" + b"\0"), "too-many-blocks"),
     "extensions of a GIF": (lambda: gif(100_000 * b"!\xfe\x01x\0"), "too-many-blocks"),
 }
-READ: dict[str, tuple[Callable[[], bytes], int]] = {  # makers of images, and their orientations
+READ: dict[str, tuple[Callable[[], bytes], int]] = {  # functions that make an image, and its orientation
     "tags that name gigabytes in a JPEG": (lambda: jpeg_with(*EXIF_SEGMENTS), 6),
     "tags that name gigabytes in a PNG": (lambda: png_with(chunk(b"eXIf", greedy_exif(60_000, 8))), 8),
     "EXIF behind the pixels": (lambda: saved("PNG")[:-12] + chunk(b"eXIf", greedy_exif(5, 3)) + saved("PNG")[-12:], 3),
@@ -207,7 +208,7 @@ READ: dict[str, tuple[Callable[[], bytes], int]] = {  # makers of images, and th
 
 
 def seconds(bomb: bytes) -> tuple[float, str]:
-    """Return the CPU seconds of reading and decoding an image, and the reason of a refusal."""
+    """Return the CPU seconds of reading and decoding an image, and the reason if it is refused."""
     began, reason = time.process_time(), ""
     try:
         check_decodes(bomb, read_header(bomb))
@@ -228,7 +229,7 @@ def test_images_with_excessive_decoding_time_are_refused(name):
     assert spent < MOST_SECONDS
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow warns of tags that are larger than the file
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow warns if a tag is larger than the file
 @pytest.mark.parametrize("name", [name for name in READ if "zeros" not in name])
 def test_images_with_large_but_skippable_parts_are_read(name):
     make, orientation = READ[name]
@@ -248,7 +249,7 @@ def test_images_with_huge_compressed_metadata_are_refused_or_not_decompressed(na
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "GIF"])
 def test_largest_allowed_images_decode_in_time(form):
-    """Images at the limits take at most three seconds on a core that other processes use too."""
+    """Images at the limits may take three seconds, because other processes may use the same core."""
     side = int((MOST_PIXELS if form == "JPEG" else MOST_PIXELS_WHOLE) ** 0.5)
     options = {"lossless": True, "method": 0} if form == "WEBP" else {"progressive": True} if form == "JPEG" else {}
     data = saved(form, (side, side), "P" if form == "GIF" else "RGB", **options)

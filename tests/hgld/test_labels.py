@@ -1,4 +1,4 @@
-"""Labels in every supported form give equal class numbers; other values are refused."""
+"""Labels in every supported format give equal class numbers; invalid labels are refused."""
 
 import numpy as np
 import pandas as pd

@@ -23,7 +23,7 @@ BROKEN = b"\xff\xd8 no image"
 
 
 def written(folder: Path, broken: tuple[int, ...] = (), sizes: tuple[int, ...] = (4, 3, 5, 4, 2, 6)):
-    """Write and open a dataset with turned images and boxes; ``broken`` items have bytes that are no image."""
+    """Write and open a dataset with rotated images and boxes; the bytes of ``broken`` items are no image."""
     rng = np.random.default_rng(1)
     items = [
         Item(
@@ -46,7 +46,7 @@ def dataset(tmp_path_factory):
 
 
 def test_batch_over_the_byte_limit_is_read_image_by_image(dataset, monkeypatch):
-    """If a batch has too many bytes, its images are read one by one, and the batch is the same."""
+    """If a batch has too many bytes, its images are read one by one, which gives the same batch."""
     batch = next(iter(Loader(dataset, pk(dataset), VIEW, seed=5)))
     monkeypatch.setattr("hgld.data.images.MOST_BATCH_BYTES", int(dataset.places[3].max()))
     with pytest.raises(InputError, match=r"3 images of \d+ bytes together.* Read fewer at a time"):
@@ -92,7 +92,7 @@ def test_threads_and_prefetch_change_nothing(dataset):
 
 @pytest.mark.parametrize(("processes", "last"), [(2, {3}), (9, {0, 1}), (2, {4})])
 def test_parts_of_processes_equal_the_batch_of_one_process(dataset, processes, last):
-    """The last batch of the epoch sampler is shorter; batches of the P x K sampler are complete."""
+    """The epoch sampler ends with a shorter batch; all batches of the P x K sampler are complete."""
 
     def batches(**share):
         sampler = pk(dataset, **share) if last == {4} else EpochSampler(len(dataset), 18, **share)
@@ -117,7 +117,7 @@ from hgld.samplers import EpochSampler
 dataset, view = hgld.open_dataset(sys.argv[1]), TestView(8, 8)
 bare = hgld.stream(sys.argv[1] + "/train-{000000..000003}.tar", 2, 1, num_streams=2, view=view, batches_per_epoch=99)
 kept = [iter(Loader(dataset, EpochSampler(len(dataset), 4), view, workers=2)), iter(bare)]
-concurrent.futures.thread.kept = kept  # closed when the names of that module are gone
+concurrent.futures.thread.kept = kept  # the interpreter closes these iterators after clearing that module
 for batches in kept:
     next(batches)
 """
@@ -137,7 +137,7 @@ def test_stopped_loader_resumes_after_the_last_returned_batch(dataset):
     batches.close()  # type: ignore[attr-defined]
     resumed = Loader(dataset, pk(dataset), VIEW, workers=2)
     resumed.load_state_dict(state)
-    resumed.set_epoch(0)  # has no effect within the epoch
+    resumed.set_epoch(0)  # must not move back to the beginning of the current epoch
     assert same(taken + list(resumed), whole)
     assert same(taken + list(loader), whole)  # the stopped loader resumes
 
@@ -152,14 +152,12 @@ def test_views_of_one_image_differ_within_a_batch(dataset):
 def test_memory_of_a_batch_is_reused_only_after_its_deletion(dataset):
     loader = Loader(dataset, pk(dataset), VIEW)
     kept = [(batch.images[2:3], batch.images[2].clone()) for _ in range(6) for batch in loader]
-    assert all(
-        torch.equal(image[0], copy) for image, copy in kept
-    )  # a part of a batch keeps the memory of the whole batch
+    assert all(torch.equal(image[0], copy) for image, copy in kept)  # a slice keeps the memory of its whole batch
     loader = Loader(dataset, pk(dataset), VIEW)
     places_in_memory = set()
     for _ in range(6):
         places_in_memory |= {batch.images.data_ptr() for batch in loader}
-    assert len(places_in_memory) <= 12  # for about 24 batches
+    assert len(places_in_memory) <= 12  # fewer buffers than the 24 batches
 
 
 def threads() -> list[threading.Thread]:
@@ -205,7 +203,8 @@ def test_damaged_items_are_replaced_by_other_items_of_their_class(tmp_path):
         items = wanted.batch(0, step)
         assert not set(batch.indices.tolist()) & {0, 9, 12}
         assert torch.equal(batch.labels, dataset.labels[torch.from_numpy(items)])
-        assert torch.equal(batch.labels, dataset.labels[batch.indices])  # also for replacements
+        # labels of replaced items belong to the replacements
+        assert torch.equal(batch.labels, dataset.labels[batch.indices])
         assert [fault.index for fault in batch.faults] == [i for i in items if i in (0, 9, 12)]
         for fault in batch.faults:
             row = items.tolist().index(fault.index)
@@ -232,7 +231,7 @@ def test_corrupt_items_stay_black_with_on_fault_leave(tmp_path):
 
 
 def test_class_of_corrupt_items_is_replaced_by_other_items_of_the_batch(tmp_path):
-    dataset = written(tmp_path / "data", broken=(4, 5, 6))  # all of class 1
+    dataset = written(tmp_path / "data", broken=(4, 5, 6))  # all items of class 1
     batches = list(Loader(dataset, pk(dataset), VIEW, on_fault="replace"))
     assert sum(len(batch.faults) for batch in batches) >= 3
     for batch in batches:

@@ -1,4 +1,4 @@
-"""torch.compile makes one graph of every loss; memories and mixing break the graph outside the loss."""
+"""torch.compile makes one graph of every loss; cross-batch memory and mixing are outside the compiled graph."""
 
 from functools import partial
 from typing import cast
@@ -85,14 +85,15 @@ def test_a_compiled_loss_in_a_growing_memory_has_no_graph_break():
     loss = SupHAP()
     plain = CrossBatchMemory(loss, 40, DIM, num_levels=2)
     compiled = CrossBatchMemory(compile_module(loss, dynamic=True), 40, DIM, num_levels=2)
-    for _ in range(4):  # 16, 32, 40 and again 40 items
+    for _ in range(4):  # the memory then has 16, 32, 40 and 40 items
         embeddings = torch.randn(16, DIM)
         torch.testing.assert_close(step(compiled, embeddings, LABELS), step(plain, embeddings, LABELS))
     assert len(compiled) == 40
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch.compile looks at it, whatever its input is
+# torch.compile reads .grad of every input and so causes this warning
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
 def test_a_compiled_loss_accepts_virtual_items():
     torch.compiler.reset()
     loss = SmoothRecall(normalize=False)

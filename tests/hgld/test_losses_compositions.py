@@ -1,4 +1,4 @@
-"""Compositions and wrappers of losses, and the adapter of losses of pytorch-metric-learning."""
+"""Compositions and wrappers of losses, and the adapter for losses of pytorch-metric-learning."""
 
 from typing import Any
 
@@ -67,7 +67,7 @@ def test_reduction_none_gives_the_weighted_sum_per_query(decomposability):
     values, valid = each(embeddings, labels)
     assert valid.all()
     torch.testing.assert_close(values.mean(), whole(embeddings, labels))
-    values, valid = each(batch(), LABELS)  # the last item is known at the coarse level alone: it has no proxy
+    values, valid = each(batch(), LABELS)  # the last item has only a coarse label, so it has no proxy
     assert valid.tolist() == [True] * 8
 
 
@@ -114,7 +114,7 @@ def test_simix_is_the_loss_of_the_batch_and_its_virtual_items_in_training():
 
 
 class Recorder(nn.Module):
-    """Fake loss of another library that keeps its arguments."""
+    """Fake loss of another library that records its arguments."""
 
     def __init__(self):
         super().__init__()
@@ -164,7 +164,7 @@ def test_adapter_runs_losses_of_the_installed_library():
         value.backward()
 
 
-# -- prefixes ---------------------------------------------------------------------------------------------------------
+# -- truncated embeddings ------------------------------------------------------------------------------------------
 
 
 @given(

@@ -1,4 +1,4 @@
-"""Wrong options and input of the losses: each gets an error that says what was found."""
+"""Each invalid option or input of a loss raises an error that states what was found."""
 
 import math
 from typing import Any

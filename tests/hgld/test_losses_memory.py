@@ -1,4 +1,4 @@
-"""CrossBatchMemory against a plain queue."""
+"""CrossBatchMemory, compared with a plain queue."""
 
 from collections import deque
 
@@ -15,7 +15,7 @@ from hgld.losses.pairs import CalibrationLoss
 
 
 class Spy(nn.Module):
-    """Fake loss that keeps its arguments."""
+    """Fake loss that records its arguments."""
 
     def __init__(self):
         super().__init__()
@@ -72,7 +72,7 @@ def test_eval_mode_reads_the_memory_without_writing():
     spy = Spy()
     memory = CrossBatchMemory(spy, 8, dim=3).eval()
     memory(torch.randn(2, 3), torch.arange(2))
-    assert [call[2] for call in spy.calls] == [None]  # nothing is there to read
+    assert [call[2] for call in spy.calls] == [None]  # the memory is still empty
     memory.train()
     memory(torch.randn(4, 3), torch.arange(4))
     before = {name: value.clone() for name, value in memory.state_dict().items()}

@@ -1,4 +1,4 @@
-"""Losses and arguments with names of pytorch-metric-learning: same values, or an error that names hgld's argument."""
+"""Names of pytorch-metric-learning for losses give equal values; its argument names give errors with hgld's name."""
 
 from typing import Any
 
@@ -8,13 +8,14 @@ import torch
 from hgld import losses
 from hgld.errors import ConfigError
 
-CLASSES, ITEMS, DIM = 4, 4, 6  # as many classes as items: of other batches the library's Smooth-AP confuses the two
+# equal numbers, because Smooth-AP of the library confuses the number of classes with the items per class
+CLASSES, ITEMS, DIM = 4, 4, 6
 LABELS = torch.arange(CLASSES).repeat_interleave(ITEMS)
 EMBEDDINGS = torch.randn(len(LABELS), DIM, generator=torch.Generator().manual_seed(0)) + torch.eye(DIM)[LABELS]
 
 KIND: Any = "O"  # the library's default variant of PNP
 
-SAME = {  # the library's name, its arguments, hgld's loss
+SAME = {  # the library's name of a loss: its arguments there, and the loss of hgld
     "SmoothAPLoss": ({"temperature": 0.05}, lambda: losses.SmoothAP(tau=0.05)),
     "FastAPLoss": ({"num_bins": 5}, lambda: losses.FastAP(bins=5, exclude_self=True)),
     "PNPLoss": ({"b": 3, "alpha": 2, "anneal": 0.05}, lambda variant=KIND: losses.PNP(variant, b=3, alpha=2, tau=0.05)),
@@ -31,7 +32,7 @@ CASES = [(name, {}) for name in SAME] + [("PNPLoss", {"variant": variant}) for v
 
 
 def made(name, more):
-    """Make the loss by its library name, with the same proxies in every test."""
+    """Make the hgld loss under its library name, with the same proxies in every test."""
     arguments = SAME[name][0]
     loss = getattr(losses, name)(**arguments, **more)
     if "num_classes" in arguments:
@@ -41,7 +42,7 @@ def made(name, more):
 
 @pytest.mark.parametrize(("name", "more"), CASES)
 def test_losses_built_with_library_names_equal_hgld_losses(name, more):
-    """This test does not need the library."""
+    """This test also runs without pytorch-metric-learning."""
     loss, own = made(name, more), SAME[name][1](**more)
     if hasattr(own, "proxies"):
         own.proxies.data = loss.proxies.data
@@ -94,7 +95,7 @@ def test_other_unknown_arguments_and_names_raise_python_errors():
     with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
         losses.SmoothAP(colour=1)  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match="unexpected keyword argument 'temperature'"):
-        losses.Contrastive(temperature=1)  # pyright: ignore[reportCallIssue]  # it has no temperature
+        losses.Contrastive(temperature=1)  # pyright: ignore[reportCallIssue]  # Contrastive has no temperature in either library
     with pytest.raises(AttributeError, match=r"Triplet compares squared distances .*losses\.wrap\("):
         losses.TripletMarginLoss  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(AttributeError, match=r"losses\.wrap\(pytorch_metric_learning\.losses\.CircleLoss"):

@@ -1,4 +1,4 @@
-"""The compiled paths of the rank losses on large rows, and the rules for operators of torch."""
+"""The compiled implementations of the rank losses on large rows, and torch's checks of custom operators."""
 
 import importlib.util
 import json
@@ -32,7 +32,7 @@ SURROGATES = {
 
 
 def ranking(num_queries, size, num_levels=3, share=0.3, spread=0.2, seed=0):
-    """Cosine-like scores with some exact ties, one row tied throughout, some items not ranked."""
+    """Return cosine-like scores with some exact ties, one row of equal scores, and one unranked item per row."""
     generator = torch.Generator().manual_seed(seed)
     scores = torch.randn(num_queries, size, generator=generator) * spread
     scores[:, : size // 5] = (scores[:, : size // 5] * 64).round() / 64
@@ -60,7 +60,7 @@ def error(found, right):
 
 
 METHODS = ("pair", "auto", "eager")
-PAIRWISE = [  # every surrogate with every objective, and both with every method
+PAIRWISE = [  # all pairs of surrogate, objective and method occur
     (surrogate, objective, METHODS[(i + j) % len(METHODS)])
     for i, surrogate in enumerate(SURROGATES)
     for j, objective in enumerate(OBJECTIVES)
@@ -167,7 +167,7 @@ print(json.dumps(rows))
 @needs_triton
 @pytest.mark.slow
 def test_triton_kernels_agree_with_the_float64_reference():
-    """Print the largest relative errors of values, and of gradients relative to the row's largest."""
+    """The child prints the relative errors of values and gradients; gradients are relative to the row's largest one."""
     rows = json.loads(run_python(INTERPRETED, TRITON_INTERPRET="1", OMP_NUM_THREADS="1"))
     worst = {}
     for *case, of_value, of_gradient in rows:

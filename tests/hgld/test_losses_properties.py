@@ -1,4 +1,4 @@
-"""Laws of every loss: finite values, no dependence on the order, float32 under autocast, correct gradients."""
+"""Properties of every loss: finite values, independence of item order, float32 under autocast, right gradients."""
 
 import pytest
 import torch
@@ -28,7 +28,8 @@ EVERY: dict[str, Make] = {
     "CrossBatchMemory": lambda: CrossBatchMemory(PNP(), 20, DIM, num_levels=2),
     "SiMix": lambda: SiMix(FastAP(normalize=False)),
 }
-DRAWING = {"Margin", "Margin, nonzero", "SiMix"}  # they depend on torch's generator and the order of the items
+# these losses sample with torch's generator, so the order of items matters
+DRAWING = {"Margin", "Margin, nonzero", "SiMix"}
 
 
 def tree_labels(fine: list[int]) -> Tensor:
@@ -149,7 +150,7 @@ def test_gradients_equal_finite_differences(name):
 
 @pytest.mark.parametrize("make", [Triplet, Contrastive, lambda **o: Margin(DIM, **o), CalibrationLoss])
 def test_pair_losses_without_normalisation_take_unit_vectors(make):
-    """SiMix needs this, because its virtual items are shorter than unit vectors."""
+    """SiMix needs this check, because its virtual items are shorter than unit vectors."""
     labels = tree_labels(BATCHES["unequal sizes"])
     embeddings = embed("random", len(labels))
     found = []
@@ -175,7 +176,7 @@ def test_an_item_is_never_its_own_positive(make):
 
 @pytest.mark.parametrize("name", [n for n in EVERY if n not in ("CrossBatchMemory", "SiMix")])
 def test_references_replace_the_batch_as_gallery(name):
-    """The batch as its own references gives the same loss; both sides may have different sizes."""
+    """With the batch itself as references the loss is the same; batch and references may differ in size."""
     labels = tree_labels(BATCHES["unequal sizes"])
     embeddings = embed("random", len(labels))
     loss = EVERY[name]()

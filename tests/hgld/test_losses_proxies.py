@@ -1,4 +1,4 @@
-"""Proxy losses against their reference implementations, with unknown labels and degenerate hierarchies too."""
+"""Proxy losses against reference implementations, including unknown labels and degenerate hierarchies."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Losses over bins, ranks and pairs: each against its float64 reference implementation, and its own promises."""
+"""Losses over bins, ranks and pairs, against float64 reference implementations and their documented properties."""
 
 import math
 from functools import partial
@@ -19,7 +19,7 @@ from tests import reference, reference_losses
 from tests.hgld.loss_modules import check_rows, rankings
 
 TIES: list[Any] = ["ignored", "relaxed", "integral"]
-# Scores lie off the centres of 8 and 11 bins and off the thresholds of the pair losses, where slopes jump.
+# No score is at the centre of one of 8 or 11 bins or at a threshold of a pair loss, because gradients jump there.
 RANKINGS = rankings(spacing=1 / 61).map(lambda case: (case[0] * 0.99 + 0.0017, case[1]))
 
 
@@ -64,9 +64,9 @@ REFERENCES: dict[str, tuple[Any, Any]] = {
 @settings(max_examples=12)
 def test_values_and_gradients_equal_the_reference(name, dtype, case):
     scores, grades = case
-    if "integral" in name:  # its slope jumps where a bin holds exactly one positive
+    if "integral" in name:  # the gradient jumps if a bin has exactly one positive
         scores = scores + torch.linspace(0, 1e-3, scores.shape[1], dtype=torch.float64)
-    if name == "Triplet":  # which of equal negatives is taken is arbitrary
+    if name == "Triplet":  # the loss may choose any of several equal negatives, so make them differ
         scores = scores + torch.arange(scores.shape[1]) / 4096
     for bins, low in ((8, -1.0), (8, 0.0), (11, -1.0)):
         place = (1 - scores) * (bins - 1) / (1 - low)
@@ -196,7 +196,7 @@ def test_class_weights_multiply_the_queries_of_a_class():
 
 
 def test_cosine_contrastive_loss_sums_over_the_negatives_of_a_memory():
-    """A mean over 10,000 negatives, of which 20 are too near, would give those a thousandth of the weight."""
+    """With a mean over 10,000 negatives, the 20 negatives that are too near would have almost no weight."""
     scores = torch.cat([torch.full((4,), 0.7), torch.full((20,), 0.6), torch.zeros(9976)])[None].requires_grad_()
     grades = (torch.arange(10_000) < 4).to(torch.uint8)[None]
     values, _ = Contrastive(0.5, variant="cosine").query_losses(scores, grades, 1, None)
@@ -207,7 +207,7 @@ def test_cosine_contrastive_loss_sums_over_the_negatives_of_a_memory():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_a_negative_as_near_as_the_positive_is_not_semi_hard(dtype):
-    """Semi-hard negatives are farther away than the positive; if there is none, the loss takes the farthest of all."""
+    """Semi-hard negatives are farther away than the positive. Without one, the loss takes the farthest negative."""
     scores = torch.tensor([[0.5, 0.5, 0.25, -0.5], [0.5, 0.5, 0.5, 0.75]], dtype=dtype, requires_grad=True)
     grades = torch.tensor([[1, 0, 0, 0], [1, 0, 0, 0]], dtype=torch.uint8)
     values, _ = Triplet(0.75, reduction="none").query_losses(scores, grades, 1, None)

@@ -1,4 +1,4 @@
-"""The Smooth and Sup losses against their float64 references, and the laws that they promise."""
+"""The Smooth and Sup losses against their float64 reference implementations, and their documented properties."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ KINDS = {"population": 1.0, "total": 5.0, "weighted_ap": 1.0, "exponential": 1.0
 
 @st.composite
 def rankings(draw):
-    """Draw scores on a grid of 1/64 (for ties), grades, levels and the column that each row leaves out."""
+    """Draw scores on a grid of 1/64 (for ties), grades, number of levels, and the excluded item of each row."""
     num_queries, size, num_levels = draw(st.integers(1, 3)), draw(st.integers(1, 9)), draw(st.integers(1, 3))
     cell = st.integers(-40, 64) if draw(st.booleans()) else st.integers(-3, 3)
     scores = draw(st.lists(cell, min_size=num_queries * size, max_size=num_queries * size))
@@ -38,7 +38,7 @@ def rankings(draw):
 
 
 def by_reference(scores, grades, left_out, loss):
-    """Return values, validity and gradient of ``loss(scores, grades)`` per row, without the item that is left out."""
+    """Return values, validity and gradient of ``loss(scores, grades)`` per row, without the excluded item."""
     values, valid, gradients = [], [], []
     for row, row_grades, gone in zip(scores.double(), grades.tolist(), left_out.tolist(), strict=True):
         row = row.clone().requires_grad_()
@@ -69,7 +69,7 @@ def assert_like_reference(loss, expected, scores, value_bound, gradient_bound):
 
 
 def all_paths(loss, expected, scores):
-    """Check ``loss(scores, method)`` on every path of the CPU, in both dtypes."""
+    """Check ``loss(scores, method)`` with every CPU implementation, in both dtypes."""
     for method in ("eager", "auto"):
         assert_like_reference(lambda s, m=method: loss(s, m), expected, scores, 1e-9, 1e-9)
     for method in ("eager", "pair", "auto"):
@@ -117,7 +117,8 @@ def test_recall_losses_equal_their_references(name, clip, ranking, temperatures)
 @pytest.mark.parametrize("method", ["pair", "eager"])
 def test_clipping_keeps_recall_of_wide_steps_at_most_one(method):
     scores = torch.linspace(0.1, 0.9, 12).expand(2, 12).clone().requires_grad_()
-    grades = torch.stack([torch.ones(12), torch.arange(12) < 3]).long()  # the second row finds nothing above
+    # in the second row no item is above the positives
+    grades = torch.stack([torch.ones(12), torch.arange(12) < 3]).long()
     wide = RecallMean.of((1, 4), 16.0)
     free, _ = recall_loss(scores, grades, SupStep(), wide, method=method)
     clipped, _ = recall_loss(scores, grades, SupStep(), RecallMean.of((1, 4), 16.0, clip=True), method=method)

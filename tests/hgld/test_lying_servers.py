@@ -1,4 +1,4 @@
-"""Every reading from a lying server ends in time, with little memory and a one-line error."""
+"""Reading from a malicious server ends in time, with little memory and a one-line error."""
 
 import hashlib
 import math
@@ -23,8 +23,8 @@ from tests.hgld.range_server import Asked, RangeServer, serve
 from tests.hgld.streamed_dataset import VIEW, grouped_items, write_streamed
 
 SHORT = {"connect": 2, "headers": 0.4, "silence": 0.4, "whole": 0.8, "slowest": 1 << 22, "attempts": 2}
-DEADLINE = 20.0  # seconds of a reading on a busy machine; its limits allow two
-MOST_MEMORY = 100 << 20  # bytes that a reading may add; the servers send without end
+DEADLINE = 20.0  # seconds per reading on a busy machine; the limits above sum to two seconds
+MOST_MEMORY = 100 << 20  # bytes by which a reading may increase memory; some servers never stop sending
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def peak() -> int:
 
 
 def lied_to(server: RangeServer, read: Callable[[str], None], lie: str, about: str = ".tar") -> str:
-    """Return the message of the error that ends a reading from a liar; empty if the lie did no harm."""
+    """Read from a lying server and return the error message, or an empty string if the lie did no harm."""
     read_before = peak()
     server.lie, server.about = LIES[lie], about
     began = time.monotonic()
@@ -97,24 +97,24 @@ def lied_to(server: RangeServer, read: Callable[[str], None], lie: str, about: s
     return message
 
 
-_HARMLESS = ("endless_trailer",)  # the bytes are complete and right; the lines after them do no harm
+_HARMLESS = ("endless_trailer",)  # all bytes arrive correctly, and hgld ignores the trailing lines
 
-# Lies that are found at once, without an index.
+# Lies that hgld detects at once, without an index.
 _QUICK = [
     *("endless", "long", "ranges_ignored", "wrong_range", "no_range", "gzip", "redirect_loop", "redirect_in_disguise")
 ]
-_FOR_RANGES = ("wrong_range", "no_range")  # these answers are right for a request of the whole file
+_FOR_RANGES = ("wrong_range", "no_range")  # these responses are valid for a request of the whole file
 
 
 @pytest.mark.parametrize("lie", _QUICK)
 def test_responses_that_do_not_match_the_request_are_refused(lie, server):
     message = lied_to(server, one_range, lie)
-    assert "Try again later" not in message  # a retry would get the same lie
+    assert "Try again later" not in message  # a retry would get the same invalid response
     assert server.count == 1 or lie == "redirect_loop"
 
 
-_PARTLY = ("short", "trickle", "silence", "reset", "endless_whole")  # lies about some of several ranges
-_READINGS = [  # a way of reading, a part of the affected files' names, the lies
+_PARTLY = ("short", "trickle", "silence", "reset", "endless_whole")  # lies that can affect a request of several ranges
+_READINGS = [  # function that reads, part of the names of the affected files, lies
     (one_range, ".tar", [lie for lie in LIES if lie not in (*_QUICK, "other_bytes")]),
     (several_ranges, ".tar", _PARTLY),
     (first_of_stream, ".tar", LIES),
@@ -149,7 +149,7 @@ def test_subcommands_for_local_folders_refuse_urls(verb, capsys):
     assert f"{url!r} is an address" in capsys.readouterr().err
 
 
-# -- whom bytes come from ----------------------------------------------------------------------------------------------
+# -- redirects, credentials and certificates -----------------------------------------------------------------------
 
 
 def redirecting(target: str) -> Callable[[Asked], None]:
@@ -206,7 +206,7 @@ def test_user_and_password_are_sent_to_the_host_but_not_shown_in_messages(server
 
 
 def test_untrusted_certificate_ends_the_connection(folder, tmp_path):
-    """A self-signed certificate of 127.0.0.1 is trusted only if the user names it, and only for its address."""
+    """A self-signed certificate of 127.0.0.1 is trusted only with ``ca_file``, and only for this address."""
     certificate = Path(__file__).with_name("localhost.pem")
     with serve(folder, certificate) as server:
         options = {"limits": SHORT, "ca_file": str(certificate)}
@@ -220,7 +220,7 @@ def test_untrusted_certificate_ends_the_connection(folder, tmp_path):
         client = PoliteClient((server.url,), rate=1000)
         with pytest.raises(AnswerError, match=r"connection is not safe .*certificate"):
             client.page(server.url)
-        assert client.requests == 1  # a retry would not be trusted either
+        assert client.requests == 1  # the client does not retry, because the certificate would still be untrusted
         expected = (folder / "train-000000.tar").read_bytes()[:9]
         assert ShardStorage(server.url, options).read_at("train-000000.tar", 0, 9) == expected
 

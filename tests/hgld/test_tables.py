@@ -41,7 +41,7 @@ def test_tables_are_read_from_paths_with_glob_characters(tmp_path, name):
     group=st.integers(1, 30),
     compression=st.sampled_from(["zstd", "uncompressed", "snappy", "gzip"]),
 )
-def test_tables_are_read_back_within_the_estimated_memory(tmp_path_factory, table, group, compression):
+def test_tables_are_read_back_or_refused_beyond_the_memory_limit(tmp_path_factory, table, group, compression):
     file = tmp_path_factory.mktemp("any") / "t.parquet"
     table.write_parquet(file, row_group_size=group, compression=compression)
     assert_frame_equal(read_parquet(file), table, check_row_order=True)

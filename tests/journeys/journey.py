@@ -40,9 +40,8 @@ class Journey:
             environment: additional environment variables.
         """
         arguments = shlex.split(command)
-        cache = self.folder.with_name(
-            f"{self.folder.name}-cache"
-        )  # not inside the folder, which may itself be the dataset
+        # not inside the folder, which may itself be the dataset
+        cache = self.folder.with_name(f"{self.folder.name}-cache")
         variables = os.environ | {
             "PYTHONPATH": str(ROOT),
             "COLUMNS": "120",
