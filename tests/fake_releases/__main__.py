@@ -10,7 +10,7 @@ from hgld.pipelines.shards.sources import OWN_DATA, SOURCES, source_name
 Maker = Callable[[Path, int], None]
 
 
-MODULES = {  # modules of the sources that are not named like their module
+MODULES = {  # source: module that writes its fake release, if the names differ
     "dyml-vehicle": "dyml:make_vehicle",
     "dyml-animal": "dyml:make_animal",
     "dyml-product": "dyml:make_product",

@@ -1,4 +1,4 @@
-"""Effects of decisions by one or several people: conflicts, adjudication, kappa, adoption."""
+"""Effects of decisions by one or several annotators: conflicts, adjudication, kappa, adoption."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -44,7 +44,7 @@ START = datetime(2026, 11, 21, tzinfo=UTC)
 
 
 def said(who: str, *decisions: tuple[type[Decision], dict[str, Any]], role: Role = "annotator") -> list[Entry]:
-    """Return the entries of one person's file, one minute apart."""
+    """Return the entries of one annotator's file, one minute apart."""
     return [
         Entry(
             kind(who=who, when=START + timedelta(minutes=i), why=f"{who} says so", **fields),
@@ -140,7 +140,7 @@ def clean_run(*entries: list[Entry]) -> Settlement:
         ),
     ],
 )
-def test_decisions_of_one_person_change_the_groups(decisions: list, expected: dict[str, set[str]]):
+def test_decisions_of_one_annotator_change_the_groups(decisions: list, expected: dict[str, set[str]]):
     result = clean_run(said("ada", *decisions))
     assert changed(result) == expected
     judged = clean_run(said("eve", *decisions, role="adjudicator"))
@@ -323,7 +323,7 @@ def test_second_annotator_with_equal_decisions_changes_nothing(ada: list):
 # -- kappa --------------------------------------------------------------------------------------------------------
 
 
-def test_kappa_matches_cohens_example_and_its_limits():
+def test_kappa_matches_the_example_of_cohen_and_its_limits():
     # Cohen (1960), table 1, has 200 patients and three diagnoses; kappa = .49 (p_o = .70, p_e = .41)
     counts = {(0, 0): 88, (0, 1): 14, (0, 2): 18, (1, 0): 10, (1, 1): 40, (1, 2): 10, (2, 0): 2, (2, 1): 6, (2, 2): 12}
     pairs = [pair for pair, count in counts.items() for _ in range(count)]

@@ -27,7 +27,7 @@ def rename(root: Path, **facts) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | facts))
 
 
-def test_datasets_lists_published_counts(hgld):
+def test_datasets_command_lists_published_counts(hgld):
     code, out, _ = hgld("datasets")
     assert code == 0
     for name in set(SOURCES) - set(OWN_DATA):
@@ -41,7 +41,7 @@ def test_datasets_lists_published_counts(hgld):
 
 
 @pytest.mark.parametrize("name", sorted(set(SOURCES) - set(OWN_DATA)))
-def test_datasets_name_prints_card_and_steps_to_obtain_files(hgld, name):
+def test_datasets_command_prints_card_and_download_steps_of_a_dataset(hgld, name):
     code, out, _ = hgld("datasets", name)
     assert code == 0
     card = load_card(name)

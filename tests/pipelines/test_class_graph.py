@@ -37,7 +37,7 @@ def churches():
     return graph_of(CHURCHES)
 
 
-def test_ancestors_have_their_smallest_distance_nearest_first(churches):
+def test_ancestors_are_listed_nearest_first_with_their_smallest_distance(churches):
     assert list(churches.ancestors("Q23413").items()) == [("Q41176", 1), ("Q57821", 1), ("Q811979", 2), ("Q35120", 3)]
     assert churches.ancestors("Q35120") == {}
     assert churches.ancestors("Q1") == {}
@@ -45,7 +45,7 @@ def test_ancestors_have_their_smallest_distance_nearest_first(churches):
     assert churches.label("Q1") is None
 
 
-def test_rows_of_classes_with_common_ancestors_are_similar(churches):
+def test_feature_vectors_of_classes_with_common_ancestors_are_similar(churches):
     names = [["Q2977"], ["Q16970"], ["Q23413"], ["Q8502"], ["Q999999"], []]
     rows = churches.rows(names)
     alike = rows @ rows.T
@@ -64,7 +64,7 @@ ids = st.integers(0, 9).map(lambda n: f"Q{n}")
     parents=st.dictionaries(ids, st.lists(ids, max_size=3), min_size=1),
     members=st.lists(st.lists(ids, max_size=3), min_size=1, max_size=6),
 )
-def test_paths_and_rows_of_any_graph_match_their_definitions(parents, members):
+def test_paths_and_feature_vectors_of_any_graph_match_their_definitions(parents, members):
     graph = ClassGraph({}, parents)
     for class_id in graph.ids:
         for ancestor, distance in graph.ancestors(class_id).items():

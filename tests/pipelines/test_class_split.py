@@ -1,4 +1,4 @@
-"""Class-disjoint test and validation splits, drawn by a seed from any source."""
+"""Class-disjoint test and validation splits, randomly chosen with a seed, for any source."""
 
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ ROWS = st.lists(
 
 
 @given(ROWS, st.floats(0.1, 0.9), st.integers(0, 9))
-def test_val_shares_no_class_with_any_split(rows, fraction, seed):
+def test_val_shares_no_class_with_any_other_split(rows, fraction, seed):
     made = catalog([("train", "x"), ("train", "y"), *rows], disjoint=False)
     divided = with_val_classes(made, fraction, seed)
     classes = {split: set(part["fine"]) for (split,), part in divided.items.group_by("split")}

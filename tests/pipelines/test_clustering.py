@@ -44,7 +44,9 @@ def test_clustering_gives_exactly_the_requested_number_of_groups(rows, method, d
     wanted = data.draw(st.integers(1, len(rows)))
     found = cluster_names(rows, ClusterConfig(groups=wanted, method=method))
     assert found.groups.shape == (len(rows),)
-    assert list(dict.fromkeys(found.groups.tolist())) == list(range(wanted)), "numbered by their first names"
+    assert list(dict.fromkeys(found.groups.tolist())) == list(range(wanted)), (
+        "groups are numbered in the order of their first names"
+    )
     assert ((found.confidence >= 0) & (found.confidence <= 1)).all()
     assert (found.next_groups != found.groups).all()
     assert ((found.next_groups >= 0) == (wanted > 1)).all()
@@ -52,7 +54,7 @@ def test_clustering_gives_exactly_the_requested_number_of_groups(rows, method, d
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("wanted", [5, 0])
-def test_separated_groups_and_their_number_are_found(method, wanted):
+def test_clustering_finds_well_separated_groups_and_their_number(method, wanted):
     rows, truth = blobs(5, 12)
     found = cluster_names(rows, ClusterConfig(groups=wanted, method=method))
     assert found.groups.tolist() == truth.tolist()
@@ -60,7 +62,7 @@ def test_separated_groups_and_their_number_are_found(method, wanted):
     assert bool(found.tried) == (wanted == 0)
 
 
-def test_seed_changes_k_means_of_unstructured_rows():
+def test_seed_changes_the_k_means_groups_of_random_vectors():
     rows = unit(np.random.default_rng(0).standard_normal((90, 6)).astype(np.float32))
     one, again, other = (cluster_names(rows, ClusterConfig(9, "kmeans", seed)).groups.tolist() for seed in (0, 0, 1))
     assert one == again != other
@@ -120,7 +122,7 @@ def test_weighted_ward_cuts_match_scipy_with_repeated_points(rows, data):
         tree = linkage(np.repeat(rows, weights, axis=0).astype(np.float64), "ward")
         assert adjusted_rand_score(np.repeat(labels, weights), fcluster(tree, wanted, "maxclust")) == 1
     [labels] = ward_cuts(np.eye(9), np.ones(9), [4])
-    assert len(set(labels.tolist())) == 4, "points at equal distances"
+    assert len(set(labels.tolist())) == 4, "points at equal distances are not split into 4 groups"
 
 
 @FAST
@@ -145,7 +147,7 @@ def test_silhouettes_match_values_computed_by_hand():
     a, b = 1 - np.cos(np.deg2rad(10)), 1 - np.cos(np.deg2rad(50))
     assert score[0] == pytest.approx((b - a) / b, abs=1e-5)
     assert following.tolist() == [2, 2, 2, 2, 0]
-    assert score[4] == 0, "alone in its group"
+    assert score[4] == 0, "a row alone in its group has score 0"
     assert own[0] == pytest.approx(np.cos(np.deg2rad(5)), abs=1e-5)
 
 

@@ -167,7 +167,7 @@ def test_summary_states_columns_measures_and_confusions(tmp_path):
     assert "items: --json." in text
     assert "z" * 60 not in text
     equal = summary(compared(tmp_path, enumerate("xxxyyy"), enumerate("xyyxxy"), BARE, BARE))
-    assert equal.endswith("None.\n"), "cells with equal labels are no confusion"
+    assert equal.endswith("None.\n"), "equal labels must not be listed as confusion"
 
 
 # -- chosen columns --------------------------------------------------------------------------------------

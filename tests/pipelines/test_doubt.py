@@ -68,7 +68,7 @@ def test_name_that_shares_a_word_with_its_predefined_group_is_less_doubtful(tidy
     said = [doubt.Given(labels, np.full(8, 0.5)) for labels in (["lake", "bridge"], ["water", "way"], ["lake", ""])]
     named, unnamed, outside = (doubt.wrong_probabilities(rows, groups, names, given=into) for into in said)
     assert (named < unnamed).all()
-    assert (outside[4:] != unnamed[4:]).all(), "what fits no group has a level of its own"
+    assert (outside[4:] != unnamed[4:]).all(), "names that fit no group have a separate error level"
 
 
 def test_uncertainty_model_file_states_its_training_data():
@@ -78,7 +78,7 @@ def test_uncertainty_model_file_states_its_training_data():
     for kind in ("found", "given"):
         model = doubt.Model.read(kind)
         assert min(model.spreads) > 0
-        assert model.features["margins"][2] < 0, "the nearer to another group, the likelier wrong"
+        assert model.features["margins"][2] < 0, "a smaller margin must mean a higher error probability"
 
 
 # -- number of wrong names --------------------------------------------------------------------------------------------
@@ -87,14 +87,14 @@ CHANCES = st.lists(st.floats(0.001, 0.999), min_size=1, max_size=40).map(np.arra
 
 
 @given(CHANCES, st.randoms(use_true_random=False))
-def test_interval_contains_the_mean_and_is_in_range(wrong, random):
+def test_interval_of_the_number_of_wrong_names_contains_the_mean(wrong, random):
     weights = np.array([random.randint(1, 9) for _ in wrong], dtype=float)
     groups = np.array([random.randint(0, 3) for _ in wrong])
     found = doubt.still_wrong(wrong, SPREADS, weights=weights, groups=groups)
     assert 0 <= found.low <= found.mean <= found.high <= weights.sum()
 
 
-def test_interval_matches_simulated_draws():
+def test_interval_of_the_number_of_wrong_names_matches_a_simulation():
     """The reference draws an offset for the whole set, an offset per group, and an outcome per name."""
     rng = np.random.default_rng(0)
     wrong, groups = rng.uniform(0.05, 0.8, 300), rng.integers(0, 12, 300)

@@ -146,7 +146,7 @@ def test_only_attempts_without_progress_count_towards_the_retry_limit(server, tm
     assert got.path.read_bytes() == DATA
 
 
-def test_restarted_transfer_counts_as_no_progress(server, tmp_path):
+def test_transfer_that_restarts_from_zero_counts_as_no_progress(server, tmp_path):
     server.planned["a.tar"] = [lies.cut_after(80_000)] * 9
     with pytest.raises(ServiceError, match="given up after several attempts"):
         downloader(retries=3).fetch([one(server, tmp_path, None)])

@@ -123,7 +123,7 @@ def test_failed_download_of_clip_weights_raises_one_error_and_logs_nothing(monke
     encoder = ClipEncoder("ViT-B-32/laion2b_s34b_b79k", device="cpu")
     with pytest.raises(MissingResourceError, match=r"HF_HOME.*--encoder lexical"):
         encoder.encode(["lake"])
-    assert not caplog.records, "one clear error, not a log of attempts beside it"
+    assert not caplog.records, "attempts are logged in addition to the error"
     logging.getLogger("huggingface_hub").warning("heard again")
     assert [record.message for record in caplog.records] == ["heard again"]
 
@@ -254,7 +254,7 @@ def test_command_and_provenance_state_the_chosen_encoder(cache, tmp_path, hgld):
 # -- the stage ---------------------------------------------------------------------------------------------------------
 
 
-def test_embed_stage_writes_unit_rows_and_the_encoder(tmp_path):
+def test_embed_stage_writes_unit_vectors_and_a_description_of_the_encoder(tmp_path):
     names = ["arch bridge", "art museum", "church building", "glacial lake", "lighthouse"]
     pl.DataFrame({"name": names}).write_parquet(tmp_path / "names.parquet")
     stages = {"clean": StageRun("clean", tmp_path, was_run=True, record={})}

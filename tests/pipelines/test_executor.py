@@ -55,7 +55,7 @@ def test_error_contains_the_unit_that_kills_every_worker(tmp_path):
     assert len(list(tmp_path.glob("unit 2.*"))) <= 1 + 3
 
 
-def test_unit_whose_workers_are_killed_runs_again(tmp_path):
+def test_unit_runs_again_if_its_worker_is_killed(tmp_path):
     found, _ = sums(units_of(tmp_path, special={0: {"kills": 2}}), 2)
     assert found == EXPECTED
     assert len(list(tmp_path.glob("unit 0.*"))) == 3
@@ -86,7 +86,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("ended_by", [signal.SIGKILL, signal.SIGINT])
-def test_workers_end_with_their_parent(tmp_path, ended_by):
+def test_workers_end_if_their_parent_process_ends(tmp_path, ended_by):
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
     began = tmp_path / "began"

@@ -123,7 +123,7 @@ def test_taxonomy_classes_above_the_names_become_groups():
     assert found.level_names == ("genus", "family")
     # b has no genus, so it is a group itself
     assert [(group.name, group.above) for group in found.groups] == [("G", ("F",)), ("b", ("F",))]
-    assert found.of_class == {"a": 0, "b": 1}, "nothing is known above c"
+    assert found.of_class == {"a": 0, "b": 1}, "c has no known parent"
     assert found.groups[0].evidence == "class G of ranked.csv, by ranks:genus,family"
     inner = tree_groups(ranked(), TreeConfig(cut="ranks:family"), ["G", "b"], ("item", "kind"))
     assert (inner.level_names, inner.of_class) == (("kind",), {"G": 0, "b": 0})

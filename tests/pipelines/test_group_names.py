@@ -30,7 +30,7 @@ def test_common_class_becomes_the_label_if_head_nouns_differ():
     venues = [member("stadium", 2, ["Q3"]), member("arena", 2, ["Q4"]), member("velodrome", 1)]
     bridges = [member("bridge", 9, ["Q5"])]
     found = propose_labels([venues, bridges], PLACES, RULES)
-    assert (found[0].label, found[0].method) == ("sports venue", "p279"), "not entity, which says nothing"
+    assert (found[0].label, found[0].method) == ("sports venue", "p279"), "the class entity is too general"
     assert "2 of 3 names, 4 of 5 items are sports venue (Q2) or below it; F1 0.89" in found[0].evidence
 
 

@@ -32,7 +32,7 @@ from hgld.pipelines.hierarchy.encoders.head_noun import head_noun, noun_phrase, 
         ("", ""),
     ],
 )
-def test_head_noun_of_names(name, head):
+def test_head_noun_is_found_in_names(name, head):
     assert head_noun(name) == head
 
 

@@ -50,7 +50,7 @@ def _damaged(data: bytes, rng: np.random.Generator) -> bytes:
     ],
     ids=lambda options: "-".join(map(str, options.values())),
 )
-def test_decoding_at_an_eighth_finds_the_same_damage_as_full_decoding(options):
+def test_decoding_at_one_eighth_size_finds_the_same_damage_as_full_decoding(options):
     """Strict decoding of every pixel is the reference for which damaged images to refuse."""
     data, rng = _grainy(**options), np.random.default_rng(1)
     refused = 0
@@ -79,7 +79,7 @@ def test_decompression_bomb_is_refused_by_its_header():
 @given(
     st.binary(max_size=200), st.sampled_from([b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"RIFF", b"II*\0"])
 )
-def test_arbitrary_bytes_raise_image_errors_only(tail, magic):
+def test_arbitrary_bytes_raise_only_image_errors(tail, magic):
     for data in (magic + tail, picture(1)[:300] + tail):
         with contextlib.suppress(ImageError):
             facts = read_header(data)

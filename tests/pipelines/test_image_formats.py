@@ -19,7 +19,7 @@ _FORMAT = {suffix: form for form, suffixes in IMAGE_FORMATS.items() for suffix i
 _OTHERS = {"bmp": "BMP", "tif": "TIFF", "tiff": "TIFF"}
 
 
-def test_every_built_format_is_verified_and_decoded(tmp_path):
+def test_every_image_format_that_build_accepts_is_verified_and_decoded(tmp_path):
     assert {f".{suffix}" for suffix in (*IMAGE_SUFFIXES, *_OTHERS)} == SOUGHT
     source, out = tmp_path / "source", tmp_path / "out"
     for number, (suffix, form) in enumerate({**_FORMAT, **_OTHERS}.items()):

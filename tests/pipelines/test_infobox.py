@@ -59,11 +59,11 @@ def test_recorded_category_page_is_parsed():
         ("–", ()),
     ],
 )
-def test_values_of_an_infobox_row(value, expected):
+def test_infobox_row_is_split_into_its_values(value, expected):
     assert names(value) == expected
 
 
-def test_heading_matches_regardless_of_case_space_and_markup():
+def test_infobox_heading_is_found_regardless_of_case_space_and_markup():
     for heading in (" INSTANCE \n of ", "Instance&nbsp;of:", "<a href='/p'><b>Instance</b> of</a>"):
         assert instance_of(page(row("castle", heading))).names == ("castle",)
     html = page(row("Schloss", "ist ein(e)"))
@@ -78,7 +78,7 @@ def test_rows_of_nested_tables_are_ignored():
     assert instance_of(page(row("river", "Part of instance of") + row("castle"))).names == ("castle",)
 
 
-def test_category_without_page_does_not_exist():
+def test_category_without_a_page_is_marked_as_missing():
     html = b'<div id="mw-content-text"><div class="noarticletext mw-content-ltr"><p>There is no text</p></div></div>'
     assert instance_of(html) == Infobox((), None, None, present=False, exists=False)
 
@@ -133,7 +133,7 @@ def test_soft_redirect_gives_its_target(address, title):
     assert instance_of(html) == Infobox((), None, title, present=False)
 
 
-def test_soft_redirect_needs_a_link_directly_after_the_words():
+def test_soft_redirect_is_recognised_only_if_a_link_follows_its_fixed_text():
     prose = "This category is located at the corner of two <a href='/wiki/Category:Streets'>streets</a>"
     assert instance_of(page(row("castle"), before=prose)).redirected_to is None
     assert instance_of(page("", before=SOFT.format("[[broken]]"))).redirected_to is None

@@ -156,7 +156,7 @@ def test_expected_errors_count_only_undecided_names():
 
 
 @pytest.mark.parametrize("n", [1, 2, 37, MOST_LINKED + 500], ids=str)
-def test_nodes_are_nested_and_sums_match_their_names(n):
+def test_nodes_of_the_name_tree_are_nested_and_sum_over_their_names(n):
     rows = unit(np.random.default_rng(n).normal(size=(n, 8)))
     tree = NameTree.of(rows)
     assert sorted(tree.order.tolist()) == list(range(n))

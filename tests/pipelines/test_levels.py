@@ -90,7 +90,7 @@ def reviewed(place, made, tops):
     return names, kept, groups
 
 
-def test_group_from_decisions_gets_the_labels_its_sources_agree_on():
+def test_group_made_by_decisions_gets_the_labels_that_all_its_source_groups_have():
     place = {"a": (0, "one"), "b": (0, "new"), "c": (1, "new"), "d": (2, "mixed"), "e": (0, "mixed"), "f": (2, "two")}
     names, kept, groups = reviewed(place, {"one": 0, "two": 2}, {"one": "T", "new": "T", "two": "U", "mixed": None})
     levels = pl.DataFrame(

@@ -32,7 +32,7 @@ def similarity(encoder, a, b):
         ("Catholic church building", "church building", "theatre"),
     ],
 )
-def test_names_with_the_same_head_are_similar(name, like, unlike):
+def test_names_with_the_same_head_noun_are_embedded_as_similar(name, like, unlike):
     encoder = LexicalEncoder(NAMES)
     assert similarity(encoder, name, like) > similarity(encoder, name, unlike) + 0.1
 
@@ -44,7 +44,7 @@ def test_lexical_embeddings_and_key_depend_only_on_the_set_of_names():
     assert LexicalEncoder(["a", "b"]).key != LexicalEncoder(["a\nb"]).key
 
 
-def test_new_names_are_near_similar_names_and_unrelated_ones_are_zero():
+def test_new_names_are_embedded_near_similar_names_and_unrelated_names_as_zeros():
     encoder = LexicalEncoder(NAMES)
     assert similarity(encoder, "stone bridge", "arch bridge") > 0.5
     np.testing.assert_array_equal(encoder.encode(["qqq"]), np.zeros((1, encoder.dim)))

@@ -109,7 +109,7 @@ def test_complete_options_build_without_a_question_and_keep_spellings_apart(tabl
     assert "val has 5 classes, and hgld calibrate needs 10: raise --val-classes." in shown
 
 
-def test_proposal_without_a_terminal_builds_nothing(table, hgld, monkeypatch):
+def test_proposed_command_is_not_built_without_a_terminal(table, hgld, monkeypatch):
     monkeypatch.chdir(table.parent)
     for words, code in (((), 0), (("--out", "out"), 2), (("--out", "out", "--json"), 2)):
         assert hgld("build-shards", "manifest", "--source", "Liste.csv", *words)[0] == code
@@ -119,7 +119,7 @@ def test_proposal_without_a_terminal_builds_nothing(table, hgld, monkeypatch):
 
 
 @pytest.mark.parametrize(("answer", "is_built"), [(True, True), (False, False)])
-def test_answer_at_the_terminal_decides_about_the_build(table, hgld, monkeypatch, answer, is_built):
+def test_build_starts_only_if_the_user_confirms_at_the_terminal(table, hgld, monkeypatch, answer, is_built):
     monkeypatch.chdir(table.parent)
     asked = []
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)

@@ -96,7 +96,7 @@ def test_answered_questions_are_not_asked_again(build, server):
         file.write_bytes(damage)
         assert ask(build, server).asked == 1
     with ChatServer(sensible) as other:
-        assert ask(build, other).asked == 2, "another server may have another model of that name"
+        assert ask(build, other).asked == 2, "another server may have a different model with this name"
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_instructions_in_class_names_change_nothing(build, server):
     for body, _ in server.log:
         system, user = body["messages"]
         assert ORDER not in system["content"]
-        assert ORDER in json.dumps(json.loads(user["content"])), "as data"
+        assert ORDER in json.dumps(json.loads(user["content"])), "the instruction is not sent as data"
         assert set(body) == {
             "model", "messages", "response_format", "temperature", "seed", "max_tokens"
         }, "no tools"  # fmt: skip
@@ -210,7 +210,7 @@ def test_question_without_an_answer_is_skipped_and_the_next_is_asked(build, serv
     assert ask(build, server).asked == 1
 
 
-def test_server_that_never_answers_is_an_error(build, server):
+def test_server_that_answers_no_question_raises_an_error(build, server):
     server.faults = [status(500)] * 100
     with pytest.raises(ServiceError, match=r"answered HTTP 500: no. No question was answered; check the address"):
         ask(build, server)

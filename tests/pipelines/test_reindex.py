@@ -35,7 +35,7 @@ def bytes_of(root):
 
 
 @pytest.mark.parametrize(("boxes", "workers"), [(False, 1), (True, 2)])
-def test_rebuilt_index_equals_the_written_one(tmp_path, boxes, workers):
+def test_rebuilt_index_equals_the_original_index(tmp_path, boxes, workers):
     root = TinyShards(boxes=boxes).write(tmp_path / "tiny")
     before = bytes_of(root)
     for name in (files.INDEX, files.HIERARCHY):
@@ -258,15 +258,15 @@ def test_excluded_items_of_an_earlier_build_stay_listed(tmp_path):
     assert bytes_of(root) == before
 
 
-def test_full_disk_leaves_the_dataset_as_it_was(tmp_path):
-    """The first rename is that of the earlier manifest; until then no file may change."""
+def test_full_disk_leaves_the_dataset_unchanged(tmp_path):
+    """No file may change before the first rename, which moves the earlier manifest away."""
     root = TinyShards().write(tmp_path / "tiny")
     before = bytes_of(root)
     copy = shutil.copytree(root, tmp_path / "copy")
     with counted_changes(copy) as changes:
         rebuilt(copy, force=True)
     writes = changes.index("os.rename")
-    assert writes == 6  # the lock, three tables, croissant.json and the manifest
+    assert writes == 6  # writes of the lock, three tables, croissant.json and the manifest
     for first in range(1, writes + 1):
         with failing_disk(root, first, "full"), pytest.raises(StorageError, match="Free space"):
             rebuilt(root, force=True)

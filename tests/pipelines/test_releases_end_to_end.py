@@ -47,7 +47,7 @@ def check(root: Path) -> None:
 
 @pytest.mark.parametrize("name", RELEASES)
 @pytest.mark.usefixtures("mat_files_here")
-def test_release_becomes_verified_shards(name, tmp_path, monkeypatch):
+def test_release_is_built_into_shards_that_pass_verify(name, tmp_path, monkeypatch):
     gldv2.leave_empty_tars_out(monkeypatch)
     (tmp_path / "release").mkdir()
     maker(name)(tmp_path / "release", 0)
@@ -89,7 +89,7 @@ def follow_protocol(root: Path, file: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
-def test_real_images_become_verified_shards(name, tmp_path):
+def test_real_images_are_built_into_shards_that_pass_verify(name, tmp_path):
     """Real images of HGLD_DATA are built with class-disjoint splits and read in P x K batches."""
     if "HGLD_DATA" not in os.environ:
         pytest.skip("HGLD_DATA is not set: no real images here")

@@ -243,7 +243,7 @@ def test_screen_of_the_queue_can_be_completed_with_the_keyboard(tmp_path):
     assert decisions(build) == []
 
 
-def test_hostile_names_are_shown_as_text_beside_another_annotator(tmp_path):
+def test_hostile_names_and_decisions_of_another_annotator_are_shown_as_text(tmp_path):
     build = write_build(tmp_path / "build")
     bob = build / "bob.yaml"
     for file, who, to in ((bob, "bob", "ship"), (build / "ada.yaml", "ada", SCRIPT)):
@@ -407,7 +407,7 @@ def test_mouse_search_item_links_and_clicks_during_a_response_work(tmp_path):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_page_fits_the_window_and_text_has_contrast(tmp_path, scheme):
+def test_page_fits_the_window_and_text_has_sufficient_contrast(tmp_path, scheme):
     for size in (WIDE, (700, 800)):
         with page_of(write_build(tmp_path / f"build{size[0]}"), tmp_path / f"{size[0]}", size, learns=True) as page:
             page.press(" ")

@@ -87,7 +87,7 @@ def test_decision_is_written_with_annotator_and_reason_and_can_be_undone(build, 
     assert set(undone["names"]) == set(change["names"])
 
 
-def test_page_shows_tops_confirmations_refusals_and_items(build):
+def test_page_shows_top_classes_confirmations_refusals_and_item_decisions(build):
     review = opened(build)
     change = review.decide([[{"action": "set", "group": "pass", "top": "natural", "why": "w"}]], 0)
     assert (change["groups"], change["names"]) == ({"pass": ["natural", "ada"]}, {})
@@ -180,7 +180,7 @@ def test_full_disk_leaves_page_and_file_unchanged(build, monkeypatch):
     assert (build / "ada.yaml").read_bytes() == text
 
 
-def test_unconfirmed_undo_is_reported(build, monkeypatch):
+def test_undo_that_the_disk_does_not_confirm_is_reported(build, monkeypatch):
     review = opened(build)
     review.decide([[MOVE]], 0)
     review.decide([[DROP]], 1)

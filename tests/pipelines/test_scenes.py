@@ -11,7 +11,7 @@ from hgld.pipelines.stage import silent
 
 
 @pytest.mark.parametrize("kind", [words.split()[0] for words, _ in PAINTERS])
-def test_drawing_depends_on_its_arguments_alone(kind):
+def test_drawing_depends_only_on_its_arguments(kind):
     first = draw(f"a {kind}", (kind,), 0)
     assert first.shape == (64, 64, 3)
     assert first.dtype == np.uint8

@@ -151,7 +151,7 @@ def test_every_landmark_gets_its_status_and_nothing_is_requested_twice(scraper):
         keys = scraper.server.asked(kind)
         assert len(keys) == len(set(keys)), kind
     linked = set(scraper.server.wiki.sitelinks.values())
-    assert not linked & set(scraper.server.asked("ids")), "the answer to a title already holds the item"
+    assert not linked & set(scraper.server.asked("ids")), "the response for a title already has the item"
     asked = len(scraper.server.log)
     again = scraper.run()
     assert len(scraper.server.log) == asked
@@ -200,7 +200,7 @@ def test_html_route_finds_names_and_a_second_run_does_nothing(scraper):
     assert len(scraper.server.log) == asked
 
 
-def test_html_route_stops_if_the_server_is_no_wiki(scraper, tmp_path):
+def test_html_route_stops_if_the_server_is_not_a_wiki(scraper, tmp_path):
     """With a wrong --commons-url, the server knows no page."""
     scraper.table = write_table(tmp_path / "some.csv", [f"{COMMONS}Category:L{i}" for i in range(50)])
     scraper.server.faults += [status(404)] * 50
@@ -211,7 +211,7 @@ def test_html_route_stops_if_the_server_is_no_wiki(scraper, tmp_path):
     assert {found[0] for found in by_name(scraper.run(route="html")).values()} == {"missing"}
 
 
-def test_title_that_fails_its_batch_is_isolated(scraper):
+def test_title_that_makes_its_batch_fail_does_not_affect_other_titles(scraper):
     """The server fails if a request contains one particular title."""
     poison = "Category:Ranks"
 
@@ -232,7 +232,7 @@ def test_title_that_fails_its_batch_is_isolated(scraper):
     assert by_name(scraper.run(retry_errors=True)) == EXPECTED
 
 
-def test_run_stops_without_recorded_failures_if_the_server_stays_down(scraper):
+def test_scrape_stops_and_records_no_failures_if_the_server_stays_down(scraper):
     scraper.server.faults += [status(503)] * 100
     with pytest.raises(ServiceError, match="in a row"):
         scraper.run(retries=1)
@@ -248,7 +248,7 @@ def test_unreachable_server_is_reported_without_retries(tmp_path):
     assert len(str(caught.value)) < 300
 
 
-def test_missing_members_of_an_answer_are_requested_again(scraper):
+def test_items_missing_in_a_response_are_requested_again(scraper):
     """MediaWiki truncates large results and reports it only as a warning."""
 
     def truncated(handler):
@@ -277,7 +277,7 @@ def fill(store):
     store.record_failures({("page", "Category:F"): ("http-503", "sorry")})
 
 
-def test_reopened_store_has_all_answers(path):
+def test_reopened_store_has_all_responses(path):
     with ScrapeStore(path, SOURCE) as store:
         fill(store)
         before = store.answers, store.failures
@@ -286,7 +286,7 @@ def test_reopened_store_has_all_answers(path):
         assert again.entities["Q5"].instance_of == ("Q1", "Q2")
 
 
-def test_full_disk_keeps_earlier_answers_in_the_store(path):
+def test_full_disk_keeps_earlier_responses_in_the_store(path):
     with ScrapeStore(path, SOURCE) as store:
         fill(store)
         before = {question: dict(answers) for question, answers in store.answers.items()}
@@ -294,7 +294,7 @@ def test_full_disk_keeps_earlier_answers_in_the_store(path):
         store._db.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(StorageError, match=r"full.*same command again"):
             store.record("entity", {f"Q{i}": Entity(f"Q{i}", "x" * 500) for i in range(100, 1000)})
-        assert store.answers == before, "memory knows no more than the disk"
+        assert store.answers == before, "memory has responses that the disk lacks"
     with ScrapeStore(path, SOURCE) as store:
         assert store.answers == before
         store.record("entity", {"Q100": CASTLE})

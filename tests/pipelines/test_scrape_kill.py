@@ -68,7 +68,7 @@ def wait_for(server, requests, process):
     deadline = time.monotonic() + 60
     while len(server.log) < requests:
         assert process.poll() is None, "the scrape ended before it could be killed"
-        assert time.monotonic() < deadline, "the scrape asks nothing"
+        assert time.monotonic() < deadline, "the scrape sends no requests"
         time.sleep(0.001)
 
 
@@ -105,9 +105,9 @@ def test_scrape_killed_at_random_moments_resumes_without_repeated_requests(tmp_p
         finish(start(server, tmp_path / "killed", table, route))
         assert written(tmp_path / "killed") == whole
         repeated = keys(server.log) - asked
-        assert repeated <= keys(in_flight), "a title was asked again although its answer had come"
+        assert repeated <= keys(in_flight), "a title was requested again after its response"
         assert repeated.keys() <= asked.keys()
         assert keys(server.log).keys() == asked.keys()
         before = len(server.log)
         finish(start(server, tmp_path / "killed", table, route))
-        assert len(server.log) == before, "a finished scrape asks nothing"
+        assert len(server.log) == before, "a finished scrape sends requests"

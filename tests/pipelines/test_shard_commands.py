@@ -45,7 +45,7 @@ def test_table_of_images_is_profiled_and_built(labels, tmp_path, hgld):
     assert "built before, nothing to do" in shown
 
 
-def test_name_licence_and_level_names_reach_card_and_croissant(labels, tmp_path, hgld):
+def test_name_licence_and_level_names_are_in_card_and_croissant(labels, tmp_path, hgld):
     table = pl.read_csv(labels).rename({LEVELS[0]: "sku", LEVELS[1]: "size"})
     table.write_csv(labels)
     own = ["manifest", "--source", labels, "--images", labels.parent / "images", "--workers", 1]
@@ -87,7 +87,7 @@ def test_levels_named_like_internal_columns_can_be_built(labels, tmp_path, hgld)
     assert verify(tmp_path / "out", progress=silent).findings.is_empty()
 
 
-def test_json_result_has_profile_counts_and_rejects(labels, tmp_path, hgld):
+def test_json_result_has_profile_counts_and_excluded_items(labels, tmp_path, hgld):
     (tmp_path / "images/0/0.jpg").write_bytes(b"")
     _, shown, _ = hgld("build-shards", *given(labels, tmp_path / "out"), "--json")
     result = json.loads(shown)

@@ -73,7 +73,7 @@ def test_order_of_the_catalog_does_not_change_the_plan(labels, random):
     assert planned(items).equals(planned(items[shuffled]))
 
 
-def test_orders_differ_by_seed_and_split_and_splits_are_independent():
+def test_item_orders_differ_by_seed_and_split_and_splits_are_independent():
     labels = [i // 5 for i in range(60)]
     train, test = (planned(items_of(labels, [split] * 60))["key"].to_list() for split in ("train", "test"))
     assert sorted(train) == sorted(test)

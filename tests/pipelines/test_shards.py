@@ -75,7 +75,7 @@ def test_exact_copies_are_kept_and_listed_with_their_originals(loose, tmp_path):
     assert copies["duplicate_of"].to_list() == [None, copies["key"][0]]
 
 
-def test_workers_order_and_folder_do_not_change_the_bytes(loose, release, tmp_path):
+def test_worker_count_item_order_and_folder_do_not_change_the_bytes(loose, release, tmp_path):
     build(loose, tmp_path / "one")
     build(loose, tmp_path / "two", workers=2)
     moved = release.catalog(release.write(tmp_path / "elsewhere"))

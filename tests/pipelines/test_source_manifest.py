@@ -128,7 +128,7 @@ def test_path_column_is_found_by_name_cells_or_existing_files(tmp_path, columns,
         assert f"paths in {said!r}" in read_own_images("manifest", source, SourceConfig(levels=("k",))).form
 
 
-def test_levels_are_the_columns_that_form_the_longest_tree(tmp_path):
+def test_columns_that_form_the_longest_tree_become_levels(tmp_path):
     rows = [
         (f"{i}.jpg", f"kind {i % 12}", f"{i % 12}", f"group {i % 12 // 3}", f"top {i % 12 // 6}", *more)
         for i in range(60)
@@ -317,7 +317,7 @@ def test_folders_with_equal_names_under_two_parents_are_two_classes(tmp_path):
     assert set(catalog.items["coarse"]) == {"cat", "cow", "dog"}
 
 
-def test_folders_named_like_splits_are_splits(tmp_path):
+def test_folders_named_like_splits_become_splits(tmp_path):
     plant(tmp_path, [f"{split}/{file}" for split in ("train", "test") for file in TREE])
     catalog = read(tmp_path, "folders", levels=LEVELS)
     assert dict(catalog.items.group_by("split").len().iter_rows()) == {"train": 5, "test": 5}

@@ -123,7 +123,7 @@ def test_catalog_agrees_with_its_card_and_lists_existing_files(releases, name, t
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_splits_can_be_read_alone_and_options_of_other_sources_are_refused(releases, name):
+def test_single_splits_can_be_read_and_options_of_other_sources_are_refused(releases, name):
     source = releases[name]
     whole = read(name, source)
     for split in whole.items["split"].unique():

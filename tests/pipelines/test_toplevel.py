@@ -40,7 +40,7 @@ def test_decision_by_the_class_graph_records_its_path():
     [("Q3", "human-made"), ("Q4", "human-made"), ("Q10", "natural"), ("Q5", None), ("Q99", None)],
     ids=["an artificial lake", "both at once", "an anchor itself", "under an open class", "unknown"],
 )
-def test_nearest_anchor_decides_and_human_made_wins_ties(class_id, top):
+def test_nearest_anchor_class_decides_and_human_made_wins_ties(class_id, top):
     assert by_graph(("name", 9, [class_id])).top == top
 
 
@@ -62,7 +62,7 @@ def test_predefined_classes_match_graph_classes_by_name():
     found = of_kinds(("beagle", 5, ["c"]), ("fern", 1, ["p"]), ("ghost", 3, []))
     assert (found.top, found.margin) == ("animal", pytest.approx(4 / 9))
     assert found.evidence == "P279: 5 animal, 1 plant of 9; beagle: beagle (c) → dog_breed (b) → Animal (a)"
-    assert of_kinds(("moss animal", 1, ["m"])).top is None, "both are as near"
+    assert of_kinds(("moss animal", 1, ["m"])).top is None, "both anchors are equally near"
     outside = of_kinds(("beagle", 1, ["c"]), ("thing", 3, ["root"]), ("ghost", 1, []))
     assert (outside.top, outside.is_outside) == (None, True)
     assert not of_kinds(("beagle", 1, ["c"]), ("thing", 1, ["root"]), ("ghost", 3, [])).is_outside
@@ -76,7 +76,7 @@ def test_top_class_does_not_depend_on_the_order_of_names(classes, random):
     assert of_kinds(*rows) == told
 
 
-def test_texts_decide_above_the_margin_unless_the_graph_contradicts():
+def test_texts_decide_the_top_class_above_the_margin_unless_the_graph_contradicts():
     names = ["salt lake", "glacial lake", "road bridge", "toll bridge", "henge"]
     encoder = LexicalEncoder(names)
     rows = encoder.encode(names)
@@ -90,7 +90,7 @@ def test_texts_decide_above_the_margin_unless_the_graph_contradicts():
     assert (decided([0, 1]).top, decided([0, 1]).method, decided([2, 3]).top) == ("lake", "encoder", "bridge")
     assert (decided([4]).top, decided([4]).method) == (None, None)
     assert decided([0, 1], margin=1.0).top is None
-    assert decided([0, 2], counts=[1, 100]).top == "bridge", "landmarks weigh"
+    assert decided([0, 2], counts=[1, 100]).top == "bridge", "groups are weighted by their landmarks"
     against = decided([0, 1, 2, 3], counts=[2, 30, 1, 1], classes=[(), (), ["B"], ()])
     assert (against.top, against.evidence.endswith("they contradict each other")) == (None, True)
     assert decided([0, 1], tops=("natural", "human-made")).top == "natural"
@@ -107,7 +107,7 @@ def clouds(spread, seed=0):
     return rows, labels, [unit(c[None] + 0.8 * random.normal(size=(2, 16)) / 4).astype(np.float32) for c in centres]
 
 
-def test_neighbours_improve_class_shares():
+def test_neighbours_of_a_name_improve_its_class_shares():
     rows, labels, texts = clouds(1.0)
     nearest = np.stack([(rows @ text.T).max(axis=1) for text in texts], axis=1).argmax(axis=1)
     found = class_shares(rows, texts, rows).argmax(axis=1)
@@ -115,7 +115,7 @@ def test_neighbours_improve_class_shares():
 
 
 @given(st.integers(2, 30), st.integers(2, 5), st.integers(0, 2**32 - 1))
-def test_shares_sum_to_one_and_are_equal_without_evidence(count, classes, seed):
+def test_class_shares_sum_to_one_and_are_equal_without_evidence(count, classes, seed):
     random = np.random.default_rng(seed)
     rows = unit(random.normal(size=(count, 6))).astype(np.float32)
     texts = [unit(random.normal(size=(2, 6))).astype(np.float32) for _ in range(classes)]
@@ -131,7 +131,7 @@ def test_shares_sum_to_one_and_are_equal_without_evidence(count, classes, seed):
 def test_anchor_classes_in_the_data_file_are_well_formed():
     data = yaml.safe_load(toplevel.ANCHORS.read_text(encoding="utf-8"))
     ids = [class_id for kind in data["classes"].values() for class_id in kind]
-    assert len(ids) == len(set(ids)), "a class has one kind"
+    assert len(ids) == len(set(ids)), "a class is listed twice"
     assert all(class_id[0] == "Q" and class_id[1:].isdigit() for class_id in ids)
     assert set(data["classes"]) == {"natural", "human-made", "open"}
     assert not set(data["prompts"]["natural"]) & set(data["prompts"]["human-made"])

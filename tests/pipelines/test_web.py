@@ -138,7 +138,7 @@ def test_retry_after_is_obeyed_after_the_last_attempt(server, connect, clock):
         client.api(server.url, ASK)
 
 
-def test_waits_between_attempts_grow_with_jitter_to_a_limit(server, connect, clock):
+def test_waits_between_attempts_grow_with_jitter_up_to_a_limit(server, connect, clock):
     server.faults += [status(503)] * 9
     connect(retries=10).api(server.url, ASK)
     waits = [seconds for seconds in clock.slept if seconds > 0.5]
@@ -148,7 +148,7 @@ def test_waits_between_attempts_grow_with_jitter_to_a_limit(server, connect, clo
     assert len({seconds % 1 for seconds in waits}) > 2
 
 
-def test_attempts_total_retries_and_requests_are_limited(server, connect):
+def test_attempts_per_request_total_retries_and_total_requests_are_limited(server, connect):
     client = connect(retries=3, max_total_retries=3)
     server.faults += [status(503)] * 5
     with pytest.raises(AnswerError) as caught:
@@ -241,7 +241,7 @@ def test_redirects_count_as_requests(server, connect, clock):
     client = connect(rate=2, request_budget=5)
     assert label(client.api(server.url, ASK)) == "castle"
     assert len(server.log) == client.requests == 4
-    assert clock.now - 100 >= 1.5, "three pauses of the rate"
+    assert clock.now - 100 >= 1.5, "the rate limit requires three pauses"
     server.faults += [redirect] * 3
     with pytest.raises(BudgetSpentError):
         client.api(server.url, ASK)
@@ -262,7 +262,7 @@ def test_body_of_a_redirect_is_not_read(server, connect):
     assert time.monotonic() - started < 3
 
 
-def test_other_hosts_are_never_requested(server, connect):
+def test_hosts_outside_the_configured_servers_are_never_requested(server, connect):
     client = connect(contact="me@example.org")
     for ask in (lambda: client.api("http://example.org/w/api.php", ASK), lambda: client.page("http://example.org/A")):
         with pytest.raises(ConfigError, match="is not on one of this client's hosts: 127"):

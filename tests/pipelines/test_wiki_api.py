@@ -52,7 +52,7 @@ def linked(item, title, **facts):
     return {"id": item, "sitelinks": {"commonswiki": {"site": "commonswiki", "title": title}}, **facts}
 
 
-def test_items_are_returned_by_requested_title():
+def test_items_are_returned_under_the_requested_title():
     answer = {
         "entities": {
             "Q1": linked("Q1", "Category:A", claims={"P31": [statement("Q7")]}),
@@ -75,7 +75,7 @@ def test_merged_item_is_returned_under_the_requested_id():
     assert entities_by_ids(Canned({"entities": {"Q2": raw}}), URL, ["Q1"], "en")["Q1"].item == "Q2"
 
 
-def test_only_known_values_of_the_best_rank_count():
+def test_only_known_values_of_the_best_rank_are_used():
     unknown = statement("Q1", "preferred", snaktype="somevalue")
     assert best_values([statement("Q1"), statement("Q2")]) == ("Q1", "Q2")
     assert best_values([statement("Q1"), statement("Q2", "preferred"), statement("Q3", "preferred")]) == ("Q2", "Q3")
@@ -141,7 +141,7 @@ def query(*pages, **rest):
     return {"query": {"pages": list(pages), **rest}}
 
 
-def test_category_pages_of_all_states_are_told_apart():
+def test_pages_that_exist_are_missing_invalid_or_in_a_redirect_loop_are_told_apart():
     answer = query(
         page("Category:Old", "{{Category redirect|New}}"),
         page("Category:Target", "text", pageprops={"wikibase_item": "Q5"}),

@@ -251,7 +251,7 @@ def weighed(config: EvidenceConfig, world: World) -> Any:
 
 @witness(NamesConfig, domain="landmarks", language_of_names="de")
 def named(config: NamesConfig, world: World) -> Any:
-    """The labels of a list of names."""
+    """Return the label table of a list of names."""
     return classes_built(world, names=config)
 
 
@@ -264,13 +264,13 @@ def sorts(folder: Path) -> Path:
 @witness(LevelsConfig, into=lambda world: world.once("sorts", sorts))
 @witness(LevelsConfig, {"into": lambda world: world.once("sorts", sorts)}, none_below=0.9)
 def put_into_groups(config: LevelsConfig, world: World) -> Any:
-    """The labels of a list of names."""
+    """Return the label table of a list of names."""
     return classes_built(world, levels=config, cluster=ClusterConfig())
 
 
 @witness(LevelsConfig, levels=("thing", "kind"), coarser=(2,), top=("fruit apple", "sea whale"))
 def levelled(config: LevelsConfig, world: World) -> Any:
-    """The labels of a list of names."""
+    """Return the label table of a list of names."""
     return classes_built(world, levels=config)
 
 

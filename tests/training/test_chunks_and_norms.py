@@ -1,4 +1,4 @@
-"""Micro-batches with trainable batch norm are rejected before the first step."""
+"""Micro-batches with trainable batch norm are refused before the first step."""
 
 import pytest
 import torch

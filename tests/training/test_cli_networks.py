@@ -79,8 +79,10 @@ def test_leaderboard_of_several_models_includes_raw_pixels(places, tmp_path, hgl
     assert found == pytest.approx(values, abs=1e-6)
     order = list(dict.fromkeys(row["run"] for row in board["scores"]))
     first = {row["run"]: row["value"] for row in board["scores"] if row["metric"] == board["scores"][0]["metric"]}
-    assert order == sorted(first, key=lambda name: -first[name]), "the best model stands first"
-    assert {row["run"] for row in board["scores"] if row["p_value"] is None} == {order[0]}, "the others are tested"
+    assert order == sorted(first, key=lambda name: -first[name]), "the best model is listed first"
+    assert {row["run"] for row in board["scores"] if row["p_value"] is None} == {order[0]}, (
+        "all other models have a p-value"
+    )
     for form in ("board", "board.html"):
         assert hgld("evaluate", *models[:4], "--size", 24, *weights[:2], *of, "--out", tmp_path / form)[0] == 0
     assert {path.name for path in (tmp_path / "board").glob("*.json")} == {

@@ -231,7 +231,9 @@ def test_embedding_batches_hold_a_limited_number_of_pixels(model, shapes):
     handle.remove()
     assert sum(shape[0] for shape in passed) == len(shapes)
     areas = [shape[2] * shape[3] for shape in passed]
-    assert areas == sorted(areas, reverse=True), "memory runs out at the beginning or never"
+    assert areas == sorted(areas, reverse=True), (
+        "the largest images come first, so that memory runs out at once or never"
+    )
     assert max(areas) <= 1500
     assert max(count * area for (count, *_), area in zip(passed, areas, strict=True)) <= 3 * 28 * 28
     passed.clear()

@@ -86,7 +86,7 @@ def test_patch_tokens_exclude_the_class_token(name):
     norm.register_forward_hook(lambda _, __, out: kept.append(out))
     found = model(images())
     torch.testing.assert_close(found, kept[0][:, 1:].mean(dim=1))
-    assert kept[0].shape[1] == 5, "64 px are 2 x 2 patches of 32, and a class token"
+    assert kept[0].shape[1] == 5, "64 pixels give 2 x 2 patches of 32 pixels, and a class token"
 
 
 @pytest.mark.parametrize(

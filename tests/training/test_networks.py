@@ -116,7 +116,7 @@ def test_pooling_and_size_change_network_embeddings(data):
     assert own.shape == gem.shape == small.shape
     assert not torch.allclose(own, gem, atol=1e-2)
     assert not torch.allclose(own, small, atol=1e-3)
-    assert torch.equal(own, again), "random weights are always the same"
+    assert torch.equal(own, again), "random weights differ between two builds"
 
 
 # -- raw pixels --
@@ -199,7 +199,7 @@ def test_onnx_feature_maps_and_tokens_use_the_requested_pooling(data, tmp_path):
     ]
     tokens = onnx_file(tmp_path / "t.onnx", nodes, image=("b", 3, 56, 56), made=("b", "n", 3), more=[shape])
     torch.testing.assert_close(embedded(Network(tokens.name, "default", "avg"), data), expected, atol=0.02, rtol=0)
-    assert embedded(tokens, data).shape == (3, 3), "the first token"
+    assert embedded(tokens, data).shape == (3, 3), "the embedding is not the first token"
 
 
 def test_exported_network_uses_the_preprocessing_in_its_record(data, tmp_path):

@@ -85,7 +85,7 @@ def test_page_escapes_scraped_text_and_has_no_scripts_or_external_files(page):
     assert parsed.open == []
     assert not {"script", "iframe", "object", "embed", "i", "link"} & set(parsed.tags)
     assert HOSTILE in "".join(parsed.texts)
-    assert "<i>no</i>" in "".join(parsed.texts), "the reason of a decision"
+    assert "<i>no</i>" in "".join(parsed.texts), "the reason of a decision is missing"
     assert not [name for name, _ in parsed.attributes if name.startswith("on")]
     assert "default-src 'none'" in page
     addresses = [value for name, value in parsed.attributes if name in {"src", "href", "xlink:href", "action"}]
@@ -108,7 +108,7 @@ def test_page_shows_the_figures_of_the_build(page):
     ):
         assert shown in text
     assert "head-noun : head noun of 1 of 1 names, 1 of 1 items" in text.replace("head-noun: ", "head-noun : ")
-    assert "203,094" not in page, "published figures describe other data"
+    assert "203,094" not in page, "published counts describe other data"
 
 
 def test_page_of_gldv2_landmarks_also_shows_the_published_figures(tmp_path, tiny_stages):
@@ -172,7 +172,7 @@ def test_technical_words_of_the_page_link_to_the_glossary(page):
     assert {*statuses.split(), *results.split(), *stages.split()} <= known
 
 
-def test_page_of_5700_names_is_under_3_mb(tmp_path, tiny_stages):
+def test_page_of_5700_names_is_smaller_than_3_mb(tmp_path, tiny_stages):
     def add_names(stages):
         file = stages["review"].path("names.parquet")
         reviewed = pl.read_parquet(file)

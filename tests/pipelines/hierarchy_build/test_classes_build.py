@@ -50,7 +50,7 @@ def test_list_of_names_gives_items_and_groups_and_a_second_run_does_nothing(buil
     names = pl.read_parquet(run.path("names.parquet"))
     assert names.columns == ["name", "landmarks", "group", "confidence", "next_group", "wrong", "doubtful"]
     assert (names["wrong"].is_between(0, 1) & (names["doubtful"] == (names["wrong"] > 0.5))).all()
-    assert run.result.details["silhouettes"] == {}, "the user gave the number"
+    assert run.result.details["silhouettes"] == {}, "the user chose the number of groups"
     chosen = build(THINGS, out="chosen").stages["cluster"].result
     tried = chosen.details["silhouettes"]
     assert chosen.counts["groups"] == int(max(tried, key=lambda count: tried[count]))
@@ -252,4 +252,4 @@ def test_only_requested_evidence_sources_are_used(weigh):
     ran, sources = weigh("descriptions", "classes", encoder="lexical")
     assert sources == ["text", "descriptions"]
     assert ran.result.notes[0] == "--evidence classes: these names have no such evidence."
-    assert weigh(encoder="lexical")[1] == ["text", "descriptions"], "lexical is wording already"
+    assert weigh(encoder="lexical")[1] == ["text", "descriptions"], "the lexical encoder already uses the wording"

@@ -53,12 +53,12 @@ def test_names_in_any_script_are_grouped_and_labelled_with_whole_words(groups_of
 def test_language_option_decides_if_english_rules_apply(groups_of):
     parks, lakes = ["Parks", "alte Parks", "neue Parks", "Seen"], ["Lakes", "old lakes", "new lakes", "Seen"]
     assert "Parks" in groups_of(parks).values()
-    assert "park" not in groups_of(parks, "en").values(), "the singular is no common English word and no name"
+    assert "park" not in groups_of(parks, "en").values(), "the singular is neither a common English word nor a name"
     assert "lakes" in groups_of(lakes, "de").values()
     assert "lake" in groups_of(lakes, "en").values()
 
 
-def test_english_names_are_detected_from_list_and_name():
+def test_english_names_are_detected_from_the_list_and_the_single_name():
     names = ["seafood restaurant", "afghan restaurant", "Haus am See", "Acer platanoides", "red apple", "café noir"]
     english = english_names(names)
     assert [english(name) for name in names] == [True, True, False, False, True, False]

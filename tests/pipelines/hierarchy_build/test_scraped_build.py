@@ -44,7 +44,7 @@ def world():
     return wiki
 
 
-FURTHER = {  # landmark id: category, and its name or the reason for the missing name, by the api route
+FURTHER = {  # landmark id: (category, its name or the reason for a missing name with the api route)
     100: ("http://commons.wikimedia.org/wiki/Category:Bridges", "bridge"),
     101: ("https://commons.m.wikimedia.org/wiki/Category:Old_name,_of_a_lake", "lake"),
     102: ("https://commons.wikimedia.org/wiki/Category:No_class", "no-instance-of"),
@@ -120,5 +120,5 @@ def test_unusable_encoder_is_reported_before_the_first_request(arguments, server
     asked = len(server.log)
     tried = []
     monkeypatch.setattr(LexicalEncoder, "encode", lambda *given: tried.append(given))
-    assert hgld(*arguments)[0] == 0, "nothing to ask, so that weights need not be there"
+    assert hgld(*arguments)[0] == 0, "a finished build needs no weights"
     assert (tried, len(server.log)) == ([], asked)
