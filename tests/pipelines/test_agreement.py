@@ -132,7 +132,7 @@ def clean_run(*entries: list[Entry]) -> Settlement:
             {"summit": set(), "top": set(MACHINE["summit"]), "mountain": {"mountain", "stratovolcano"}},
         ),
         ([rename("lake", "water"), split("water", "lake", "lake")], {"water": {"reservoir"}, "lake": {"lake"}}),
-        # undoing
+        # later decisions that undo earlier decisions
         ([merge("lake", "junk"), split("lake", "junk", "list", "bridge failure")], {}),
         (
             [split("lake", "dam", "reservoir"), move("lake", "reservoir"), move("dam", "reservoir")],

@@ -98,7 +98,7 @@ def test_number_of_threads_does_not_change_groups():
 
 def test_groups_of_washington_landmarks_agree_with_labels():
     if "HGLD_DATA" not in os.environ:
-        pytest.skip("HGLD_DATA names no folder of real data")
+        pytest.skip("HGLD_DATA is not set: real data are missing")
     labels = Path(os.environ["HGLD_DATA"]) / "gldv2_washington_landmarks" / "labels.csv"
     names, truth = (column.to_list() for column in pl.read_csv(labels).select("label", "mid"))
     rows = LexicalEncoder(names).encode(names)

@@ -270,7 +270,7 @@ def test_boxes_are_scaled_with_the_resized_image(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are of Linux")
+@pytest.mark.skipif(sys.platform != "linux", reason="memory limits need Linux")
 def test_lack_of_memory_stops_the_build_and_rejects_no_image(tmp_path, monkeypatch):
     """The error contains the unit of work; with more memory, the same command builds the same dataset."""
     toy = ToyRelease.make()

@@ -29,7 +29,7 @@ def names(value):
 def test_recorded_category_page_is_parsed():
     data = os.environ.get("HGLD_DATA")
     if not data:
-        pytest.skip("HGLD_DATA is not set: the recorded page of Commons is not at hand")
+        pytest.skip("HGLD_DATA is not set: the recorded page of Commons is missing")
     html = (Path(data) / "wikimedia_fixtures/commons_Category_Happy_Valley_Racecourse.html").read_bytes()
     assert instance_of(html) == Infobox(("horse racing venue",), None, None, present=True)
     assert instance_of(html, rows=("Inception",)).names == ("1846",)

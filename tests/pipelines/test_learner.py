@@ -69,7 +69,7 @@ def slow_shares(names, rows, place, answers, seeds):
     return table / table.sum(axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize("are_given", [True, False], ids=["groups given by name", "groups found"])
+@pytest.mark.parametrize("are_given", [True, False], ids=["predefined groups", "clustered groups"])
 def test_probabilities_match_the_slow_reference(are_given):
     names, rows, place, truth = toy()
     given_seeds = {g: unit(np.random.default_rng(g).normal(size=(1, 6)))[0] for g in LABELS} if are_given else None

@@ -319,8 +319,7 @@ def table(made, commons, tmp_path_factory):
 
 def scrape(made, commons, table, root, **options):
     with WikimediaServer(made.wikidata) as wikidata:
-        # pyright: ignore[reportArgumentType]
-        config = ScrapeConfig(commons_url=commons, wikidata_url=wikidata.url, rate=10_000.0, **options)
+        config = ScrapeConfig(commons_url=commons, wikidata_url=wikidata.url, rate=10_000.0, **options)  # pyright: ignore[reportArgumentType]
         return run(root, {"train": table}, config), wikidata
 
 

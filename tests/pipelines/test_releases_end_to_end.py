@@ -92,7 +92,7 @@ def follow_protocol(root: Path, file: Path) -> None:
 def test_real_images_are_built_into_shards_that_pass_verify(name, tmp_path):
     """Real images of HGLD_DATA are built with class-disjoint splits and read in P x K batches."""
     if "HGLD_DATA" not in os.environ:
-        pytest.skip("HGLD_DATA is not set: no real images here")
+        pytest.skip("HGLD_DATA is not set: real images are missing")
     folder = Path(os.environ["HGLD_DATA"]) / name
     levels, items = REAL[name]
     rows = (folder / "labels.csv").read_text(encoding="utf-8").splitlines(keepends=True)

@@ -203,7 +203,7 @@ def full_parquet(directory):
     pl.DataFrame({"x": [1]}).write_parquet(directory / "x.parquet")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full, which always answers that the disk is full")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which simulates a full disk")
 @pytest.mark.parametrize("write", [full_text, full_parquet])
 def test_full_disk_is_a_storage_error_and_leaves_no_files(stage, write):
     def work(directory):

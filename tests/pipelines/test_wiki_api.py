@@ -27,7 +27,7 @@ URL = "http://127.0.0.1/w/api.php"
 @pytest.fixture
 def recorded():
     if "HGLD_DATA" not in os.environ:
-        pytest.skip("HGLD_DATA is not set: no recorded answers")
+        pytest.skip("HGLD_DATA is not set: recorded responses are missing")
     folder = Path(os.environ["HGLD_DATA"]) / "wikimedia_fixtures"
     return lambda name: json.loads((folder / name).read_text(encoding="utf-8"))
 

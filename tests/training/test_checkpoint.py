@@ -28,7 +28,7 @@ def a_checkpoint(step, value=1.0):
     return Checkpoint(step, tensors, {"epoch": 2, "scaler": {"scale": 4.0}})
 
 
-def test_checkpoint_round_trip(tmp_path):
+def test_checkpoint_is_read_back_unchanged(tmp_path):
     path = write_checkpoint(tmp_path, a_checkpoint(7))
     back = read_checkpoint(path)
     assert (back.step, back.state["epoch"], back.state["scaler"]) == (7, 2, {"scale": 4.0})

@@ -180,7 +180,7 @@ def test_size_flag_scales_the_resize_of_the_recipe(hgld):
         assert (view.size, view.resize) == (images.size, max(images.resize, images.size))
 
 
-def test_stopped_run_exits_with_130(hgld, data, tmp_path, monkeypatch):
+def test_stopped_train_command_exits_with_code_130(hgld, data, tmp_path, monkeypatch):
     def stopped(config, data, out, **options):
         from hgld.training.log import RunSummary
 

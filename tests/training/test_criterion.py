@@ -68,7 +68,7 @@ def test_plugin_loss_keeps_its_defaults_and_has_no_memory_option(monkeypatch):
 @pytest.mark.parametrize("sum_levels", [False, True])
 def test_every_loss_is_finite_and_has_gradients(name, sum_levels):
     if sum_levels and "sum_levels" not in options_of(name):
-        pytest.skip("the loss reads all levels itself")
+        pytest.skip("the loss always uses all levels")
     criterion = build(loss=name, sum_levels=sum_levels)
     embeddings, labels, instances = batch()
     value, parts = criterion(embeddings, labels, instances)

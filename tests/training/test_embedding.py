@@ -88,7 +88,7 @@ def test_embed_options_out_of_range_are_refused(model, dataset, wrong):
         embed(model, dataset, view=VIEW, **wrong)
 
 
-def test_damaged_images_are_reported_and_others_embedded(model, tmp_path):
+def test_damaged_images_are_reported_and_all_other_images_embedded(model, tmp_path):
     items = items_of_classes([3, 3], ["test"])
     write_dataset(tmp_path / "whole", items)
     items[4] = Item(items[4].labels, "test", items[4].data[:200] + bytes(300))

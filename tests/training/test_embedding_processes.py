@@ -81,7 +81,7 @@ def test_image_that_one_process_cannot_read_is_excluded_by_both(places, run):
 
 
 @pytest.mark.slow
-def test_unreadable_split_ends_both_processes(places, run):
+def test_split_without_readable_images_stops_both_processes(places, run):
     result = run("embed", *of_run(places, "lost"), "--out", places / "lost.npy", processes=2)
     assert result.returncode != 0
     assert "hgld: " in result.stderr

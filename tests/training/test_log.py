@@ -107,7 +107,7 @@ def wandb(monkeypatch):
     return runs
 
 
-def test_wandb_receives_the_logged_values_and_resumes_one_run(tmp_path, wandb):
+def test_wandb_receives_all_values_and_a_resumed_run_continues_its_wandb_run(tmp_path, wandb):
     run = tmp_path / "happier-1"
     run.mkdir()
     for begin in (0, 4):  # the resumed run continues the same wandb run

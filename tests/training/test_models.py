@@ -96,7 +96,7 @@ def test_patch_tokens_exclude_the_class_token(name):
         *(pytest.param(name, marks=pytest.mark.slow) for name in ("swin_t", "densenet121", "regnet_y_400mf")),
     ],
 )
-def test_feature_maps_equal_those_of_torchvision(name):
+def test_feature_maps_equal_the_feature_maps_of_torchvision(name):
     whole = known(torchvision.models.get_model(name, weights=None))
     model = model_of(f"torchvision:{name}", layer_norm=False, dim=0).eval()
     model.backbone.net.load_state_dict(whole.state_dict(), strict=False)
@@ -107,7 +107,7 @@ def test_feature_maps_equal_those_of_torchvision(name):
     torch.testing.assert_close(model(images()), seen[0])
 
 
-def test_tokens_equal_those_of_timm():
+def test_token_features_equal_the_tokens_of_timm():
     whole = known(timm.create_model("test_vit", num_classes=0))
     for pooling, expected in (
         ("token", whole(images(160))),
@@ -379,7 +379,7 @@ def test_gem_is_finite_for_extreme_features():
     assert pool.p.grad.isfinite()
 
 
-def test_gem_exponent_is_parameter_or_fixed():
+def test_gem_exponent_is_trainable_or_fixed():
     assert [name for name, _ in GeM(2.0).named_parameters()] == ["p"]
     fixed = GeM(2.0, learned=False)
     assert not list(fixed.parameters())

@@ -52,7 +52,7 @@ def test_every_parameter_is_in_one_group_with_its_rate_and_decay():
 
 
 @pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
-def test_restored_optimizer_steps_bit_identically(kind):
+def test_restored_optimizer_makes_bit_identical_steps(kind):
     def step(modules, optimizers, seed):
         generator = torch.Generator().manual_seed(seed)
         for p in modules.parameters():
@@ -129,7 +129,7 @@ def test_learning_rate_schedules_have_values_computed_by_hand():
     assert [round(rate(steps, s), 6) for s in (29, 30, 59, 60)] == [1, 0.1, 0.1, 0.01]
 
 
-def test_backbone_and_proxies_have_separate_rate_floors():
+def test_backbone_and_proxies_have_separate_learning_rate_floors():
     config = OptimizerConfig(lr_floor=0.2, lr_floor_proxies=4.0, warmup_steps=2)
     assert [rate(config, step, "head", 3.0) for step in (0, 1, 2)] == [1.5, 3.0, 3.0]
     assert rate(config, 0, "proxies", 10.0) == 5.0

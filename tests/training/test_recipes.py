@@ -165,7 +165,7 @@ def test_recipe_config_matches_its_published_rows(name):
                 assert (config.loss.lambda_, config.model.gem_p) == (float(state[1]), float(state[2])), value.key
 
 
-def test_recipe_metrics_cover_its_published_rows():
+def test_recipe_metrics_include_the_metrics_of_its_published_rows():
     missing = {}
     for name in PUBLISHED:
         config = load_recipe(name)

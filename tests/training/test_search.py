@@ -164,7 +164,7 @@ def clustered(count, dimensions=32, clusters=100, seed=0):
 
 
 @KINDS
-def test_index_recall_against_exhaustive_search(kind, tmp_path, monkeypatch):
+def test_approximate_index_has_high_recall_against_exhaustive_search(kind, tmp_path, monkeypatch):
     vectors = clustered(5_300)
     gallery, query = vectors[:5_000], vectors[5_000:]
     index = SearchIndex.of(gallery, kind)

@@ -114,7 +114,7 @@ def test_unseen_splits_and_the_named_training_split_are_evaluated(world, monkeyp
     assert bool(said) == ("TRAINED ON" in err or "closed set" in err)
 
 
-def test_large_training_sets_record_a_consistent_image_sample(world, tmp_path, monkeypatch):
+def test_run_on_a_large_training_set_records_a_sample_of_its_images(world, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_MOST_DIGESTS", 10)
     trained = open_dataset(world / "data", "train")
     write_seen(tmp_path, trained)

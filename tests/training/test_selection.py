@@ -99,7 +99,7 @@ def test_run_selected_on_test_resumes_only_with_select_on_test(data, tmp_path):
 # -- evaluations of a run --
 
 
-def test_best_checkpoint_minimizes_metrics_where_lower_is_better():
+def test_best_checkpoint_has_the_lowest_metric_value_if_lower_is_better():
     state: Any = SimpleNamespace(best_of=("test", "severity"), best={}, epoch=0, step=0)
     state.start, state.config = {}, SimpleNamespace(run=SimpleNamespace(monitor_tolerance=0.0))
     monitor: Any = SimpleNamespace()
@@ -142,7 +142,7 @@ def test_resumed_run_may_use_another_monitor(data, tmp_path):
     assert json.loads((tmp_path / "checkpoints/best.json").read_text())["metric"] == "AP/fine"
 
 
-def test_undefined_monitor_metric_is_noted_and_chooses_no_checkpoint(tmp_path):
+def test_undefined_monitor_metric_is_reported_and_no_checkpoint_is_chosen(tmp_path):
     place = str(write_small(tmp_path / "data"))
     single = [Item((c, c // 2), "single", jpeg(np.random.default_rng(c))) for c in range(4)]
     write_dataset(tmp_path / "other", single)

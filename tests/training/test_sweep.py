@@ -38,7 +38,7 @@ def rows_of(runs, out, train_one):
     return tabulate_sweep(runs, run_sweep(runs, out, train_one), out)
 
 
-def test_sweep_is_the_product_of_fields_with_seed_fastest():
+def test_sweep_has_all_combinations_of_values_with_the_seed_varying_fastest():
     runs = plan_sweep(with_fields(CONFIG, {"seed": 5}), ["--alpha=1,3", "lambda=0.1"], seeds=2)
     names = ["alpha=1,lambda=0.1,seed=5", "alpha=1,lambda=0.1,seed=6"]
     assert [run.name for run in runs] == [*names, *(name.replace("alpha=1", "alpha=3") for name in names)]
