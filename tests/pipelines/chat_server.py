@@ -20,7 +20,7 @@ def obedient(listed: str, data: Mapping[str, Any]) -> Any:
 
 
 class ChatServer(LocalServer):
-    """A server that answers with ``say`` or the next of ``faults``; ``log`` has the bodies and headers of requests."""
+    """Server that answers with the next of ``faults``, else with ``say``; ``log`` has request bodies and headers."""
 
     def __init__(self, say: Say = obedient):
         self.say = say

@@ -158,7 +158,7 @@ def tar_of(path: Path, members: dict[str, bytes]) -> Path:
 def test_tar_members_are_found_by_their_file_name_without_suffix(tmp_path, spooled):
     images = {f"x/{name}": data for name, (data, *_) in SOUND.items()}
     path = tar_of(tmp_path / "images.tar", {"readme.txt": b"no image", **images, "y/a.jpg": png(rng())})
-    # of two members with one stem, the first is used; the tar has no z
+    # two members have the stem a, and the first is used; no member has the stem z
     files = [*(f"set/{name[0]}" for name in SOUND), "set/z"]
     md5 = hashlib.md5(path.read_bytes()).hexdigest()
     unit = unit_of(tmp_path, files, path, container=Container(path, md5, "set"), spooled=spooled)

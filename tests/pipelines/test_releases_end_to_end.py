@@ -1,4 +1,4 @@
-"""Every release becomes verified shards that can be read and evaluated by its protocol."""
+"""Every release is built into verified shards, which are read and evaluated by its protocol."""
 
 import os
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_release_is_built_into_shards_that_pass_verify(name, tmp_path, monkeypat
 
 
 def follow_protocol(root: Path, file: Path) -> None:
-    """Evaluate embeddings that rank perfectly at every level: one axis per class, longer for finer levels."""
+    """Evaluate embeddings that rank perfectly at every level: each class has an axis, longer at finer levels."""
     dataset = hgld.open_dataset(root)
     protocol = protocol_of(dataset.manifest.protocol)
     rows = []

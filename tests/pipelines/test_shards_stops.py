@@ -68,7 +68,7 @@ def test_build_stopped_at_any_disk_change_resumes_to_the_same_bytes(catalog, tmp
 
 
 def test_build_with_changed_options_removes_all_files_of_a_stopped_build(catalog, tmp_path, every):
-    """The second build has fewer splits, shards and tables; files of the user stay."""
+    """The second build has fewer splits, shards and tables; it keeps files of the user."""
     lists = pl.DataFrame({"list": ["small"], "key": ["0/0"]})
     fewer = replace(catalog, items=catalog.items.filter(pl.col("split") == "train"))
 

@@ -154,7 +154,7 @@ Fault = Callable[["Handler"], None]
 
 
 class WikimediaServer(LocalServer):
-    """A server of a :class:`Wiki`; each of the next requests uses up one of ``faults``."""
+    """A server of a :class:`Wiki`; each request first uses up one of ``faults``, if any is left."""
 
     def __init__(self, wiki: Wiki, delay: float = 0.0, port: int = 0):
         self.wiki, self.delay = wiki, delay

@@ -71,7 +71,7 @@ def files(run):
 
 
 def test_killed_finetune_resumes_with_bit_identical_weights(tmp_path):
-    """Plan, test size, blended weights and best checkpoint equal those of an uninterrupted run."""
+    """An uninterrupted run gives the same plan, test size, blended weights and best checkpoint."""
     timm = pytest.importorskip("timm")
     torch.manual_seed(0)
     torch.save(timm.create_model("test_efficientnet", num_classes=0).state_dict(), tmp_path / "weights.pth")

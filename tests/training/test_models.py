@@ -161,7 +161,7 @@ def test_backbone_loads_weights_from_a_file(tmp_path, backbone, pooling, size, s
 
 @pytest.mark.parametrize("pooling", ["avg", "token"])
 def test_backbone_loads_weights_of_a_whole_timm_model(tmp_path, pooling):
-    whole = known(timm.create_model("mobilenetv3_small_050"))  # its last convolution follows the pooling
+    whole = known(timm.create_model("mobilenetv3_small_050"))  # the last convolution of this model follows the pooling
     torch.save(whole.state_dict(), tmp_path / "w.pt")
     options = {"pooling": pooling, "layer_norm": False, "dim": 0}
     model = model_of("timm:mobilenetv3_small_050", pretrained=str(tmp_path / "w.pt"), **options).eval()
