@@ -98,7 +98,7 @@ class Downloader:
         progress: told of the finished files and the MiB received.
         backoff: seconds of the first wait between attempts; it doubles up to a minute.
         allow_redirects_to: hosts that an address may lead to, beside its own.
-        allow_private: hosts with a public name that may have a private address.
+        allow_private: hosts whose public name may resolve to a private IP address.
     """
 
     def __init__(

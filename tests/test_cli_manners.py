@@ -190,7 +190,9 @@ def test_bad_input_prints_one_line_and_debug_adds_the_traceback(hgld, nowhere, v
 def test_unwritable_output_path_is_refused_before_the_work(hgld, nowhere, words, place):
     code, out, err = hgld(*words.format(place).split())
     assert (code, out) == (EXIT_BAD_INPUT, "")
-    assert re.search(rf"'{place}\.[a-z]+' cannot be written \(.+\)\. Name another place\. See hgld \w+ --help\.\n", err)
+    assert re.search(
+        rf"'{place}\.[a-z]+' cannot be written \(.+\)\. Choose another path\. See hgld \w+ --help\.\n", err
+    )
     assert (nowhere / "file.csv").read_text() == "a,b\n1,2\n"
 
 
@@ -259,7 +261,7 @@ def test_arguments_that_are_not_utf8_are_refused(hgld, nowhere):
     name = os.fsdecode(b"\xe2\x82\xac\xfe\x1b.npy")
     Path(name).write_bytes(b"")
     before = sorted(map(os.fsencode, nowhere.rglob("*")))
-    said = "hgld: '€\\xfe\\x1b.npy' on the command line is not UTF-8. Rename the file, or name a link to it.\n"
+    said = "hgld: '€\\xfe\\x1b.npy' on the command line is not UTF-8. Rename the file, or pass a link to it.\n"
     for words in ([name], ["--out", name], [name, "--json"]):
         assert hgld("embed", *words) == (EXIT_BAD_INPUT, "", said)
     assert sorted(map(os.fsencode, nowhere.rglob("*"))) == before
@@ -273,7 +275,7 @@ def test_internal_error_exits_with_70_and_a_traceback(with_action):
     assert (code, out) == (EXIT_FAULT, "")
     assert err.startswith("Traceback")
     assert "\nTypeError: \\x1b[2J of hgld's own\n" in err
-    assert err.splitlines()[-1].startswith("hgld: this is a fault of hgld itself. Please report it")
+    assert err.splitlines()[-1].startswith("hgld: this is a bug in hgld. Please report it")
 
 
 @pytest.mark.parametrize("take", [lambda: np.empty(10**15), lambda: torch.empty(10**15)], ids=["numpy", "torch"])
@@ -281,7 +283,7 @@ def test_lack_of_memory_prints_one_line(with_action, take):
     code, out, err = with_action("datasets", take)
     assert (code, out) == (EXIT_BAD_INPUT, "")
     assert re.fullmatch(
-        r"hgld: there is not enough memory \(.*allocate.*\)\. Take smaller batches, chunks or images\.\n", err
+        r"hgld: there is not enough memory \(.*allocate.*\)\. Use smaller batches, micro-batches or images\.\n", err
     )
 
 

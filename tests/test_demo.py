@@ -153,7 +153,7 @@ def test_demo_refuses_changed_settings_and_foreign_folders(tiny, tmp_path, tiny_
     code, _, err = tiny_verb("--out", out, "--seed", 1)
     assert code == EXIT_BAD_INPUT
     assert '"seed": 0' in err
-    assert "Name another --out" in err
+    assert "Choose another --out" in err
     (tmp_path / "mine.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(ConfigError, match="files that are not a demo's"):
         run_demo(tmp_path, 0, silent, TINY)

@@ -401,7 +401,7 @@ def _evaluate(state: TrainState, monitor: TrainingMonitor) -> None:
             if "unreadable" in report.settings:
                 count, first = report.settings["unreadable"].values()
                 monitor.reporter.note(
-                    f"{split}: images that could not be read and are left out: {count}; the first: {first[0]}"
+                    f"{split}: unreadable images, which are excluded: {count}; the first: {first[0]}"
                 )
             assert monitor.log is not None
             monitor.log.evaluation(state.step, state.epoch, split, report.values)

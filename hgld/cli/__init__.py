@@ -1,4 +1,4 @@
-"""The ``hgld`` command: subcommands that import what they need only when they run.
+"""The ``hgld`` command; each subcommand imports its modules only when it runs.
 
 Exit codes:
 
@@ -8,7 +8,7 @@ Exit codes:
 - 70: an internal error of hgld
 - 129: stopped by SIGHUP
 - 130: stopped by the user
-- 141: the reader of the output went away
+- 141: the reader of the output stopped (broken pipe)
 - 143: stopped by SIGTERM
 """
 
@@ -34,9 +34,9 @@ from hgld.version import __version__
 
 EXIT_CHECK_FAILED, EXIT_BAD_INPUT, EXIT_FAULT, EXIT_STOPPED, EXIT_NO_READER = 1, 2, 70, 130, 141
 ISSUES = "https://github.com/hgld/hgld/issues"
-COMPLETE_VARIABLE = "_HGLD_COMPLETE"  # shells set it to ask for completions
+COMPLETE_VARIABLE = "_HGLD_COMPLETE"  # a shell sets this variable to request completions
 
-VERBS = {  # subcommand: module, and what it does
+VERBS = {  # subcommand: (module, one-line help)
     "demo": ("demo", "Run everything on landmarks that hgld ships, offline."),
     "build-hierarchy": ("hierarchy", "Group names, and build the levels above the groups."),
     "review": ("hierarchy", "Finish the hierarchy on a local web page."),
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # file names may contain bytes that are no text
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names may contain bytes that are not text
     if COMPLETE_VARIABLE in os.environ:
         from click.shell_completion import shell_complete
 
@@ -85,12 +85,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = 128 + stop.number if isinstance(stop, _SignalStop) else EXIT_STOPPED
     except (click.ClickException, HgldError, OSError) as error:
         code = _refusal(error, debug="--debug" in given)
-    except Exception as error:  # noqa: BLE001  # Python would exit with 1, which here means that a check failed
+    except Exception as error:  # noqa: BLE001  # Python would exit with 1, which hgld reserves for failed checks
         if _lacks_memory(error):
             code = _refusal(error, debug="--debug" in given)
         else:
             _say("".join(traceback.format_exception(error)))
-            _say(f"hgld: this is a fault of hgld itself. Please report it, with the lines above: {ISSUES}")
+            _say(f"hgld: this is a bug in hgld. Please report it, with the lines above: {ISSUES}")
             code = EXIT_FAULT
     sys.exit(code)
 
@@ -106,7 +106,8 @@ class _SignalStop(KeyboardInterrupt):
 def _stops_by_signals() -> Iterator[None]:
     """Let SIGTERM and SIGHUP stop a command as Ctrl-C does; a second signal ends the process at once.
 
-    A handler that is already set stays: ``nohup`` ignores SIGHUP, and a program that calls :func:`main` may have one.
+    A handler that is already set is kept: ``nohup`` ignores SIGHUP, and a program that calls :func:`main` may set its
+    own.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -129,20 +130,20 @@ def _stops_by_signals() -> Iterator[None]:
 
 
 def _refuse_bytes(arguments: list[str]) -> None:
-    """Refuse arguments that are not UTF-8, because neither tables nor JSON can contain them."""
+    """Raise an error if an argument is not UTF-8, because neither tables nor JSON can contain it."""
     for argument in arguments:
         try:
             argument.encode()
         except UnicodeEncodeError as error:
             shown = os.fsencode(argument).decode(errors="backslashreplace")
             raise ConfigError(
-                f"'{shown}' on the command line is not UTF-8. Rename the file, or name a link to it."
+                f"'{shown}' on the command line is not UTF-8. Rename the file, or pass a link to it."
             ) from error
 
 
 def _run(arguments: list[str]) -> int:
     try:
-        with cli.make_context("hgld", [*arguments]) as context:  # click empties the list that it parses
+        with cli.make_context("hgld", [*arguments]) as context:  # a copy, because click empties its list
             code = cli.invoke(context)
     except click.exceptions.Exit as leaving:  # --help, --version, a failed check
         code = leaving.exit_code
@@ -172,7 +173,7 @@ def _lacks_memory(error: Exception) -> bool:
 
 
 def _error_text(error: Exception) -> str:
-    """Return the message for people, with the command that has the error."""
+    """Return the message for the user, with the command in which the error occurred."""
     if isinstance(error, click.UsageError) and error.ctx is not None:
         path = error.ctx.command_path
         return f"{path}: {error.format_message()} See {path} --help."
@@ -182,12 +183,12 @@ def _error_text(error: Exception) -> str:
         place = f"{error.filename}: " if error.filename else ""
         return f"hgld: {place}{error.strerror or error}. Run it with --debug for the traceback."
     if _lacks_memory(error):
-        return f"hgld: there is not enough memory ({error}). Take smaller batches, chunks or images."
+        return f"hgld: there is not enough memory ({error}). Use smaller batches, micro-batches or images."
     return f"hgld: {error}"
 
 
 def _was_printing(error: OSError) -> bool:
-    """Tell whether printing failed, and not the writing of a file or a connection."""
+    """Tell whether an error comes from printing, not from a file or a connection."""
     return any(frame.f_code is click.echo.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
 
 

@@ -1,4 +1,4 @@
-"""The subcommands that make, check and move datasets: build-shards, index, verify, card, datasets, download, push."""
+"""The subcommands that build, check and copy datasets: build-shards, index, verify, card, datasets, download, push."""
 
 import re
 import sys
@@ -48,9 +48,9 @@ class BuildOptions:
     source: Path = setting(..., "Folder of the release; for manifest, the table (CSV or parquet).", path="existing")
     out: str = setting(
         "",
-        "New or empty folder of the dataset.  [default for your own images: SOURCE-shards beside them]",
+        "New or empty folder of the dataset.  [default for your own images: SOURCE-shards, next to SOURCE]",
     )
-    yes: bool = setting(False, "Build the proposed dataset of your own images without asking.")
+    yes: bool = setting(False, "Build the proposed dataset of your own images without confirmation.")
 
 
 @verb(sections={SourceConfig: "Reading the release", ShardConfig: "Writing the shards"})
@@ -121,8 +121,8 @@ class IndexOptions:
     """Tars to index."""
 
     root: Path = setting(..., "Folder with the tars.", argument=True, path="folder")
-    levels: tuple[str, ...] = setting((), "Names of the levels, finest first, if the tars do not state them.")
-    force: bool = setting(False, "Replace a readable index.")
+    levels: tuple[str, ...] = setting((), "Level names, finest first, if the tars do not contain them.")
+    force: bool = setting(False, "Replace an existing, readable index.")
     workers: int = setting(1, "Number of shards read in parallel; 0: one per core.", least=0)
 
 
@@ -130,8 +130,8 @@ class IndexOptions:
 def index(asked: IndexOptions, *, as_json: bool) -> None:
     """Rebuild index.parquet, hierarchy.parquet and dataset.json from the tars in ROOT alone.
 
-    Foreign tars work too, if each KEY.jpg (or .png, .webp, ...) has a KEY.json with labels, names and split.
-    rejected.parquet names members and items that cannot be used, with the reason.
+    Tars of other software work too, if each KEY.jpg (or .png, .webp, ...) has a KEY.json with labels, names and split.
+    rejected.parquet lists members and items that cannot be used, with the reason.
     """
     from hgld.pipelines.check.index import rebuild_index
 
@@ -159,7 +159,7 @@ class VerifyOptions:
     """Checks of a dataset."""
 
     root: Path = setting(..., "Dataset directory.", argument=True, path="folder")
-    decode: bool = setting(False, "Decode every image.")
+    decode: bool = setting(False, "Decode every image to find damaged ones.")
     workers: int = setting(1, "Number of shards read in parallel; 0: one per core.", least=0)
 
 
@@ -167,8 +167,9 @@ class VerifyOptions:
 def verify(asked: VerifyOptions, *, as_json: bool) -> int:
     """Check the files of the dataset in ROOT and list all errors.
 
-    It checks sizes and checksums, the index against the tars, labels against the hierarchy, counts, classes and images
-    that training shares with other splits, and stray files. It changes nothing and follows no link.
+    It checks sizes, checksums and counts, compares the index with the tars, and the labels with the hierarchy. It also
+    finds stray files, and classes and images that are both in train and in another split. It changes nothing and
+    follows no link.
 
     Exit code: 0 no errors, 1 errors, 2 ROOT is no dataset.
     """
@@ -186,7 +187,7 @@ def verify(asked: VerifyOptions, *, as_json: bool) -> int:
     for note in found.notes:
         echo(f"Note: {note}")
     if not code:
-        echo("Nothing is off.")
+        echo("No errors found.")
         say_next("train", "--data", asked.root, "--out", "RUN")
         return code
     cells = findings.head(_MOST_SHOWN).fill_null("")
@@ -194,7 +195,7 @@ def verify(asked: VerifyOptions, *, as_json: bool) -> int:
     echo(text_table(["kind", "split", "file", "member", "found", "expected"], rows))
     counts = findings["kind"].value_counts().sort("kind")
     echo("; ".join(f"{kind}: {count:,}" for kind, count in counts.iter_rows()))
-    echo(f"findings: {len(findings):,}; the table shows at most {_MOST_SHOWN}, --json all")
+    echo(f"findings: {len(findings):,}; the table shows at most {_MOST_SHOWN}, --json shows all")
     return code
 
 
@@ -220,8 +221,8 @@ class DatasetsOptions:
 def datasets(asked: DatasetsOptions, *, as_json: bool) -> None:
     """List the datasets that hgld can shard; with a NAME, print its card and how to obtain the files.
 
-    The counts come from publications. Your own images need no card: see folders and manifest of hgld
-    build-shards.
+    The counts come from publications. Your own images need no card: see the names folders and manifest in hgld
+    build-shards --help.
     """
     from hgld.pipelines.shards.cards import load_card
     from hgld.pipelines.shards.sources import has_card, source_name
@@ -229,7 +230,7 @@ def datasets(asked: DatasetsOptions, *, as_json: bool) -> None:
     if asked.name is not None:
         source = source_name(asked.name)
         if not has_card(source):
-            raise ConfigError(f"{source} is for your own images, and has no card; see hgld build-shards --help.")
+            raise ConfigError(f"{source} is for your own images and has no card; see hgld build-shards --help.")
         card = load_card(source)
         if as_json:
             print_json(_card_facts(source, card) | {"card": card.text})
@@ -277,7 +278,7 @@ class CardOptions:
 def card(asked: CardOptions, *, as_json: bool) -> None:
     """Rewrite README.md and croissant.json of the dataset directory ROOT from its manifest.
 
-    The output lists differences to the published counts. The manifest gets the checksums of the new files.
+    The output lists differences from the published counts. The manifest then has the checksums of the new files.
     """
     from hgld.pipelines.shards.build import differences_text
     from hgld.pipelines.shards.cards import CARD, CROISSANT, remake_card
@@ -296,13 +297,13 @@ def card(asked: CardOptions, *, as_json: bool) -> None:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """Return the sorted numbers that a text such as ``0-3,7`` lists."""
+    """Return the sorted numbers in a text such as ``0-3,7``."""
     numbers: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,6})(?:-([0-9]{1,6}))?\s*", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if first > last:
-            raise ValueError("numbers and ranges of them, for instance 0-3,7")
+            raise ValueError("numbers and ranges, for instance 0-3,7")
         numbers.update(range(first, last + 1))
     return tuple(sorted(numbers))
 
@@ -314,29 +315,29 @@ class DownloadOptions:
     name: str = setting(..., "Release: gldv2.", argument=True, offered=lambda: _DOWNLOADABLE)
     split: Literal["train", "index", "test"] = setting(..., "Split of the release.")
     tars: tuple[int, ...] = setting((), "Numbers of the tars to fetch.", metavar="0-3,7", parse=_numbers)
-    metadata: bool = setting(False, "Fetch the lists (CSV) of the split, too.")
-    out: Path = setting(..., "Folder of the release, for --source of build-shards.", path="folder")
+    metadata: bool = setting(False, "Also fetch the CSV files that list the split.")
+    out: Path = setting(..., "Folder for the release; pass it as --source to hgld build-shards.", path="folder")
     base_url: str = setting("", "URL of a mirror.  [default: the owners' server]")
     workers: int = setting(4, "Number of files fetched in parallel.", least=1)
 
 
 @verb()
 def download(asked: DownloadOptions, hosts: HostOptions, *, as_json: bool) -> None:
-    """Fetch the release NAME from its owners, where they allow it: gldv2.
+    """Fetch the release NAME from its owners, if they allow direct download (gldv2).
 
-    After a stop the same command resumes. Tars are compared with the MD5 sums that the owners publish; complete files
-    are not fetched again.
+    After a stop the same command resumes. hgld compares tars with the published MD5 sums, and does not fetch complete
+    files again.
     """
     from hgld.pipelines.shards.sources import source_name
 
     source = source_name(asked.name)
     if source not in _DOWNLOADABLE:
         raise ConfigError(
-            f"{source} cannot be fetched by hgld: its owners want to be asked, or give no lasting address. "
+            f"{source} cannot be fetched by hgld: its owners require a request, or publish no permanent URL. "
             f"hgld datasets {source} says how to obtain it."
         )
     if not asked.tars and not asked.metadata:
-        raise click.UsageError("say what to fetch: --tars or --metadata, or both.")
+        raise click.UsageError("missing the files to fetch: give --tars, --metadata or both.")
     from hgld.pipelines.download import Downloader, download_gldv2
     from hgld.pipelines.shards.sources.gldv2 import BASE_URL
 
@@ -365,10 +366,10 @@ def download(asked: DownloadOptions, hosts: HostOptions, *, as_json: bool) -> No
 class PushOptions:
     """A folder to push, and the repository."""
 
-    folder: Path = setting(..., "Dataset directory, or run of hgld train.", argument=True, path="folder")
+    folder: Path = setting(..., "Dataset directory, or folder of a run of hgld train.", argument=True, path="folder")
     address: str = setting(..., "Repository on the Hub.", argument=True, metavar="hf:USER/NAME")
     dry_run: bool = setting(False, "List the files with their sizes; send nothing.")
-    private: bool = setting(False, "Make a new repository a private one.")
+    private: bool = setting(False, "Make the repository private if it is new.")
 
 
 @verb()
@@ -377,7 +378,7 @@ def push(asked: PushOptions, *, as_json: bool) -> None:
 
     For a dataset it sends shards, tables, card and Croissant metadata. For a run it sends the weights of the best
     checkpoint, the config, and a card with the evaluation. Unchanged files are not sent again, so after a stop the same
-    command resumes. `hf auth login` keeps the token.
+    command resumes. Log in first with `hf auth login`.
     """
     from hgld import hub
     from hgld.data.format import MANIFEST

@@ -1,6 +1,6 @@
 """Subcommand ``demo``: everything in one folder, from landmark names to a report.
 
-Only this module trains (``training``) on what ``pipelines`` makes.
+Only this module joins ``pipelines``, which builds the data, and ``training``.
 """
 
 import json
@@ -33,12 +33,12 @@ BASELINE, HIERARCHICAL = "ROADMAP", "HAPPIER"  # losses of the two runs
 
 @dataclass(frozen=True)
 class DemoSize:
-    """Amounts to draw and to train; the defaults take a minute or two on two cores.
+    """Number of drawings, and length of the training; the defaults take a minute or two on two cores.
 
     Attributes:
-        landmarks: number of landmarks to draw; two thirds are trained on.
+        landmarks: number of landmarks to draw; two thirds are for training.
         images: number of drawings per landmark.
-        epochs: epochs of both runs, each followed by an evaluation.
+        epochs: epochs of each of the two runs; every epoch ends with an evaluation.
         steps: steps per epoch.
     """
 
@@ -54,9 +54,9 @@ class DemoResult:
 
     Attributes:
         labelled: number of landmarks that the build labelled.
-        groups: number of groups that it put them into.
-        splits: images and landmarks of every split.
-        values: metrics on the test split by run, the baseline first.
+        groups: number of groups of these landmarks.
+        splits: numbers of images and landmarks per split.
+        values: metrics on the test split per run, the baseline first.
         example: path of a drawing of the test split, relative to the demo's folder.
     """
 
@@ -67,22 +67,22 @@ class DemoResult:
     example: str
 
     def places(self, out: Path) -> dict[str, Path]:
-        """Return the paths of labels, shards, report and each run's folder by name."""
+        """Return the paths of the labels, the shards, the report and each run's folder; the keys are their names."""
         runs = {name: out / RUNS / name for name in self.values}
         return {"labels": out / LABELS / LABEL_FILE, "shards": out / "shards", "report": out / REPORT, **runs}
 
 
 def run_demo(out: Path, seed: int, progress: "Progress", size: DemoSize | None = None) -> DemoResult:
-    """Build, draw, shard, train twice, evaluate and report; or resume where an earlier call stopped.
+    """Build, draw, shard, train twice, evaluate and report; resume if an earlier call stopped.
 
     Args:
         out: a folder that does not exist, is empty, or holds an earlier demo of the same seed.
         seed: seed of everything random.
-        progress: called with the current task, and how much of it is done.
-        size: amounts to draw and to train.
+        progress: called with the current task and its progress.
+        size: number of drawings and length of the training; None: the defaults.
 
     Raises:
-        ConfigError: ``out`` holds something else.
+        ConfigError: ``out`` holds other files.
         StorageError: another demo runs in ``out``, or the disk is full or not writable.
         KeyboardInterrupt: a signal asked to stop.
     """
@@ -98,7 +98,7 @@ def run_demo(out: Path, seed: int, progress: "Progress", size: DemoSize | None =
         if not before:
             marker.write(now.encode())
         elif before != now:
-            raise ConfigError(f"{out} holds a demo of {before[:200]}; this one is of {now}. Name another --out.")
+            raise ConfigError(f"{out} holds a demo of {before[:200]}; this one has {now}. Choose another --out.")
         return _read_result(out) or _run(out, seed, size, progress)
 
 
@@ -135,14 +135,14 @@ def _run(out: Path, seed: int, size: DemoSize, progress: "Progress") -> DemoResu
 
 
 def demo_runs(seed: int, *, epochs: int, steps: int) -> dict[str, "TrainConfig"]:
-    """Return the configs of the two runs by name, which differ only in the levels of labels that their loss sees.
+    """Return the configs of the two runs by name; they differ only in the label levels that the loss uses.
 
-    Both train the small residual net from scratch with the rates of the small recipes. ROADMAP is HAPPIER with one
-    level: the same surrogate of AP and the same proxies, for landmarks alone.
+    Both train the small residual net from scratch with the learning rates of the small recipes. ROADMAP is HAPPIER with
+    one level: the same surrogate of AP and the same proxies, only for landmarks.
 
     Args:
         seed: seed of everything random: the runs start from the same weights and see the same batches.
-        epochs: epochs of a run, each followed by an evaluation.
+        epochs: epochs of a run; every epoch ends with an evaluation.
         steps: steps per epoch.
     """
     from hgld.training.config import TrainConfig, with_fields
@@ -155,7 +155,7 @@ def demo_runs(seed: int, *, epochs: int, steps: int) -> dict[str, "TrainConfig"]
 
 
 def _part(name: str, progress: "Progress") -> "Progress":
-    """Report all tasks of a part of the demo as one task, so that their bars fit a terminal."""
+    """Report all tasks of a part of the demo as one task, so that its progress bars fit into a terminal."""
     return lambda task, done, total: progress(name, done, total)
 
 
@@ -205,7 +205,7 @@ class DemoOptions:
     """The demo's folder and seed."""
 
     out: Path = setting(Path("hgld-demo"), "Folder of the demo.", path="folder")
-    seed: int = setting(0, "Seed of everything random.", least=0, most=2**32 - 1)
+    seed: int = setting(0, "Seed of all random numbers.", least=0, most=2**32 - 1)
 
 
 @verb()
@@ -213,8 +213,9 @@ def demo(asked: DemoOptions, *, as_json: bool) -> None:
     """Run everything on landmarks that hgld ships: no network, no weights, a few minutes on two cores.
 
     The demo builds a hierarchy, draws each landmark several times, and makes shards of the drawings. It trains a small
-    net with landmark labels alone (ROADMAP) and one with all levels (HAPPIER). It evaluates both on landmarks that were
-    not trained on, and writes a report. After a stop the same command resumes; run again, it shows the result.
+    net with landmark labels alone (ROADMAP) and one with all levels (HAPPIER). It evaluates both nets on landmarks that
+    are not in the training data, and writes a report. After a stop the same command resumes. If the demo is complete,
+    the command shows the result.
     """
     with progress_bars() as progress:
         result = run_demo(asked.out, asked.seed, progress)
@@ -227,7 +228,7 @@ def demo(asked: DemoOptions, *, as_json: bool) -> None:
 
 @verb()
 def doctor(*, as_json: bool) -> int:
-    """Show what is installed: versions, GPUs, extras.
+    """Show the installed versions, extras and GPUs.
 
     Exit code 1: a required package is missing, or torch cannot be imported.
     """
@@ -260,7 +261,7 @@ def demo_text(result: "DemoResult", out: Path) -> str:
             f"Trained on {train['images']:,} drawings of {train['landmarks']:,} landmarks, tested leave-one-out on "
             f"{test['images']:,} of {test['landmarks']:,} others."
         ),
-        f"{baseline} learned from landmark labels alone, {hierarchical} from all levels; all else was the same.",
+        f"{baseline} learned from landmark labels alone, {hierarchical} from all levels; nothing else differs.",
         "",
         f"{'per cent':<26}{baseline:>10}{hierarchical:>10}{'difference':>13}",
         *rows,

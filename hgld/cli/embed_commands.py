@@ -25,19 +25,19 @@ class EmbedOptions:
     out: Path = setting(..., ".npy file to write.", path="new")
     parts: int | None = setting(
         None,
-        "Number of parts to embed in. Finished parts are kept beside FILE.npy, so that after a stop the same command "
-        "resumes; at the end they are joined.",
+        "Number of parts to embed in. Finished parts are kept next to FILE.npy, so that after a stop the same command "
+        "resumes; at the end hgld joins them.",
         least=1,
         most=9999,
     )
     fit_whitening: Path | None = setting(
         None,
-        "Learn a PCA whitening on these embeddings and keep it in this .safetensors file, for evaluate --whitening.",
+        "File (.safetensors) for a PCA whitening learned from these embeddings, for evaluate --whitening.",
         path="new",
     )
     whitening_power: float = setting(
         _FULL,
-        "Exponent of the variances: 0.5 whitens fully, 0.25 is the square root of the listwise AP paper.",
+        "Exponent of the whitening: 0.5 is full whitening, 0.25 the square-root whitening of the listwise AP paper.",
         least=0,
         most=1,
     )
@@ -47,10 +47,10 @@ class EmbedOptions:
 def embed(
     asked: EmbedOptions, model: ModelOptions, view: ViewOptions, reading: ReadingOptions, *, as_json: bool
 ) -> None:
-    """Embed the images of a dataset with a trained model or any network: unit vectors, in the order of its index.
+    """Embed the images of a dataset with a trained model or any network, as unit vectors in the dataset's order.
 
-    FILE.labels.parquet beside FILE.npy has key, split and labels, one row per embedding in the same order. Unreadable
-    images have no embedding; FILE.faults.csv names them. Under torchrun the processes share the work.
+    FILE.labels.parquet next to FILE.npy has key, split and labels, one row per embedding in the same order. Unreadable
+    images have no embedding; FILE.faults.csv lists them. Under torchrun the processes share the work.
     """
     from hgld.data.dataset import open_dataset
     from hgld.evaluation.postprocess import Whitening
@@ -60,9 +60,9 @@ def embed(
     out, fit_whitening = asked.out, asked.fit_whitening
     check_suffix(out)
     if asked.whitening_power != _FULL and fit_whitening is None:
-        raise click.UsageError("--whitening-power goes with --fit-whitening, which is not given.")
+        raise click.UsageError("--whitening-power needs --fit-whitening, which is not given.")
     if asked.parts is not None and fit_whitening is not None:
-        raise click.UsageError("--fit-whitening goes without --parts.")
+        raise click.UsageError("--fit-whitening cannot be combined with --parts.")
     source = model.source()
     dataset = open_dataset(asked.data, asked.split)
     with progress_bars() as progress, open_embedder(source, view, asked.data) as embedder:
@@ -85,7 +85,7 @@ def embed(
     say_warnings(embedder.view_facts([dataset]))
     labels, faults = labels_file(out), str(faults_file(out))
     if unreadable:
-        echo(f"images that could not be read and are left out: {unreadable}; {faults} names them", err=True)
+        echo(f"unreadable images, which are excluded: {unreadable}; {faults} lists them", err=True)
     made: dict[str, Any] = {} if embedder.gem_p is None else {"gem_p": embedder.gem_p}
     if embedder.checkpoint:
         made |= {"checkpoint": embedder.checkpoint, "selection": embedder.selection}
@@ -113,10 +113,10 @@ def embed(
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """A trained model to write as one file."""
+    """A trained model to export, and the file to write."""
 
     checkpoint: Path = setting(
-        ..., "Run of hgld train, or one of its checkpoints/step-N.", metavar="RUN", path="existing"
+        ..., "Folder of a run of hgld train, or one of its checkpoints/step-N.", metavar="RUN", path="existing"
     )
     which: Literal["best", "last"] = setting("best", "Checkpoint of the run.", flag="checkpoint-choice")
     out: Path = setting(..., "ONNX file to write.", path="new")
@@ -126,8 +126,8 @@ class ExportOptions:
 def export(asked: ExportOptions, *, as_json: bool) -> None:
     """Write a trained model as one ONNX file that runs without hgld: RGB values in, unit vectors out.
 
-    FILE.json beside FILE has the size of the images and how to prepare them. The command runs the file
-    and compares its vectors with the model's.
+    FILE.json next to FILE states the image size and the preprocessing. The command runs the exported model and compares
+    its vectors with the vectors of the original model.
     """
     from hgld.training.inference.export import export_model
 
@@ -138,5 +138,5 @@ def export(asked: ExportOptions, *, as_json: bool) -> None:
         facts = {name: told[name] for name in ("checkpoint", "selection")}
         print_json({"model": str(out), "description": str(record)} | facts)
     else:
-        echo(f"{out}: how to prepare images: {record}")
+        echo(f"{out}: image size and preprocessing: {record}")
         say_selection(told)

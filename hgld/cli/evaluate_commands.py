@@ -41,36 +41,38 @@ class EvaluateOptions:
     """Data to evaluate on and files to write."""
 
     embeddings: Path | None = setting(None, "Embeddings: .npy or .safetensors.")
-    labels: Path | None = setting(None, "Labels, one row per embedding: .parquet or .csv.")
+    labels: Path | None = setting(None, "Table of labels, one row per embedding: .parquet or .csv.")
     levels: tuple[str, ...] = setting(
-        (), "Columns of the labels, or levels of --data, finest first.  [default: all levels of --data]"
+        (), "Columns of --labels, or levels of --data, finest first.  [default: all levels of --data]"
     )
     gallery_embeddings: Path | None = setting(
-        None, "Embeddings of the gallery. Default: every item queries the others."
+        None, "Embeddings of the gallery. Default: every item queries all others."
     )
-    gallery_labels: Path | None = setting(None, "Labels of the gallery.", common=False)
-    data: str | None = setting(None, "Dataset to evaluate models on: directory, or its URL.")
+    gallery_labels: Path | None = setting(None, "Table of labels for --gallery.", common=False)
+    data: str | None = setting(None, "Dataset to evaluate models on: its directory or URL.")
     protocol: str | None = setting(
         None,
-        "Protocol to evaluate --data by, if no splits are named.  [default: the dataset's own]",
+        "Evaluation protocol for --data, if no split is given.  [default: the dataset's own]",
         offered=protocol_names,
         common=False,
     )
-    split: str | None = setting(None, "Split to evaluate leave-one-out: every image queries the others.")
-    query_split: str | None = setting(None, "Split of the queries, if they search another split.", common=False)
+    split: str | None = setting(None, "Split to evaluate leave-one-out: every image queries all others.")
+    query_split: str | None = setting(None, "Split of the queries, for a search in another split.", common=False)
     gallery_split: str | None = setting(None, "Split that the queries search.", common=False)
     distractors: Path | None = setting(None, "Embeddings of gallery items that match nothing.", common=False)
-    whitening: Path | None = setting(None, "Whitening to apply first (embed --fit-whitening).", common=False)
+    whitening: Path | None = setting(
+        None, "Whitening to apply before the evaluation (file of embed --fit-whitening).", common=False
+    )
     out: Path | None = setting(
         None,
-        "File to keep the report in: .json (with its per-query table) or .md; for several models .html, or a folder "
+        "File for the report: .json (with a per-query table) or .md. For several models: .html, or a folder "
         "of reports for hgld report.",
         path="new",
     )
 
     @property
     def by_protocol(self) -> bool:
-        """True if a dataset's protocol names the queries and their gallery."""
+        """True if the dataset's protocol determines the queries and their gallery."""
         return self.data is not None and not (self.split or self.query_split or self.gallery_split)
 
 
@@ -85,16 +87,16 @@ def evaluate(
     *,
     as_json: bool,
 ) -> int:
-    """Evaluate models or embeddings, by a dataset's protocol or at every level of the labels.
+    """Evaluate models or embeddings, with a dataset's protocol or at every level of the labels.
 
     \b
-    hgld evaluate --checkpoint RUN --data DIR                  by the dataset's own protocol
-    hgld evaluate --model timm:NAME --data DIR --split test    every test image against the others
+    hgld evaluate --checkpoint RUN --data DIR                  with the dataset's own protocol
+    hgld evaluate --model timm:NAME --data DIR --split test    every test image against all others
     hgld evaluate --embeddings E.npy --labels L.parquet --levels fine,coarse
 
-    A run keeps the report of a split in its folder, unless options change the run's own way of evaluating.
-    Several models make a leaderboard with intervals, paired tests and a row of raw pixels. hgld report compares
-    reports that --out wrote.
+    For a run, the report of a split is also kept in the run's folder, unless options differ from the run's own
+    settings. For several models the output is a leaderboard with confidence intervals, paired tests and a row for raw
+    pixels. hgld report compares reports that --out wrote.
     """
     sources, out = model.sources(), asked.out
     if sources and asked.data is not None and asked.by_protocol and asked.protocol is None:
@@ -104,10 +106,10 @@ def evaluate(
     _refuse_contradictions(asked, options, view, is_model=bool(sources))
     if len(sources) > 1:
         smaller = {"truncate_dim": options.truncate_dim, "quantize": options.quantize}
-        _refuse(smaller, "goes with one model; several make a leaderboard")
+        _refuse(smaller, "needs a single model; several models give a leaderboard")
         return _rank_models(sources, asked, view, options, seen, as_json)
     if out is not None and out.suffix not in (".json", ".md"):
-        raise click.UsageError(f"--out {out}: expected a file that ends in .json, .md.")
+        raise click.UsageError(f"--out {out}: expected a file that ends in .json or .md.")
     source, is_kept = sources[0] if sources else None, False
     with progress_bars() as progress:
         shown = replace(options, progress=progress)
@@ -126,7 +128,7 @@ def evaluate(
             write_result(out, report.to_markdown(), "--out")
         if measured is not None and isinstance(source, Path) and _is_runs_own_way(source, asked, view, options):
             is_kept = _keep_in_run(source, *measured)
-    finally:  # print the report even if it cannot be written
+    finally:  # print the report even if the file cannot be written
         if as_json:
             print_json(report.to_dict())
         else:
@@ -143,18 +145,21 @@ def evaluate(
 def _refuse_contradictions(
     asked: EvaluateOptions, options: EvaluationOptions, view: ViewOptions, *, is_model: bool
 ) -> None:
-    """Refuse options that contradict each other, before any work."""
+    """Raise an error if options contradict each other, before any work."""
     files = {name: getattr(asked, name) for name in ("embeddings", "labels", "gallery_embeddings", "gallery_labels")}
     splits = {name: getattr(asked, name) for name in ("split", "query_split", "gallery_split")}
     by_protocol = asked.by_protocol
     if is_model:
-        _refuse(files, "cannot be combined with --checkpoint or --model; give one of the two")
+        _refuse(files, "cannot be combined with --checkpoint or --model; give either embeddings or a model")
     if by_protocol:
         fixed = {"levels": asked.levels, "gallery_labels": asked.gallery_labels}
         fixed |= {"truncate_dim": options.truncate_dim, "quantize": options.quantize}
-        _refuse(fixed, "goes with splits or with files; a protocol states the levels, labels and embeddings")
+        _refuse(fixed, "needs splits or files; a protocol determines the levels, labels and embeddings itself")
     else:
-        _refuse({"protocol": asked.protocol}, "goes with --data DIR and without splits, because a protocol names them")
+        _refuse(
+            {"protocol": asked.protocol},
+            "needs --data DIR and excludes split options, because a protocol determines the splits",
+        )
     if is_model:
         given = tuple(map(bool, splits.values()))
         if asked.data is None or given not in ((False, False, False), (True, False, False), (False, True, True)):
@@ -164,7 +169,7 @@ def _refuse_contradictions(
         return
     refuse_view(view)
     if not by_protocol:
-        _refuse({"data": asked.data, **splits}, "goes with --checkpoint or --model; neither is given")
+        _refuse({"data": asked.data, **splits}, "needs --checkpoint or --model; neither is given")
         missing = [name for name in ("embeddings", "labels", "levels") if not getattr(asked, name)]
         if missing:
             raise click.UsageError(f"missing --{', --'.join(missing)}; or give --checkpoint or --model, and --data.")
@@ -173,24 +178,24 @@ def _refuse_contradictions(
 
 
 def _refuse(options: Mapping[str, Any], why: str) -> None:
-    """Refuse the first of these options that is given."""
+    """Raise an error for the first of these options that is given."""
     for name, value in options.items():
         if value not in (None, ()):
             raise click.UsageError(f"--{name.replace('_', '-')} {why}.")
 
 
 def _further_options(asked: EvaluateOptions, options: EvaluationOptions) -> dict[str, Any]:
-    """Return the options that evaluations of files and models share."""
+    """Return the options that apply to evaluations of both files and models."""
     return {"options": options, "distractors": asked.distractors, "whitening": asked.whitening}
 
 
 def _measure_files(asked: EvaluateOptions, options: EvaluationOptions) -> "RetrievalReport":
-    """Return the report of embeddings in files."""
+    """Evaluate embeddings in files, and return the report."""
     from hgld.evaluation.evaluate_files import evaluate_dataset_files, evaluate_files
 
     more = _further_options(asked, options)
     if asked.data is not None:
-        # Without --metrics the protocol chooses the metrics.
+        # If --metrics is not given, the protocol chooses the metrics.
         more["metrics"] = None if options.metrics is DEFAULT_METRICS else tuple(options.metrics)
         sides = [file for file in (asked.embeddings, asked.gallery_embeddings) if file is not None]
         return evaluate_dataset_files(sides, asked.data, asked.protocol or "", labels=asked.labels, **more)
@@ -208,7 +213,7 @@ def _measure_model(
     seen: SeenOptions,
     spent: "Spent | None" = None,
 ) -> "tuple[RetrievalReport, SplitEmbedder, RetrievalTask] | None":
-    """Return the report of a model, its embedded splits and the task; None on all processes but the main one."""
+    """Evaluate a model; return report, embedded splits and task, or None on all processes but the main one."""
     from hgld.training.evaluation import RetrievalTask, SplitEmbedder, evaluate_task
 
     assert asked.data is not None
@@ -226,7 +231,7 @@ def _measure_model(
         return None
     if "unreadable" in report.settings:
         count, named = report.settings["unreadable"].values()
-        echo(f"images that could not be read and are left out: {count}; the first: {named[0]}", err=True)
+        echo(f"unreadable images, which are excluded: {count}; the first: {named[0]}", err=True)
     report = replace(report, settings=report.settings | trained_on)
     say_warnings(report.settings)
     return report, splits, task
@@ -245,7 +250,7 @@ def _query_splits(data: str, asked: EvaluateOptions) -> "list[ShardDataset]":
 
 
 def _is_runs_own_way(source: Path, asked: EvaluateOptions, view: ViewOptions, options: EvaluationOptions) -> bool:
-    """Tell whether a run is evaluated on one split with the options that it uses for its own splits."""
+    """Tell whether a run is evaluated on one split with the same options as during training."""
     is_plain = replace(options, progress=None, device=None, chunk_size=None) == EvaluationOptions()
     changed = (asked.distractors, asked.whitening, asked.levels or None, asked.gallery_split)
     speed = ("device", "batch_size", "workers", "amp")
@@ -257,7 +262,7 @@ def _is_runs_own_way(source: Path, asked: EvaluateOptions, view: ViewOptions, op
 def _keep_in_run(run: Path, report: "RetrievalReport", splits: "SplitEmbedder", task: "RetrievalTask") -> bool:
     """Keep a report and the embeddings of its split in the run's folder; return whether they were kept.
 
-    A report on images that the run was trained on is not kept. A folder without write permission gives a warning.
+    A report on training images of the run is not kept. If the folder is not writable, a warning is printed.
     """
     if TRAINED_ON in report.settings:
         return False
@@ -265,13 +270,13 @@ def _keep_in_run(run: Path, report: "RetrievalReport", splits: "SplitEmbedder", 
     from hgld.training.runs import load_config
 
     if not os.access(run, os.W_OK):
-        echo(f"{run}: this folder cannot be written, so that the report is not kept in it; --out keeps it.", err=True)
+        echo(f"{run}: this folder is not writable, so the report is not kept in it. Use --out to keep it.", err=True)
         return False
     return keep_evaluation(run, load_config(run / "config.json"), splits, task, report)
 
 
 def _smaller_table(report: "RetrievalReport") -> str:
-    """Return a table of the values of truncated and quantized embeddings, with their differences to the full ones."""
+    """Return a table of the metrics of truncated and quantized embeddings, and the differences from full ones."""
     from hgld.evaluation.report import markdown_table
 
     rows, metrics, full = [], [], report.values
@@ -300,7 +305,7 @@ def _rank_models(
     """Evaluate models one after another, and print and write their leaderboard; a model that fails is skipped.
 
     Returns:
-        the exit code: bad input if a model failed that the user named.
+        the exit code: 2 (bad input) if a model of the user failed.
     """
     from hgld.cli import EXIT_BAD_INPUT
     from hgld.cli.report_commands import print_scores
@@ -310,12 +315,12 @@ def _rank_models(
 
     if asked.out is not None and asked.out.suffix not in (".html", ""):
         raise click.UsageError(
-            f"--out {asked.out}: the leaderboard of several models is written as .html, or as a folder of reports; "
+            f"--out {asked.out}: the leaderboard of several models can be a .html file or a folder of reports; "
             "--json prints it."
         )
     reports: dict[str, RetrievalReport] = {}
     models, failed, code = [], {}, 0
-    # The options of the view are for the user's models, not for the raw pixels beside them.
+    # The view options apply to the user's models, not to the row of raw pixels.
     view_of_pixels = ViewOptions(batch_size=view.batch_size, workers=view.workers, device=view.device)
     for name, source in _name_models(sources).items():
         spent = Spent()
@@ -343,13 +348,13 @@ def _rank_models(
     try:
         if asked.out is not None:
             _write_leaderboard(asked.out, ordered, is_seen=seen.seen)
-    finally:  # print the leaderboard even if it cannot be written
+    finally:  # print the leaderboard even if the file cannot be written
         if as_json:
             print_json(facts)
         elif table:
             print_scores({asked.split or asked.query_split or "model": table}, ())
             speeds = [[m["model"], str(m["dimensions"]), f"{m['images_per_second']:,.1f}"] for m in models]
-            echo(text_table(["model", "dimensions", "images/s: read, decoded and embedded"], speeds))
+            echo(text_table(["model", "dimensions", "images/s (reading, decoding, embedding)"], speeds))
     return code
 
 
@@ -369,21 +374,23 @@ def _write_leaderboard(out: Path, reports: "Mapping[str, RetrievalReport]", *, i
 
 
 def _name_models(sources: "list[Path | Network]") -> "dict[str, Path | Network]":
-    """Return models by distinct names, raw pixels first.
+    """Return the models under distinct names, raw pixels first.
 
     Raises:
-        click.UsageError: the same model twice.
+        click.UsageError: a model is given twice.
     """
     from hgld.training.models.networks import Network
 
     names = [source.name if isinstance(source, Network) else source.resolve().name for source in sources]
-    named: dict[str, Path | Network] = {_PIXELS: Network("pixels")}  # first: no other model has filled the disk cache
+    named: dict[str, Path | Network] = {
+        _PIXELS: Network("pixels")
+    }  # first, because no other model has filled the disk cache yet
     for name, source in zip(names, sources, strict=True):
         if source == named[_PIXELS]:
             continue
         if names.count(name) > 1:
             name = f"{name}, {source.weights}" if isinstance(source, Network) else str(source)
         if name in named:
-            raise click.UsageError(f"the model {name!r} is named twice; name it once.")
+            raise click.UsageError(f"the model {name!r} is given twice; give it once.")
         named[name] = source
     return named

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from hgld.hierarchy import Hierarchy
 
-_WIDTH = 80  # characters per line of a drawing outside a terminal
+_WIDTH = 80  # characters per line of a drawing if the output is no terminal
 _LINES = 200
 _WIDEST = 400  # characters per line of a table, so that no row is folded
 
@@ -51,28 +51,30 @@ class BuildOptions:
     sample: bool = setting(False, "Build from the landmarks that hgld ships, offline.")
     landmarks: tuple[tuple[str, Path], ...] = setting(
         (),
-        "GLDv2's list of a split (landmark_id, category), to be scraped. Repeat for index.",
+        "CSV with the landmarks of a GLDv2 split (landmark_id, category); hgld scrapes their categories. Repeat the "
+        "option for each split.",
         metavar="SPLIT=CSV",
         parse=_table,
         repeated=True,
     )
     names: tuple[tuple[str, Path], ...] = setting(
         (),
-        "A table already scraped: landmark_id, category, supercategory.",
+        "CSV of landmarks that are already scraped: landmark_id, category, supercategory.",
         metavar="[train=]CSV",
         parse=partial(_table, default_split="train"),
         repeated=True,
     )
     classes: Path | None = setting(
         None,
-        "Class names: one per line, or a table with name and, optionally, id, count, description, image, language.",
+        "Class names: a file with one per line, or a table with the columns name and, optionally, id, count, "
+        "description, image and language.",
         metavar="FILE",
         path="file",
     )
     out: Path = setting(..., "Folder of the build.", path="folder")
     groups: tuple[int, ...] = setting(
         (),
-        "Numbers of groups, one per level above the names, finest first; 0: as many as the data suggest.",
+        "Number of groups per level above the names, finest level first; 0: hgld chooses the number.",
         metavar="K[,K2,...]",
         least=0,
     )
@@ -82,9 +84,8 @@ class BuildOptions:
 def build_hierarchy(asked: BuildOptions, configs: dict[type, Any], *, as_json: bool) -> None:
     """Build a hierarchy: group names, and build the levels above the groups.
 
-    Exactly one of --sample, --landmarks, --names and --classes gives the names. Landmarks get GLDv2's hierarchical
-    labels; other classes get the levels that you name. After a stop the same command resumes; if it is done, it
-    does nothing.
+    Give exactly one of --sample, --landmarks, --names and --classes. Landmarks get GLDv2's hierarchical labels; other
+    classes get the levels of --groups. After a stop the same command resumes; if it is done, it does nothing.
     """
     sources = [name for name in ("sample", "landmarks", "names", "classes") if getattr(asked, name)]
     if len(sources) != 1:
@@ -128,8 +129,8 @@ class CompareOptions:
 def compare(asked: CompareOptions, *, as_json: bool) -> None:
     """Compare the hierarchy A with the reference B.
 
-    Each is a CSV or parquet table of labels, a hierarchy.parquet, or the folder of a build. The output names the
-    columns used, the agreement of groups at every level and over all levels, and the largest confusions.
+    Each is a CSV or parquet table of labels, a hierarchy.parquet, or the folder of a build. The output shows the
+    compared columns, how much the groups agree at each level and over all levels, and the largest confusions.
     """
     from hgld.pipelines.hierarchy.compare import compare as compare_files
     from hgld.pipelines.hierarchy.compare import summary
@@ -146,28 +147,34 @@ def compare(asked: CompareOptions, *, as_json: bool) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ReviewOptions:
-    """A build to review, and who reviews it."""
+    """A build to review, and its annotator."""
 
     build: Path = setting(..., "Folder of the build.", argument=True, metavar="BUILD_DIR", path="folder")
-    annotator: str = setting("", "Your name in the decisions.  [default: your name on this machine]")
+    annotator: str = setting("", "Your name in the decisions.  [default: your user name on this machine]")
     decisions: Path | None = setting(
         None,
-        "File to append your decisions to; a missing file is made.  [default: BUILD_DIR/decisions.yaml]",
+        "File to append your decisions to; created if missing.  [default: BUILD_DIR/decisions.yaml]",
     )
     compare_with: tuple[Path, ...] = setting(
         (), "Decisions of another annotator to compare with yours.", path="file", repeated=True
     )
-    adjudicate: bool = setting(False, "Settle conflicts between the files of --compare-with, in a file of your own.")
-    images: Path | None = setting(None, "Folder of the landmarks' images; for --classes the folder of the list.")
+    adjudicate: bool = setting(
+        False, "Resolve conflicts between the files of --compare-with; your decisions go to a separate file."
+    )
+    images: Path | None = setting(
+        None, "Folder of the landmarks' images; for a build with --classes, the folder of the class list."
+    )
     order: Literal["items", "names"] = setting(
-        "items", "Order of the questions: correct as many items, or as many names, per action as possible."
+        "items", "Order of the questions: correct as many items or as many names as possible per action."
     )
     propose: str = setting(
-        "", "URL of an OpenAI-compatible server (.../v1) whose language model proposes decisions first.", metavar="URL"
+        "",
+        "URL of an OpenAI-compatible server (.../v1); its language model proposes decisions before the page opens.",
+        metavar="URL",
     )
-    propose_model: str = setting("", "Name of the model at that server.", metavar="NAME")
+    propose_model: str = setting("", "Name of the language model on the server of --propose.", metavar="NAME")
     propose_requests: int = setting(100, "Largest number of requests to the language model.", least=1)
-    propose_only: bool = setting(False, "Write the model's proposals and exit, without a page.")
+    propose_only: bool = setting(False, "Write the language model's proposals and exit; open no page.")
     port: int = setting(0, "Port of the page; 0: any free one.", least=0, most=65535)
     browser: bool = setting(True, "Open the page in a browser, if the output is a terminal.")
 
@@ -176,12 +183,13 @@ class ReviewOptions:
 def review(asked: ReviewOptions, *, as_json: bool) -> None:
     """Finish the groups of BUILD_DIR on a local web page.
 
-    The page first asks the questions that correct most names, and estimates all other names again after each decision.
+    The page first asks the questions that correct most names. After each decision it estimates all other names again.
     Decisions are appended to your file at once; build again with --decisions FILE to apply them. Only this machine can
     open the page; Ctrl-C ends it.
 
-    With --propose a language model proposes names and moves. They are shown as another annotator's, beside
-    yours; nothing applies them by itself. The key is read from HGLD_PROPOSE_KEY.
+    With --propose a language model proposes names and moves. The page shows them like the decisions of another
+    annotator; they are never applied automatically. Set the environment variable HGLD_PROPOSE_KEY to the server's API
+    key.
     """
     if bool(asked.propose) != bool(asked.propose_model) or (asked.propose_only and not asked.propose):
         raise click.UsageError("--propose URL and --propose-model NAME go together; --propose-only needs both.")
@@ -225,21 +233,21 @@ def _user() -> str:
 
     try:
         return getpass.getuser()
-    except (KeyError, OSError) as error:  # OSError from Python 3.13 on
+    except (KeyError, OSError) as error:  # Python 3.13 and later raise OSError
         raise ConfigError(
-            "You have no name on this machine, as in some containers. Say who decides with --annotator NAME."
+            "You have no user name on this machine, as in some containers. Give a name with --annotator NAME."
         ) from error
 
 
 def _announce(address: str, file: Path, browser: bool, as_json: bool) -> None:
-    """Print the address of the page, and open it if a person uses the terminal."""
+    """Print the URL of the page, and open it if the output is a terminal."""
     if as_json:
         echo(json.dumps({"address": address, "decisions": str(file)}))
         sys.stdout.flush()
         return
     echo(
-        f"page       {address}\ndecisions  {file}\nCtrl-C ends the page; your decisions are on the disk.\n"
-        f"next       build again by the same command with --decisions {file}"
+        f"page       {address}\ndecisions  {file}\nCtrl-C ends the page; your decisions are saved.\n"
+        f"next       build again with the same command and --decisions {file}"
     )
     sys.stdout.flush()
     if browser and sys.stdout.isatty():
@@ -265,26 +273,26 @@ class ShowOptions:
     levels: tuple[str, ...] = setting((), "Names of the levels, finest first; for a table, names of its columns.")
     parents: str = setting(
         PARENTS_RULES[0],
-        "Rule for classes under several parents: refuse them, keep the first parent, or keep the one farthest from "
+        "Rule for classes with several parents: refuse them, keep the first parent, or keep the one farthest from "
         "the top.",
         choices=PARENTS_RULES,
     )
     cut: str = setting(
         "",
-        "Levels of a tree of uneven depth: root:2,1 (steps below the top), leaves:1,2 (steps above the finest classes) "
+        "Levels to cut from a tree of uneven depth: root:2,1 (steps below the top), leaves:1,2 (steps above leaves) "
         "or ranks:species,family.  [default: all ranks or depths]",
         metavar="RULE",
     )
     depth: int | None = setting(None, "Number of levels to draw, from the coarsest.  [default: all]", least=1)
     most: int = setting(8, "Number of classes to draw below each class; 0: all.", least=0)
-    changes: Path | None = setting(None, "CSV file to write, with every class that the rules changed.", path="new")
+    changes: Path | None = setting(None, "CSV file to write: every class that the rules changed.", path="new")
 
 
 @verb()
 def show(asked: ShowOptions, *, as_json: bool) -> None:
-    """Draw a hierarchy as a tree: the largest classes first, each with its number of finest classes.
+    """Draw a hierarchy as a tree, the largest classes first, with the number of finest classes in each.
 
-    PATH is a build's folder, a dataset directory (whose images are counted), or a taxonomy in any format that hgld
+    PATH is a build's folder, a dataset directory (the numbers then count images), or a taxonomy in any format that hgld
     reads: an edge list, WordNet, Open Images, iNaturalist, Darwin Core, a folder tree, ...
     """
     from hgld.taxonomy.formats import read_levels
@@ -321,10 +329,12 @@ def show(asked: ShowOptions, *, as_json: bool) -> None:
 
 
 def _refuse_unfinished(path: Path) -> None:
-    """Refuse a build or dataset without a hierarchy, whose folders would be read as a tree of classes."""
+    """Raise an error for an unfinished build or dataset; its folders would be read as a tree of classes."""
     is_unfinished = any((path / mark).exists() for mark in (".hgld-build", "dataset.json", "stages"))
     if is_unfinished and not (path / "hierarchy.parquet").is_file():
-        raise ConfigError(f"{path} has no hierarchy.parquet yet. Run the command again that began this folder.")
+        raise ConfigError(
+            f"{path} has no hierarchy.parquet yet. To finish it, repeat the command that created this folder."
+        )
 
 
 def _count_images(path: Path, hierarchy: "Hierarchy") -> "dict[str, np.ndarray] | None":

@@ -1,4 +1,4 @@
-"""Options that name a model and its view of images, and the opening of such models."""
+"""Options for a model and its view of images, and functions that open such models."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -32,7 +32,7 @@ class ModelOptions:
     )
     model: tuple[str, ...] = setting(
         (),
-        "Network with its own preparation of images: timm:NAME, torchvision:NAME, open_clip:MODEL/PRETRAINED, "
+        "Pretrained network with its own preprocessing: timm:NAME, torchvision:NAME, open_clip:MODEL/PRETRAINED, "
         "open_clip:hf-hub:USER/NAME, onnx:FILE, pixels (raw pixels, 32 px), or a saved model's folder. Repeatable in "
         "evaluate.",
         metavar="NETWORK",
@@ -42,26 +42,26 @@ class ModelOptions:
     )
     weights: tuple[str, ...] = setting(
         (),
-        "Weights of --model, one per model; none: random weights.  [default: the library's pretrained weights]",
+        "Weights of --model, one value per model; none: random weights.  [default: the library's pretrained weights]",
         metavar="FILE|TAG|none",
         repeated=True,
         commas=False,
     )
     pooling: Literal["avg", "gem", "max", "token"] | None = setting(
-        None, "Pooling of --model.  [default: the network's own, else the average]"
+        None, "Pooling of --model.  [default: the network's own, or average pooling]"
     )
 
     def sources(self) -> "list[Path | Network]":
-        """Return the models that the options name, checkpoints first.
+        """Return the models of the options, checkpoints first.
 
         Raises:
-            click.UsageError: a flag has no effect, or the numbers of weights and networks differ.
+            click.UsageError: a flag would have no effect, or the numbers of weights and networks differ.
         """
         for flag in ("weights", "pooling"):
             if getattr(self, flag) and not self.model:
-                raise click.UsageError(f"--{flag} goes with --model, which is not given.")
+                raise click.UsageError(f"--{flag} needs --model, which is not given.")
         if self.weights and len(self.weights) != len(self.model):
-            raise click.UsageError("--weights: give one per --model, in their order, or none at all.")
+            raise click.UsageError("--weights: give one value per --model, in the same order, or omit it.")
         if not self.model:
             return list(self.checkpoint)
         from hgld.training.models.networks import source_of
@@ -70,15 +70,15 @@ class ModelOptions:
         return [*self.checkpoint, *(source_of(name, own, self.pooling or "") for name, own in pairs)]
 
     def source(self) -> "Path | Network":
-        """Return the one model that the options name.
+        """Return the model of the options.
 
         Raises:
-            click.UsageError: the options name no model, or several.
+            click.UsageError: the options have no model, or several.
         """
         sources = self.sources()
         if len(sources) != 1:
             found = "both are" if sources else "neither is"
-            raise click.UsageError(f"--checkpoint RUN or --model NETWORK says what embeds; {found} given.")
+            raise click.UsageError(f"expected one model, as --checkpoint RUN or --model NETWORK; {found} given.")
         return sources[0]
 
 
@@ -86,20 +86,22 @@ class ModelOptions:
 class SeenOptions:
     """Evaluation on images that a run was trained on."""
 
-    seen: bool = setting(False, "Accept images that the run was trained on; every output says so.", common=False)
+    seen: bool = setting(
+        False, "Allow evaluation on images that the run was trained on; every output states this.", common=False
+    )
 
     def check(
         self, source: "Path | Network | None", queries: "Sequence[ShardDataset]", *, own_allowed: bool = True
     ) -> dict[str, Any]:
-        """Refuse queries that a run was trained on, unless ``--seen`` accepts them.
+        """Raise an error if a run was trained on the queries, unless ``--seen`` is given.
 
         Args:
             source: the model; only runs are checked.
             queries: splits whose images are evaluated.
-            own_allowed: accept such images in the run's own dataset.
+            own_allowed: whether to allow such images in the run's own dataset.
 
         Returns:
-            settings for the report that name these images.
+            settings for the report that state which images were in the training data.
 
         Raises:
             ConfigError: the run was trained on queries.
@@ -127,20 +129,20 @@ def _gem_exponent(text: str) -> "float | Literal['auto']":
 
 @dataclass(frozen=True, kw_only=True)
 class ViewOptions:
-    """Preparation of images for a model; the default of each option is the run's own."""
+    """Preprocessing of images for a model. The default of each option is the run's own value."""
 
     which: Literal["best", "last"] = setting("best", "Checkpoint of the run.", flag="checkpoint-choice")
     resize_mode: Literal["crop", "squash", "longest", "original"] | None = setting(
         None,
-        "Shape of images. crop: the central square. The others take the whole image; squash: as a square; longest: "
-        "with its longest side at --size; original: at its own size.",
+        "How to resize images. crop: the central square; squash: the whole image as a square; longest: the whole image "
+        "with its longest side at --size; original: the whole image at its own size.",
     )
     size: int | None = setting(
-        None, "Side of the square that the model sees, or the longest side.", unit="pixels", least=1, common=True
+        None, "Side of the model's square input, or longest side of the image.", unit="pixels", least=1, common=True
     )
     resize: int | None = setting(
         None,
-        "Short side before the central square is cut out, in proportion to --size by default.",
+        "Short side before the central square is cut out.  [default: in proportion to --size]",
         unit="pixels",
         least=1,
     )
@@ -152,31 +154,32 @@ class ViewOptions:
     )
     scales: tuple[float, ...] | None = setting(
         None,
-        "Scales of the image whose embeddings are pooled, for instance 1,0.7071,0.5.",
+        "Scales at which to embed each image, for instance 1,0.7071,0.5; the embeddings are pooled.",
         metavar="X,Y,Z",
     )
     scale_p: float | None = setting(
         None,
-        "Exponent of the generalised mean over --scales: 1 averages; listwise AP's paper takes 3.",
+        "Exponent of the generalised mean over --scales: 1 is the average; the listwise AP paper uses 3.",
         least=1,
     )
     gem_p: float | Literal["auto"] | None = setting(
         None,
-        "Exponent of GeM pooling; auto: the best of 1 to 10 at --size, by views of training images of --data.",
+        "Exponent of GeM pooling. auto: the value from 1 to 10 with which augmented views of the same training image "
+        "of --data find each other best.",
         metavar="auto|FLOAT",
         parse=_gem_exponent,
     )
     batch_size: int | None = setting(None, "Images per batch and process.", least=1)
-    workers: int | None = setting(None, "Threads per process that read and decode.", least=1)
-    amp: Literal["off", "bf16", "fp16"] | None = setting(None, "Precision of the model's arithmetic.")
+    workers: int | None = setting(None, "Number of threads per process that read and decode images.", least=1)
+    amp: Literal["off", "bf16", "fp16"] | None = setting(None, "Mixed precision of the model's arithmetic.")
     device: str | None = setting(None, "Device: cpu, cuda, ...  [default: a GPU if there is one]", common=True)
 
 
 def refuse_view(view: ViewOptions) -> None:
-    """Refuse options of the view without a model, because they would have no effect; the device always has one."""
+    """Raise an error for view options without a model, which would have no effect; --device is always allowed."""
     for name, option in options_of(ViewOptions).items():
         if name != "device" and getattr(view, name) != option.default:
-            raise click.UsageError(f"--{option.flag} goes with --checkpoint or --model; neither is given.")
+            raise click.UsageError(f"--{option.flag} needs --checkpoint or --model; neither is given.")
 
 
 def open_embedder(source: "Path | Network", view: ViewOptions, data: str) -> "AbstractContextManager[Embedder]":
@@ -196,7 +199,7 @@ def open_embedder(source: "Path | Network", view: ViewOptions, data: str) -> "Ab
 
 
 def _folder_note(data: str) -> str:
-    """Return the levels and classes that hgld sees in a plain folder of images; empty for a dataset."""
+    """Return a text with the levels and classes of a plain folder of images; empty for a dataset."""
     from hgld.data.dataset import open_dataset
     from hgld.data.image_folder import LooseImages
     from hgld.distributed import is_main_process
@@ -208,18 +211,21 @@ def _folder_note(data: str) -> str:
 
 
 def say_warnings(facts: Mapping[str, Any]) -> None:
-    """Print a line for images that the view reduced, and one for queries that the run was trained on.
+    """Print a warning if the view reduced images, and one if the run was trained on queries.
 
     Args:
         facts: settings of a report, facts of ``Embedder.view_facts``, or what :meth:`SeenOptions.check` returns.
     """
     if reduced := facts.get("reduced"):
-        echo(f"images of more than {facts['max_pixels']:,} pixels, made smaller (--max-pixels): {reduced}", err=True)
+        echo(
+            f"images of more than {facts['max_pixels']:,} pixels, which were reduced (--max-pixels): {reduced}",
+            err=True,
+        )
     if text := trained_on_text(facts):
         echo(text, err=True)
 
 
 def say_selection(facts: Mapping[str, Any]) -> None:
-    """Print which checkpoint of a run is used, and how it was chosen; networks have none."""
+    """Print which checkpoint of a run is used, and how it was chosen; print nothing for a network."""
     if facts.get("checkpoint"):
         echo(f"checkpoint {facts['checkpoint']}: {facts['selection']}")

@@ -1,4 +1,4 @@
-"""Subcommands from functions: flags, help, types and checks follow from the dataclasses that a function takes."""
+"""Subcommands made from functions: the dataclasses of a function's parameters define flags, help, types and checks."""
 
 import inspect
 import re
@@ -17,23 +17,23 @@ from hgld.errors import ConfigError
 from hgld.files import file_lock, lock_of
 from hgld.settings import Option, bound_problems, options_of, setting
 
-_MOST_WIDE = 60  # characters of choices behind a flag in the help
-_MOST_LINES = 50  # lines of --help; a longer help shows the common options alone
+_MOST_WIDE = 60  # most characters of choices shown after a flag in the help
+_MOST_LINES = 50  # most lines of --help; a longer help shows only the common options
 SHOWS_ALL = "hgld.shows_all"
 
 
-# -- options that several subcommands take ----------------------------------------------------------------------------
+# -- options that several subcommands share ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostOptions:
-    """Hosts that a subcommand may reach."""
+    """Hosts that a subcommand may connect to."""
 
     allow_redirects_to: tuple[str, ...] = setting(
         (), "Further host that an http(s) URL may redirect to.", metavar="HOST", repeated=True, commas=False
     )
     allow_private: tuple[str, ...] = setting(
-        (), "Host with a public name that may have a private address.", metavar="HOST", repeated=True, commas=False
+        (), "Host whose public name may resolve to a private IP address.", metavar="HOST", repeated=True, commas=False
     )
 
 
@@ -41,12 +41,14 @@ class HostOptions:
 class ReadingOptions(HostOptions):
     """Options for reading datasets."""
 
-    verify_reads: bool | None = setting(None, "Check every image against the index's SHA-256.  [default: at URLs only]")
+    verify_reads: bool | None = setting(
+        None, "Compare every image with its SHA-256 in the index.  [default: only at URLs]"
+    )
 
 
 @contextmanager
 def _reads_by(options: HostOptions) -> Iterator[None]:
-    """Apply the options to all reads of files at URLs."""
+    """Apply the options whenever files at URLs are read."""
     from hgld.data.storage import READING
 
     before = READING.set(replace(READING.get(), **vars(options)))
@@ -60,25 +62,25 @@ def _reads_by(options: HostOptions) -> Iterator[None]:
 
 
 class _Folder(click.Path):
-    """A folder of this machine."""
+    """A folder on this machine."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if "://" in str(value):
-            self.fail(f"{str(value)!r} is an address; expected a folder of this machine.", param, ctx)
+            self.fail(f"{str(value)!r} is a URL; expected a folder on this machine.", param, ctx)
         return super().convert(value, param, ctx)
 
 
 class _NewFile(click.Path):
-    """A file to write; an unwritable path fails before any work."""
+    """A file to write; if the path is not writable, the command fails before any work."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = typing.cast(Path, super().convert(value, param, ctx))
         folder = next(place for place in path.absolute().parents if place.exists())
-        try:  # permissions do not show read-only disks
+        try:  # try to write, because permissions do not show a read-only disk
             with file_lock(lock_of(folder / path.name), keep=False):
                 return path
         except OSError as error:
-            self.fail(f"'{path}' cannot be written ({error.strerror}). Name another place.", param, ctx)
+            self.fail(f"'{path}' cannot be written ({error.strerror}). Choose another path.", param, ctx)
 
 
 _PATHS: Mapping[str, click.Path] = {
@@ -91,7 +93,7 @@ _PATHS: Mapping[str, click.Path] = {
 
 
 class _Value(click.ParamType):
-    """Value of a config field, parsed from the same text as in files and sweeps."""
+    """Value of a config field, parsed like the values in config files and sweeps."""
 
     def __init__(self, option: Option) -> None:
         self.option, self.name = option, option.name
@@ -132,7 +134,7 @@ class _Flag(click.Option):
 
 
 class _Argument(click.Argument):
-    """A positional argument that help describes."""
+    """A positional argument with a description in the help."""
 
     section, common = "Arguments", True
 
@@ -145,10 +147,10 @@ class _Argument(click.Argument):
 
 
 class Verb(click.Command):
-    """A subcommand whose help lists options by section, and only the common options if the help is long.
+    """A subcommand whose help lists options per section; a long help lists only the common options.
 
     Attributes:
-        configs: dataclasses of its flags.
+        configs: dataclasses that define the flags.
     """
 
     configs: tuple[type, ...] = ()
@@ -162,7 +164,7 @@ class Verb(click.Command):
         return super().get_help(ctx)
 
     def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write nothing, because :meth:`format_options` describes arguments and old releases of click do not."""
+        """Write nothing: :meth:`format_options` describes arguments, because old releases of click do not."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -187,7 +189,7 @@ class Verb(click.Command):
 
 
 def help_all_option() -> click.Option:
-    """Return the option that prints a command's whole help."""
+    """Return the option that prints the complete help of a command."""
 
     def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         if value and not ctx.resilient_parsing:
@@ -195,12 +197,12 @@ def help_all_option() -> click.Option:
             echo(click.Command.get_help(ctx.command, ctx))
             ctx.exit()
 
-    told = "Show the whole help and exit."
+    told = "Show the complete help and exit."
     return click.Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=show, help=told)
 
 
 def debug_option() -> click.Option:
-    """Return the option ``--debug``, which :func:`hgld.cli.main` reads."""
+    """Return the option ``--debug``, which :func:`hgld.cli.main` evaluates."""
     told = "Show the traceback of an error."
     return _Flag(["--debug"], is_flag=True, expose_value=False, help=told, section="Output", common=False)
 
@@ -208,16 +210,16 @@ def debug_option() -> click.Option:
 def verb(
     *more: type, overrides: bool = False, sections: Mapping[type, str] | None = None, without: Collection[str] = ()
 ) -> Callable[[Callable[..., Any]], Verb]:
-    """Make a subcommand of a function.
+    """Turn a function into a subcommand.
 
-    A parameter of the function with a dataclass as annotation gets an instance whose fields are the values of flags.
-    ``as_json`` is True with ``--json``. A flag that two dataclasses share sets both fields.
+    A parameter that is annotated with a dataclass gets an instance whose fields are the values of flags.
+    ``as_json`` is True with ``--json``. If two dataclasses have the same flag, it sets the fields of both.
 
     Args:
         more: further dataclasses with flags; the function takes their instances by class as ``configs``.
-        overrides: the function takes the given fields of ``more`` as a mapping ``given`` in place of ``configs``;
-            switches also have a form that turns them off.
-        sections: headings of dataclasses in the help; default: their names, or Options.
+        overrides: whether the function gets only the fields of ``more`` that the user set, as a mapping ``given``, in
+            place of ``configs``; switches then also have a form that turns them off.
+        sections: headings of the dataclasses in the help; default: the name of the dataclass, or Options.
         without: fields of ``more`` without a flag, because another flag sets them.
     """
     titles = sections or {}
@@ -291,7 +293,7 @@ def _parameter(option: Option, section: str, *, negates: bool, common: bool) -> 
 
 
 def _default_text(option: Option, *, is_fixed: bool) -> str:
-    """Return the text about choices, default and unit of an option; ``is_fixed`` False: without the default."""
+    """Return the help text for choices, default and unit of an option; omit the default if ``is_fixed`` is False."""
     value, unit = option.default if is_fixed else None, option.facts["unit"]
     named = " " + ", ".join(option.choices) + "." if len("|".join(option.choices)) > _MOST_WIDE - 2 else ""
     if value in (MISSING, "", (), None) or (value is False and not unit):
@@ -303,7 +305,7 @@ def _default_text(option: Option, *, is_fixed: bool) -> str:
 
 
 def _given(config: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a config that the command line sets; values of a repeated flag are joined."""
+    """Return the fields of a config that the command line sets; join the values of a repeated flag."""
     given = {}
     for name, option in options_of(config).items():
         value = values.get(_name(option))
@@ -315,7 +317,7 @@ def _given(config: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _instance(config: type, values: Mapping[str, Any]) -> Any:
-    """Return a config made of the values of its flags; the other fields keep their defaults."""
+    """Return a config with the values of its flags, and defaults for all other fields."""
     made = config(**_given(config, values))
     for name, problem in bound_problems(made):
         raise click.UsageError(f"--{options_of(config)[name].flag} {problem}", click.get_current_context())

@@ -16,12 +16,12 @@ from hgld.terminal import progress_bars as progress_bars
 
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print text to stdout or stderr with its control characters escaped, so that data cannot command a terminal."""
+    """Print text to stdout or stderr with its control characters escaped, so that data cannot control the terminal."""
     click.echo(printable(text), err=err, nl=nl)
 
 
 def say_next(*words: object, err: bool = False) -> None:
-    """Print the next command, without passwords; the user replaces the words in capitals."""
+    """Print the next command without passwords. The user must replace the words in capitals."""
     from hgld.addresses import without_secrets  # imported here, because most subcommands do not need it
 
     echo(f"next: hgld {shlex.join(without_secrets(str(word)) for word in words)}", err=err)
@@ -37,10 +37,10 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def write_result(path: Path, text: str, flag: str) -> None:
-    """Write a text file that a flag names, with its folder.
+    """Write a text file to the path of a flag; create its folder if needed.
 
     Raises:
-        StorageError: the file cannot be written; the message names the flag.
+        StorageError: the file cannot be written; the message states the flag.
     """
     from hgld.errors import storage_errors
     from hgld.files import write_atomic
@@ -69,8 +69,8 @@ def _without_nan(data: Any) -> Any:
 def print_rich(*parts: Any, width: int | None = None) -> None:
     """Print texts and rich's tables, ``width`` columns wide (None: as wide as the terminal).
 
-    Control characters of texts are escaped; the caller escapes those of table cells. The output goes through
-    :func:`click.echo`, because rich exits with 1, a failed check, if the reader of the output stops.
+    Control characters in texts are escaped. The caller must escape control characters in table cells. The output goes
+    through :func:`click.echo`, because rich exits with 1 (a failed check) if the reader of the output stops.
     """
     from rich.console import Console
     from rich.text import Text

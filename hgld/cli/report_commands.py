@@ -25,29 +25,29 @@ class ReportOptions:
 
     runs: tuple[Path, ...] = setting(
         ...,
-        "Folder of hgld train, or report of hgld evaluate --out X.json.",
+        "Folder of a run of hgld train, or report file of hgld evaluate --out X.json.",
         argument=True,
         metavar="RUN...",
         path="existing",
     )
-    out: Path | None = setting(None, "Page to write: one HTML file.", path="new")
+    out: Path | None = setting(None, "HTML page to write, as one file.", path="new")
     latex: Path | None = setting(None, "LaTeX file to write: one complete table per split.", path="new")
     figures: Path | None = setting(None, "Folder for the figures: PDF and PNG, 3.3 inches wide.", path="folder")
     metrics: tuple[str, ...] = setting(
         (),
-        "Columns of the printed and the LaTeX tables.  [default: all, if few]",
+        "Columns of the printed tables and the LaTeX tables.  [default: all, if they are few]",
         metavar="A,B,C",
         offered=offered_names,
     )
     paper: tuple[str, ...] = setting(
         (),
-        'Print this table of a paper with the runs in it, for instance "SupRank Table V".',
+        'Table of a paper to print with the runs added, for instance "SupRank Table V".',
         metavar="TABLE",
         repeated=True,
         commas=False,
     )
-    data: str | None = setting(None, "Dataset: images of the galleries, names of the classes.", metavar="DIR|URL")
-    baseline: str | None = setting(None, "Name of the run to compare the others with.  [default: the first]")
+    data: str | None = setting(None, "Dataset with the class names and the gallery images.", metavar="DIR|URL")
+    baseline: str | None = setting(None, "Name of the run to compare all other runs with.  [default: the first]")
     title: str = setting("Retrieval report", "Title of the page.")
 
 
@@ -55,8 +55,8 @@ class ReportOptions:
 def report(asked: ReportOptions, reading: ReadingOptions, seen: SeenOptions, *, as_json: bool) -> None:
     """Show results as a table, as one HTML page that needs no network, as LaTeX, or in the table of a paper.
 
-    Runs that differ in their seed alone are one row: mean ± deviation. A folder of runs stands for all its runs.
-    Curves, maps and galleries of the page need embeddings in RUN/embeddings or beside X.json.
+    Runs that differ only in their seed are one row: mean ± standard deviation. A folder of runs means all its runs.
+    The curves, maps and galleries of the page need embeddings in RUN/embeddings or next to X.json.
     """
     from hgld.report_page.latex import latex_tables
     from hgld.report_page.page import make_report
@@ -101,7 +101,7 @@ def report(asked: ReportOptions, reading: ReadingOptions, seen: SeenOptions, *, 
 
 
 def print_scores(scores: "Mapping[str, ScoreTable]", metrics: Sequence[str]) -> None:
-    """Print a table per split, in per cent, and the notes on it."""
+    """Print a table per split, in per cent, with its notes."""
     from hgld.report_page.latex import choose_columns
 
     marks = {"better": " ▲", "worse": " ▼", "": ""}
@@ -139,7 +139,7 @@ def _papers() -> Iterable[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedOptions:
-    """Published results to find; case, spaces and punctuation do not count."""
+    """Published results to find; case, spaces and punctuation are ignored."""
 
     dataset: str = setting("", "Dataset: sop, inat-base, dyml, h-gldv2, ...", offered=_datasets)
     method: str = setting("", "Method, or part of its name: HAPPIER, Smooth-AP, NSM, ...")
@@ -149,9 +149,9 @@ class PublishedOptions:
 
 @verb()
 def published(asked: PublishedOptions, *, as_json: bool) -> None:
-    """Search the results that the papers' tables print.
+    """Search the results in the tables of papers.
 
-    Case, spaces and punctuation do not count. Without options it lists all tables. hgld report RUN --paper
+    Case, spaces and punctuation are ignored. Without options the command lists all tables. hgld report RUN --paper
     "SupRank Table V" adds your own runs to a table.
     """
     from hgld.published import PAPERS, find_table, lay_out, search_values
@@ -169,7 +169,7 @@ def published(asked: PublishedOptions, *, as_json: bool) -> None:
 
 
 def _print_contents() -> None:
-    """Name every table with its datasets."""
+    """Print the name of every table with its datasets."""
     from hgld.published import PAPERS, published_values
 
     for key, paper in PAPERS.items():
@@ -181,7 +181,7 @@ def _print_contents() -> None:
 
 
 def print_tables(tables: "Sequence[PaperTable]") -> None:
-    """Print papers' tables with the user's runs in them."""
+    """Print tables of papers with the user's runs added."""
     for table in tables:
         echo(f"{table.title}: {table.source}")
         for block in table.blocks:

@@ -1,4 +1,4 @@
-"""The subcommands that compare images with a dataset's nearest images: search, calibrate, audit."""
+"""The subcommands that use the nearest images of a dataset: search, calibrate, audit."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def _within(text: str) -> tuple[str, str]:
     level, equals, name = text.partition("=")
     if not (level and equals and name):
-        raise ValueError("a level and the name of a class of it, LEVEL=CLASS")
+        raise ValueError("a level and one of its class names, LEVEL=CLASS")
     return level, name
 
 
@@ -45,8 +45,8 @@ def _within(text: str) -> tuple[str, str]:
 class SearchOptions:
     """Queries, and the gallery to search."""
 
-    images: tuple[Path, ...] = setting((), "Image to search by.", argument=True, metavar="IMAGE...", path="file")
-    text: tuple[str, ...] = setting((), "Text to search by, with a CLIP model as --model.", repeated=True, commas=False)
+    images: tuple[Path, ...] = setting((), "Query image.", argument=True, metavar="IMAGE...", path="file")
+    text: tuple[str, ...] = setting((), "Text query; needs a CLIP model as --model.", repeated=True, commas=False)
     data: str = setting(..., "Dataset directory, or its URL.")
     split: str | None = setting(
         None,
@@ -54,30 +54,34 @@ class SearchOptions:
     )
     k: int = setting(10, "Number of images to find per query.", least=1)
     embeddings: Path | None = setting(
-        None, "Embeddings of that split from hgld embed.  [default: compute them]", path="file"
+        None, "Embeddings of the gallery from hgld embed.  [default: compute them]", path="file"
     )
     index: Literal["exact", "ivf", "hnsw"] = setting(
         "exact",
-        "Method of search. exact: compare with every image. ivf, hnsw: a faiss index, kept in your cache; ivf "
-        "searches the nearest cells of images, hnsw follows a graph of neighbours.",
+        "Search method. exact: compare with every image. ivf, hnsw: use a faiss index, kept in your cache; ivf "
+        "searches only the nearest clusters of images, hnsw follows a graph of neighbours.",
         common=False,
     )
     min_confidence: float | None = setting(
         None,
-        "Smallest confidence of a prediction, which is the finest class that reaches it.  [default: 0.8]",
+        "Confidence threshold: hgld predicts the finest class whose confidence reaches it.  [default: 0.8]",
         least=0,
     )
-    level: str | None = setting(None, "Finest level to predict.  [default: the finest of all]", common=False)
+    level: str | None = setting(
+        None, "Finest level to predict.  [default: the finest level of the dataset]", common=False
+    )
     within: tuple[tuple[str, str], ...] = setting(
         (),
-        "Known class of the query images; only its images are searched. Repeat for several levels.",
+        "Known class of the query images; hgld searches only the images of that class. Repeat for several levels.",
         metavar="LEVEL=CLASS",
         parse=_within,
         repeated=True,
         common=False,
     )
     calibration: Path | None = setting(
-        None, "File of hgld calibrate for the same model.  [default: the run's calibration.json]", path="file"
+        None,
+        "Calibration file that hgld calibrate wrote for the same model.  [default: the run's calibration.json]",
+        path="file",
     )
 
 
@@ -87,10 +91,9 @@ def search(
 ) -> None:
     """Find the images of a dataset that are nearest to each IMAGE, and predict its class.
 
-    The prediction is the finest class whose probability is at least --min-confidence, with the path above it. It needs
-    a calibration of the run by hgld calibrate.
-
-    The first search embeds the dataset; your cache keeps the embeddings for the next searches.
+    The prediction is the finest class whose probability is at least --min-confidence, shown with its parent classes. To
+    predict, first calibrate the run with hgld calibrate.
+    The first search embeds the dataset; your cache keeps the embeddings for later searches.
     """
     from hgld.data.dataset import open_dataset
     from hgld.evaluation.protocols.benchmark import open_searched
@@ -100,12 +103,12 @@ def search(
 
     data, embeddings = asked.data, asked.embeddings
     if not asked.images and not asked.text:
-        raise click.UsageError("name an IMAGE, or a --text.")
+        raise click.UsageError("missing a query: give an IMAGE or a --text.")
     source = model.source()
     is_given = asked.split is not None or embeddings is not None
     dataset = open_dataset(data, asked.split) if is_given else open_searched(data)
     if len(dict(asked.within)) < len(asked.within):
-        raise click.UsageError("--within names one level twice; an image is of one class per level. Name each once.")
+        raise click.UsageError("--within has a level twice, but an image has one class per level. Give it once.")
     if asked.level is not None and asked.level not in dataset.levels:
         raise click.UsageError(f"--level {asked.level}: the dataset's levels are {', '.join(dataset.levels)}.")
     with progress_bars() as progress, open_embedder(source, view, data) as embedder:
@@ -124,7 +127,7 @@ def search(
         if not embedder.processes.is_main:
             return
     if answer.left_out:
-        echo(f"{data}: images that could not be read and are not searched: {answer.left_out}", err=True)
+        echo(f"{data}: unreadable images, which are not searched: {answer.left_out}", err=True)
     made = {"checkpoint": embedder.checkpoint, "selection": embedder.selection} if embedder.checkpoint else {}
     if as_json:
         print_json({"queries": [one.to_dict() for one in answer.found], "left_out": answer.left_out} | made)
@@ -139,7 +142,7 @@ def search(
 def _prediction_options(
     asked: SearchOptions, source: "Path | Network", dataset: "ShardDataset", embedder: "Embedder"
 ) -> dict[str, Any]:
-    """Return the options of the model's predictions, with its calibration if there is one."""
+    """Return the prediction options, with the model's calibration if there is one."""
     from hgld.prediction.predict import MIN_CONFIDENCE
     from hgld.training.checkpoint import find_checkpoint
     from hgld.training.inference.search import calibration_of
@@ -147,9 +150,9 @@ def _prediction_options(
     run = find_checkpoint(source).parent.parent if isinstance(source, Path) else None
     calibration, why_not = calibration_of(embedder, run, asked.calibration, dataset)
     if calibration is None and (asked.min_confidence is not None or asked.level is not None):
-        hint = why_not or "make one with hgld calibrate (of --model, name it as --calibration)."
+        hint = why_not or "run hgld calibrate (for --model, pass its file as --calibration)."
         raise click.UsageError(
-            f"--min-confidence and --level are for predictions, which need a calibration of this model: {hint}"
+            f"--min-confidence and --level set predictions, which need a calibration of this model: {hint}"
         )
     if why_not and embedder.processes.is_main:
         echo(why_not, err=True)
@@ -158,14 +161,14 @@ def _prediction_options(
 
 
 def _answer_text(answer: "Answer | None") -> str:
-    """Return a prediction as text for people; the best guess if no class is confident enough."""
+    """Return a prediction as text; if no class is confident enough, return the best guess."""
     if answer is None:
         return ""
     path = " › ".join(reversed([str(name) for name in (answer.path if answer.level else answer.guess).values()]))
     if answer.level is not None:
         return f"{path} ({answer.level}, confidence {answer.confidence:.2f})\n\n"
     if not answer.guess:
-        return "no prediction: its neighbours have no classes\n\n"
+        return "no prediction: the nearest images have no classes\n\n"
     sure = ", ".join(f"{level} {answer.confidences[level]:.2f}" for level in reversed(tuple(answer.guess)))
     return f"not sure; best guess: {path} (confidence: {sure})\n\n"
 
@@ -186,18 +189,18 @@ class CalibrateOptions:
     """Images to calibrate predictions with."""
 
     data: str = setting(..., "Dataset directory, or its URL.")
-    split: str = setting("val", "Split of the queries, preferably with classes that the model was not trained on.")
+    split: str = setting("val", "Split with the query images, preferably of classes that the model was not trained on.")
     gallery_split: str | None = setting(
-        None, "Split that hgld search will search.  [default: as in hgld search, mostly all images]"
+        None, "Split that hgld search will search.  [default: the default of hgld search, usually all images]"
     )
     test_split: str | None = setting(
-        None, "Split to measure the calibration on, without fitting.  [default: test, if there is one]"
+        None, "Split on which to measure the calibration, not to fit it.  [default: test, if there is one]"
     )
-    k: int = setting(20, "Number of neighbours that vote.", least=1, most=1000)
+    k: int = setting(20, "Number of nearest images that vote for a class.", least=1, most=1000)
     unknown: float = setting(
-        0.2, "Expected share of query images whose class the dataset lacks, below 1.", least=0, most=1
+        0.2, "Expected share of query images whose class is not in the dataset, below 1.", least=0, most=1
     )
-    out: Path | None = setting(None, "File to write.  [default: calibration.json of the run]", path="new")
+    out: Path | None = setting(None, "Calibration file to write.  [default: calibration.json of the run]", path="new")
 
 
 @verb()
@@ -212,9 +215,10 @@ def calibrate(
 ) -> None:
     """Calibrate the confidence of a model's predictions, so that hgld search predicts classes.
 
-    Images that training did not see query the gallery twice: with their own classes, and without them, like
-    out-of-gallery images. Their neighbours' votes become a probability per level, kept in calibration.json of the run.
-    Expected calibration errors are printed; on the split itself they come from cross-validation over its classes.
+    Images that were not in the training data query the gallery twice: once with their own classes in it, and once
+    without them, like out-of-gallery images. hgld fits the probability per level to the votes of the nearest images,
+    and keeps it in calibration.json of the run. It prints expected calibration errors; on the split itself they come from
+    cross-validation over its classes.
     """
     from hgld.data.dataset import open_dataset
     from hgld.evaluation.protocols.benchmark import filled_splits
@@ -227,7 +231,7 @@ def calibrate(
     out, elsewhere = asked.out, () if asked.out is None else ("--calibration", asked.out)
     if out is None:
         if not isinstance(source, Path):
-            raise click.UsageError("a network has no folder of its own: name the file to write, --out FILE.json.")
+            raise click.UsageError("a network has no run folder: give the file to write, --out FILE.json.")
         out = find_checkpoint(source, view.which).parent.parent / CALIBRATION
     filled = filled_splits(open_dataset(asked.data))
     queries = [open_dataset(asked.data, one) for one in {asked.split, asked.test_split or "test"} if one in filled]
@@ -263,13 +267,13 @@ class AuditedOptions:
 
     embeddings: Path | None = setting(None, "Embeddings: .npy or .safetensors.")
     labels: Path | None = setting(
-        None, "Labels, one row per embedding: .parquet or .csv.  [default: X.labels.parquet beside X.npy]"
+        None, "Table of labels, one row per embedding: .parquet or .csv.  [default: X.labels.parquet next to X.npy]"
     )
-    levels: tuple[str, ...] = setting((), "Columns of the labels, finest first.  [default: all but key and split]")
+    levels: tuple[str, ...] = setting((), "Columns of --labels, finest first.  [default: all but key and split]")
     data: str | None = setting(
-        None, "Dataset that the model embeds, or that has the labels and images of --embeddings."
+        None, "Dataset to embed with the model, or dataset with the labels and images of --embeddings."
     )
-    out: Path = setting(..., "Folder of the page, exclude.csv, decisions.yaml and audit.json.", path="folder")
+    out: Path = setting(..., "Folder for the page, exclude.csv, decisions.yaml and audit.json.", path="folder")
 
 
 @verb()
@@ -285,9 +289,9 @@ def audit(
 ) -> None:
     """Find wrong labels, duplicate or misplaced classes, and copies across splits.
 
-    OUT gets a page on which you accept and reject findings; exclude.csv for hgld build-shards --exclude; decisions.yaml
-    for hgld build-hierarchy --decisions; labels.parquet with an error probability per label; and audit.json. The
-    command changes nothing else.
+    The command writes into OUT: a page on which you accept or reject findings; exclude.csv for hgld build-shards
+    --exclude; decisions.yaml for hgld build-hierarchy --decisions; labels.parquet with an error probability per label;
+    and audit.json. It changes nothing else.
     """
     from hgld.data.dataset import open_dataset
     from hgld.label_audit.audit import Audited
@@ -298,7 +302,7 @@ def audit(
     with progress_bars() as progress:
         if sources:
             if asked.embeddings is not None or asked.labels is not None or asked.levels or data is None:
-                raise click.UsageError("a model goes with --data, without --embeddings, --labels and --levels.")
+                raise click.UsageError("a model needs --data, and excludes --embeddings, --labels and --levels.")
             trained_on = seen.check(model.source(), [open_dataset(data)])
             audited = _embedded(model.source(), data, view, progress)
             if audited is None:
@@ -308,7 +312,7 @@ def audit(
             if asked.embeddings is None:
                 raise click.UsageError("missing --embeddings, with --labels or --data; or give a model and --data.")
             if asked.levels and data is not None:
-                raise click.UsageError("--levels goes with --labels and without --data: the dataset has its own.")
+                raise click.UsageError("--levels needs --labels and excludes --data: the dataset has its own levels.")
             dataset = None if data is None else open_dataset(data)
             audited = Audited.of_files(asked.embeddings, asked.labels, asked.levels or None, dataset)
         found = audited.audit(replace(options, progress=progress))
@@ -339,7 +343,7 @@ def _embedded(source: "Path | Network", data: str, view: ViewOptions, progress: 
     say_warnings(embedder.view_facts([dataset]))
     if faults := embedded.faults:
         first = f"{faults[0].where}: {faults[0].reason}"
-        echo(f"images that could not be read and are left out: {len(faults)}; the first: {first}", err=True)
+        echo(f"unreadable images, which are excluded: {len(faults)}; the first: {first}", err=True)
     return Audited.of_dataset(embedded.vectors, embedded.dataset)
 
 

@@ -33,30 +33,35 @@ class TrainOptions:
 
     recipe: str | None = setting(
         None,
-        "Recipe by its name (--list). Default: finetune, for your own images.",
+        "Name of the recipe (see --list). Default: finetune, for your own images.",
         argument=True,
         metavar="[RECIPE]",
         offered=_recipes,
     )
     config: Path | None = setting(
-        None, "YAML of --show, or the config.json of a run, in place of a recipe.", metavar="FILE", path="file"
+        None,
+        "Config in place of a recipe: YAML that --show printed, or config.json of a run.",
+        metavar="FILE",
+        path="file",
     )
-    list: bool = setting(False, "Name the recipes for your own images and stop.")
-    papers: bool = setting(False, "With --list: the recipes of papers too.", common=False)
+    list: bool = setting(False, "List the recipes for your own images and exit.")
+    papers: bool = setting(False, "With --list, also list the recipes of papers.", common=False)
     show: bool = setting(
-        False, "Print all options as YAML for --config and stop; with --data also those that it decides."
+        False, "Print all options as YAML for --config and exit; with --data, also the options derived from the data."
     )
-    data: str | None = setting(None, "Dataset directory; its address with --stream.", metavar="DIR|URL")
-    out: Path | None = setting(None, "Folder of the run; a stopped one resumes.", metavar="RUN", path="folder")
+    data: str | None = setting(None, "Dataset directory; with --stream also its URL.", metavar="DIR|URL")
+    out: Path | None = setting(
+        None, "Folder of the run; if a stopped run is in it, it resumes.", metavar="RUN", path="folder"
+    )
     init_from: Path | None = setting(
-        None, "Run or checkpoint whose model a new run starts from.", metavar="RUN", path="existing", common=False
+        None, "Run or checkpoint whose model is the start of a new run.", metavar="RUN", path="existing", common=False
     )
     loss: tuple[str, ...] = setting(
-        (), "Loss, as in hgld.losses; several: a run each.", metavar="NAME,...", offered=loss_names
+        (), "Name of a loss in hgld.losses; several names train one run each.", metavar="NAME,...", offered=loss_names
     )
     sweep: tuple[str, ...] = setting(
         (),
-        "Train one run per value, in RUN/FIELD=VALUE, and write a table. Repeated: all combinations. Semicolons "
+        "Train one run per value, in RUN/FIELD=VALUE, and write a table. If repeated: all combinations. Semicolons "
         "separate the values of a field that is a list.",
         metavar="FIELD=A,B,C",
         repeated=True,
@@ -64,21 +69,21 @@ class TrainOptions:
         common=False,
     )
     seeds: int = setting(
-        1, "Number of runs, with consecutive seeds from --seed on, in RUN/seed=N; a table has their means.", least=1
+        1, "Number of runs in RUN/seed=N, with consecutive seeds from --seed on; a table lists their means.", least=1
     )
 
 
 @verb(*SECTIONS.values(), overrides=True)
 def train(asked: TrainOptions, reading: ReadingOptions, given: Mapping[str, Any], *, as_json: bool) -> int:
-    """Fine-tune a pretrained network on your own images, or train by a RECIPE.
+    """Fine-tune a pretrained network on your own images, or train with a RECIPE.
 
     \b
     hgld train --data DIR --out RUN --backbone timm:NAME [--pretrained FILE]
     hgld train happier-sop --data DIR --out RUN --seed 0
     torchrun --nproc-per-node 8 -m hgld train --data DIR --out RUN
 
-    The recipe finetune derives options that you do not give, and prints the reasons; --show prints the values of a
-    recipe. After a stop the same command resumes.
+    The recipe finetune derives the options that you omit from the data, and prints the reasons. --show prints the
+    values of a recipe. After a stop the same command resumes.
     """
     if asked.list:
         _print_recipes(as_json, papers=asked.papers)
@@ -90,7 +95,7 @@ def train(asked: TrainOptions, reading: ReadingOptions, given: Mapping[str, Any]
     data, out = asked.data, asked.out
     if data is None or out is None:
         raise click.UsageError(
-            "--data and --out say what to train on and where to; --show prints the options alone, --list the recipes."
+            "train needs --data and --out, the dataset and the run's folder; --show prints only the options, --list the recipes."
         )
     if "monitor" in given:
         _refuse_test_choice(config, data)
@@ -100,14 +105,14 @@ def train(asked: TrainOptions, reading: ReadingOptions, given: Mapping[str, Any]
 
 
 def _asked_config(asked: TrainOptions, given: Mapping[str, Any]) -> "tuple[TrainConfig, tuple[str, ...]]":
-    """Return the config of a recipe or file with the values of the flags, and the swept fields."""
+    """Return the config of a recipe or file after applying the flags, and the names of the swept fields."""
     from hgld.training.config import with_fields
     from hgld.training.config_checks import check_config
     from hgld.training.finetune import FINETUNE
     from hgld.training.runs import load_config
 
     if asked.recipe and asked.config:
-        raise click.UsageError(f"RECIPE {asked.recipe} and --config {asked.config} were given; expected one of them.")
+        raise click.UsageError(f"RECIPE {asked.recipe} and --config {asked.config} were given; expected only one.")
     losses = asked.loss if len(asked.loss) > 1 else ()
     fields = {name: value for name, value in given.items() if name != "loss"}
     if asked.loss and not losses:
@@ -115,21 +120,21 @@ def _asked_config(asked: TrainOptions, given: Mapping[str, Any]) -> "tuple[Train
     config = with_fields(load_config(asked.config or asked.recipe or FINETUNE), fields)
     if asked.show:
         if losses:
-            raise click.UsageError(f"--show prints the options of one run, and --loss names {len(losses)} losses.")
+            raise click.UsageError(f"--show prints the options of one run, but --loss has {len(losses)} losses.")
         check_config(config)
     return config, (*asked.sweep, *([f"loss={','.join(losses)}"] if losses else []))
 
 
 def _refuse_test_choice(config: "TrainConfig", data: str) -> None:
-    """Refuse ``--monitor`` if the run evaluates on test splits alone, because no checkpoint is chosen on these."""
+    """Raise an error for ``--monitor`` if the run evaluates only on test splits, which must not choose a checkpoint."""
     from hgld.errors import ConfigError
     from hgld.training.evaluation import check_evaluation
 
     if config.run.evaluate_on and not check_evaluation(config, data)[1]:
         entries = ", ".join(config.run.evaluate_on)
         raise ConfigError(
-            f"--monitor {config.run.monitor}: all that is evaluated is a test split ({entries}), and no checkpoint is "
-            "chosen on test. Give the dataset a split val (hgld build-shards --val-classes), or say --select-on-test."
+            f"--monitor {config.run.monitor}: the run evaluates only on test splits ({entries}), and no checkpoint is "
+            "chosen on test. Build a split val (hgld build-shards --val-classes), or pass --select-on-test."
         )
 
 
@@ -161,7 +166,7 @@ def _print_config(config: "TrainConfig", data: str | None, as_json: bool) -> Non
     from hgld.training.config import config_text, flat
     from hgld.training.recipes import RECIPES
 
-    told = RECIPES[config.recipe].text if config.recipe in RECIPES else "A config of its own."
+    told = RECIPES[config.recipe].text if config.recipe in RECIPES else "A config without a recipe."
     if data is not None:
         from hgld.training.plan import plan_alone
 

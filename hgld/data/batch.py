@@ -13,7 +13,7 @@ from hgld.errors import ConfigError
 
 
 class BatchBuffers:
-    """A pool of memory for uint8 batches, because fresh memory would take a quarter of the decoding time.
+    """A pool of memory for uint8 batches. Allocating new memory would take a quarter of the decoding time.
 
     A batch's memory returns to the pool when the last tensor that shares it is deleted, so a batch that is kept keeps
     its pixels. Threads can share the pool.
@@ -40,7 +40,7 @@ class BatchBuffers:
         if self._pin_memory:
             return torch.empty(wanted, dtype=torch.uint8, pin_memory=True).permute(0, 3, 1, 2)
         buffer = None
-        while buffer is None or tuple(buffer.shape) != wanted:  # a last batch is shorter; skip memory of other shapes
+        while buffer is None or tuple(buffer.shape) != wanted:  # skip memory of other shapes (a shorter last batch)
             try:
                 buffer = self._free.popleft()
             except IndexError:
@@ -55,7 +55,7 @@ class Fault:
     """An item that could not be read or decoded.
 
     Attributes:
-        index: position of the item in the dataset; -1 if a stream without an index does not know it.
+        index: position of the item in the dataset; -1 if unknown, in a stream without an index.
         where: shard and key.
         reason: description of the error.
         replacement: index of the item that replaces it; -1: none or unknown.
@@ -91,7 +91,7 @@ def normalize(
     device: torch.device | str | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Convert uint8 images to the normalised floats that a backbone takes, on its device.
+    """Convert uint8 images to normalised floats for a backbone, on its device.
 
     Args:
         images: (B, 3, H, W) uint8. Pinned images are copied asynchronously.
@@ -104,7 +104,7 @@ def normalize(
         (B, 3, H, W), in the memory format of ``images``.
     """
     moved = images.to(device or images.device, non_blocking=True)
-    # The numbers are made on the device, because a copy from the CPU would make it wait.
+    # Mean and standard deviation are created on the device, because a copy from the CPU would make it wait.
     numbers = [torch.full((1,), value, device=moved.device) for value in (*mean, *std)]
     shift, scale = torch.cat(numbers).mul_(255).view(2, 1, 3, 1, 1)
     return moved.to(torch.float32).sub_(shift).div_(scale).to(dtype)
@@ -117,14 +117,14 @@ def collate(items: Sequence[Mapping[str, Any]]) -> Batch:
         items: B items of a :class:`hgld.data.ShardDataset` whose ``transform`` gives (C, H, W) tensors of one shape.
 
     Raises:
-        ConfigError: the images are no tensors, or of several shapes.
+        ConfigError: the images are not tensors, or have different shapes.
     """
     images = [item["image"] for item in items]
     shapes = {tuple(image.shape) if isinstance(image, Tensor) else type(image).__name__ for image in images}
     if len(shapes) != 1 or not isinstance(images[0], Tensor):
         raise ConfigError(
             f"the images are {', '.join(map(str, sorted(shapes, key=str)))}; expected tensors of one shape. Give "
-            "`hgld.open_dataset` a transform that crops to one size and ends in a tensor, or take `hgld.data.Loader`."
+            "`hgld.open_dataset` a transform that crops to one size and returns a tensor, or use `hgld.data.Loader`."
         )
     indices = torch.tensor([item["index"] for item in items], dtype=torch.int64)
     return Batch(torch.stack(images), torch.stack([item["labels"] for item in items]), indices)

@@ -36,17 +36,17 @@ _DIGEST = 32  # bytes of a SHA-256
 def read_rows(
     storage: ShardStorage, manifest: Manifest, split: str | None, leave_out: Sequence[str] = ()
 ) -> pl.DataFrame:
-    """Read the rows of a split in ``index.parquet``; of all splits if None.
+    """Read the rows of a split, or of all splits, from ``index.parquet``.
 
     Args:
         storage: storage of the dataset.
         manifest: content of ``dataset.json``, which the index must fit.
-        split: split to read the rows of.
+        split: split to read; None: all splits.
         leave_out: columns that are not needed.
 
     Raises:
         InputError: levels, counts or offsets differ from the manifest, or the index is damaged.
-        SchemaError: the index has another schema version.
+        SchemaError: this hgld does not read the schema version of the index.
     """
     if isinstance(storage, LooseImages):
         return storage.frame if split is None else storage.frame.filter(pl.col("split") == split)
@@ -98,9 +98,9 @@ def _check_offsets(where: str, manifest: Manifest, index: pl.DataFrame) -> None:
 
 # -- opening a directory ----------------------------------------------------------------------------------------------
 #
-# An image takes one read. Labels take no read, because the index has them.
+# Reading an image is one read of a shard. Reading labels needs no shard, because the index holds them.
 
-_NOT_NEEDED = ("suffix", "sha256", "duplicate_of", "class_run", SOURCE)  # not read: half of an index's memory
+_NOT_NEEDED = ("suffix", "sha256", "duplicate_of", "class_run", SOURCE)  # half of an index's memory
 
 
 def open_dataset(
@@ -115,23 +115,23 @@ def open_dataset(
     """Open a dataset directory (docs/reference/dataset-files.md) on a disk or at a URL, or a plain folder of images.
 
     Args:
-        root: path of the directory; or its URL (http, s3, ...), which is read by range requests; or ``hf://USER/NAME``,
-            whose tables and shards of the split are first fetched from the Hugging Face Hub into hgld's cache. A folder
-            without ``dataset.json`` is read by :func:`hgld.data.image_folder.list_folder`.
+        root: path of the directory; or its URL (http, s3, ...), read with range requests; or ``hf://USER/NAME`` on the
+            Hugging Face Hub, whose tables and shards are first fetched into hgld's cache. A folder without
+            ``dataset.json`` is read as images (:func:`hgld.data.image_folder.list_folder`).
         split: the split to open; all items if None.
         levels: the levels to keep, finest first; all if None.
-        storage_options: options of reading from a URL. For http(s): headers, hosts and limits
-            (docs/reference/dataset-files.md); for other schemes: options of fsspec, such as credentials and endpoints.
-        transform: function that makes ``dataset[i]["image"]`` from an RGB image; None leaves the image as it is, and
-            gives a ``DataLoader`` central squares of 224 pixels.
+        storage_options: options for reading from a URL. http(s): headers, hosts and limits
+            (docs/reference/dataset-files.md). Other schemes: options of fsspec, such as credentials and endpoints.
+        transform: function that makes ``dataset[i]["image"]`` from an RGB image; None leaves the image unchanged; a
+            ``DataLoader`` then gets the central square at 224 pixels.
         verify_reads: whether to check the bytes of every image against the SHA-256 in the index (20 microseconds per
             image of 27 KB, and 32 bytes of memory); None: only if they come from a URL.
 
     Raises:
-        InputError: there is no dataset, its files do not fit together, or it has no such split.
-        SchemaError: the dataset has another schema version.
+        InputError: there is no dataset, its files contradict each other, or the split does not exist.
+        SchemaError: this hgld does not read the dataset's schema version.
         HierarchyError: a level is unknown, or labels contradict the tree.
-        ConfigError: hgld does not read from such URLs.
+        ConfigError: hgld cannot read URLs of this scheme.
         ServiceError: the server kept failing.
     """
     if is_address(root):
@@ -155,14 +155,14 @@ def open_dataset(
     chosen = hierarchy if levels is None else hierarchy.restrict(levels)
     labels = index.select(chosen.levels).to_numpy().astype(np.int64, order="C")
     try:
-        chosen.counts(labels)  # fails if labels are not classes
+        chosen.counts(labels)  # raises an error if a label is not a class
         chosen.check_labels(labels)
     except InputError as error:
         raise type(error)(f"{storage.where}/{INDEX}: {error}") from error
     return ShardDataset(storage, manifest, chosen, split, index, torch.from_numpy(labels), transform)
 
 
-load_dataset = open_dataset  # Hugging Face's datasets gives this name to the function
+load_dataset = open_dataset  # the name of this function in Hugging Face's datasets
 
 
 def dataset_of_images(images: Sequence[Path] | Sequence[bytes]) -> "ShardDataset":
@@ -194,8 +194,8 @@ class ShardDataset(Dataset[dict[str, Any]]):
         split: the split that was opened; None: all splits.
         keys: (N,) stable names of the items.
         labels: (N, L) int64 class ids, finest level first; -1 is unknown.
-        sizes: (N, 2) int32 width and height in pixels of the upright images, cut to their boxes.
-        transform: function that is applied to every image of ``dataset[i]``.
+        sizes: (N, 2) int32 width and height in pixels of the upright images after cropping to their boxes.
+        transform: function that is applied to the image of ``dataset[i]``.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
     def __getstate__(self) -> dict[str, Any]:
         return {
             name: value for name, value in vars(self).items() if name != "frame"
-        }  # workers can read the index again
+        }  # not pickled, because worker processes can read the index again
 
     def __len__(self) -> int:
         return len(self._offset)
@@ -297,12 +297,12 @@ class ShardDataset(Dataset[dict[str, Any]]):
         """Return the stored file of an image as bytes.
 
         Raises:
-            InputError: the shard is missing or too short; the message names shard, key and offset.
+            InputError: the shard is missing or too short; the message states shard, key and offset.
         """
         return self.read_many([self._position(index)])[0]
 
     def read_many(self, indices: Positions) -> list[bytes]:
-        """Return the stored files of several images, in the given order; neighbours in a shard are read together.
+        """Return the stored files of several images, in the given order; adjacent files of a shard are read together.
 
         Raises:
             InputError: a file cannot be read, or the files have more than 4 GiB in total.
@@ -310,7 +310,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
         i = self._positions(indices)
         if not fits_batch(total := int(self._size[i].sum())):
             raise InputError(
-                f"{self.storage.where}: {len(i)} images of {total} bytes together, as the index has it; "
+                f"{self.storage.where}: {len(i)} images have {total} bytes in total, according to the index; "
                 f"expected at most {MOST_BATCH_BYTES}. Read fewer at a time."
             )
         names = [self._shard_names[shard] for shard in self._shard[i].tolist()]
@@ -320,7 +320,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
         except InputError as error:
             if len(i) == 1:
                 raise InputError(f"item {i[0]}, key {quoted(self.keys[int(i[0])])}: {error}") from error
-            return [self.read(position) for position in i.tolist()]  # one by one, so that the error names the key
+            return [self.read(position) for position in i.tolist()]  # read one by one, so that the error states the key
         if self._sha256 is not None:
             for position, content in zip(i.tolist(), data, strict=True):
                 if hashlib.sha256(content).digest() != self._sha256[position].tobytes():
@@ -333,7 +333,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
         return data
 
     def encoded(self, indices: Positions) -> list[EncodedImage]:
-        """Return the encoded images of some items with orientation and box, in the form that decoders take.
+        """Return the encoded images of some items with the orientation and box that decoders need.
 
         Raises:
             InputError: a file cannot be read, or the files have more than 4 GiB in total.
@@ -348,7 +348,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
 
     @property
     def places(self) -> tuple[Sequence[str], np.ndarray, np.ndarray, np.ndarray]:
-        """Return the names of the shards, and (N,) shard numbers, offsets and sizes of the items."""
+        """Return the names of the shards, and the shard number, offset and size of every item, (N,) each."""
         return self._shard_names, self._shard, self._offset, self._size
 
     def _where(self, position: int) -> str:
@@ -377,7 +377,8 @@ class ShardDataset(Dataset[dict[str, Any]]):
         """Read and decode an image: RGB, upright, cropped to its box.
 
         Raises:
-            InputError: the bytes are no complete image of the size in the index; the message names shard, key, offset.
+            InputError: the image is incomplete, or differs in size from the index; the message states shard, key and
+                offset.
         """
         return self._decode_images([self._position(index)])[0]
 
@@ -395,7 +396,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
     @overload
     def __getitem__(self, index: slice | Sequence[int] | np.ndarray) -> "ShardDataset": ...
     def __getitem__(self, index: Any) -> Any:
-        """Return an item, the items of a slice or of several positions as a dataset, or a column by its name.
+        """Return one item, a dataset of several items (slice, positions or mask), or a column by its name.
 
         An item has ``image`` (transformed), ``labels`` (L,), ``index`` and ``key``.
 
@@ -419,7 +420,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
     def _column(self, name: str) -> Any:
         if name in self.levels:
             level = self.hierarchy.level_index(name)
-            names = (*self.hierarchy.names[level], None)  # a label of -1 reads the last
+            names = (*self.hierarchy.names[level], None)  # a label of -1 reads the last name, None
             return [names[label] for label in self.labels[:, level].tolist()]
         made = {"image": lambda: ImageColumn(self), "labels": lambda: self.labels, "key": self.keys.to_list}
         if name in made:
@@ -445,15 +446,15 @@ class ShardDataset(Dataset[dict[str, Any]]):
         return ImageLabelPairs(self, transform, level)
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the items of a batch for torch's DataLoader; their bytes are read together.
+        """Return the items of a batch for torch's DataLoader, whose bytes are read together.
 
-        Images of a batch need one size. Without a ``transform`` they are (3, 224, 224) uint8 tensors by
-        :class:`hgld.data.TestView` (the short side at 256 pixels, the central square).
+        All images of a batch need the same size. Without a ``transform``, :class:`hgld.data.TestView` makes (3, 224,
+        224) uint8 tensors: it resizes the short side to 256 pixels and crops the central square.
 
         Raises:
-            ConfigError: the loader got one of hgld's samplers as ``sampler`` instead of ``batch_sampler``.
+            ConfigError: one of hgld's samplers was passed as ``sampler`` instead of ``batch_sampler``.
         """
-        indices = [operator.index(i) for i in indices]  # a sampler's batch, given as an index, raises the fix
+        indices = [operator.index(i) for i in indices]  # raises an error with the fix if an index is a sampler's batch
         if self.transform is not None:
             images = map(self.transform, self._decode_images(indices))
         else:
@@ -469,7 +470,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
 
     @cached_property
     def frame(self) -> pl.DataFrame:
-        """Rows of the items in ``index.parquet``, all columns; read when first used."""
+        """The items' rows of ``index.parquet`` with all columns; read at the first use."""
         rows = read_rows(self.storage, self.manifest, self.split)
         return rows if self._rows is None else rows[self._rows]
 
@@ -480,9 +481,9 @@ class ShardDataset(Dataset[dict[str, Any]]):
 
     @cached_property
     def lists(self) -> dict[str, np.ndarray]:
-        """Named lists that protocols need: positions of their keys among these items.
+        """Positions in this dataset of the items of each named list that protocols need.
 
-        A list without any of these items is left out.
+        A list without any of these items is omitted.
 
         Raises:
             InputError: a list is not readable.
@@ -563,12 +564,12 @@ class ImageLabelPairs(Dataset[tuple[Any, int]]):
         return item["image"], int(self.targets[item["index"]])
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, int]]:
-        """Return the pairs of a batch; their bytes are read together, as in ``__getitems__`` of the dataset."""
+        """Return the pairs of a batch, whose bytes are read together."""
         return [(item["image"], int(self.targets[item["index"]])) for item in self.dataset.__getitems__(indices)]
 
 
 def _digests(sha256: pl.Series, where: str) -> np.ndarray:
-    """Return the digests of (N,) texts of 64 hex digits, (N, 32) uint8."""
+    """Convert (N,) texts of 64 hex digits to (N, 32) uint8 digests."""
     raw = sha256.str.decode("hex", strict=False).fill_null(b"")
     if not (raw.bin.size() == _DIGEST).all():
         raise InputError(f"{where}: sha256 is not 64 hex digits in every row. hgld index --force writes it again.")

@@ -1,9 +1,9 @@
 """Decoding of encoded images into a batch of pixels: simplejpeg and torch's antialiased resize, Pillow for the rest.
 
-Pillow decodes all images but plain JPEGs, and images that libjpeg-turbo refuses. libjpeg-turbo decodes plain JPEGs, as
-in Pillow, and torchvision's own function resizes the crop. So the bytes are those of Pillow and torchvision, with one
-exception. If the crop is at least twice as large as its target, the JPEG is decoded at 1/2, 1/4 or 1/8 of its size
-(only these steps are quicker than decoding the whole).
+libjpeg-turbo decodes plain JPEGs, as in Pillow, and torchvision's own function resizes the crop. Pillow decodes all
+other images, and JPEGs that libjpeg-turbo cannot decode. So the pixels equal those of Pillow and torchvision, with one
+exception. If the crop is at least twice as large as its target, the JPEG is decoded at 1/2, 1/4 or 1/8 of its size. Only
+these three scales are quicker than decoding the whole image.
 """
 
 from collections.abc import Sequence
@@ -38,17 +38,17 @@ from hgld.errors import ConfigError, ImageError, InputError, excerpt
 
 
 def decode_with_pillow(image: EncodedImage, boxed: Size | None = None) -> Pixels:
-    """Decode the whole image as stored, in RGB without transparency; 16 bits become 8, the first frame counts.
+    """Decode the first frame of the whole image as stored, to 8-bit RGB without transparency.
 
     Args:
         image: JPEG, PNG, WebP or GIF.
-        boxed: width and height that the upright image, cut to its box, must have; None: any.
+        boxed: required width and height of the upright image after cropping to its box; None: any.
 
     Returns:
         (H, W, 3).
 
     Raises:
-        InputError: the image has another format or size, or is damaged or truncated.
+        InputError: the format or the size is not the expected one, or the image is damaged or truncated.
     """
     try:
         with open_image(image.data) as picture:
@@ -72,8 +72,8 @@ def decode(image: EncodedImage, parameters: ViewParameters, row: int, out: Pixel
 
     Args:
         image: encoded image, as stored in the shard.
-        parameters: the batch's parameters.
-        row: the image's row in the parameters.
+        parameters: view parameters of the batch.
+        row: row of the image in the parameters.
         out: (H, W, 3) array for the pixels.
 
     Raises:
@@ -93,7 +93,7 @@ def decode(image: EncodedImage, parameters: ViewParameters, row: int, out: Pixel
 
 
 def _resized_crop(image: EncodedImage, turn: Turn, parameters: ViewParameters, row: int, target: Size) -> Pixels:
-    """Return the crop, still turned as stored, at the size ``target``."""
+    """Return the crop in the stored orientation, resized to ``target``."""
     boxed = _pair(parameters.sizes[row])
     left, top, width, height = (int(value) for value in parameters.crop[row])
     if image.box is not None:
@@ -112,7 +112,7 @@ def _resized_crop(image: EncodedImage, turn: Turn, parameters: ViewParameters, r
 
 
 def _decode_jpeg(data: bytes, size: Size, reduction: int) -> Pixels | None:
-    """Decode at 1 / ``reduction`` of the size; None if libjpeg-turbo finds an error, which Pillow may ignore."""
+    """Decode at 1 / ``reduction`` of the size; return None if libjpeg-turbo finds an error, which Pillow may ignore."""
     least = [-(-side // reduction) for side in size]
     try:
         return simplejpeg.decode_jpeg(data, min_width=least[0], min_height=least[1], min_factor=reduction)
@@ -121,7 +121,7 @@ def _decode_jpeg(data: bytes, size: Size, reduction: int) -> Pixels | None:
 
 
 def _resize_reduced(pixels: Pixels, region: Rectangle, reduction: int, target: Size, mode: Interpolation) -> Pixels:
-    """Resize a region of the full image from the reduced image; the region's edges may cut the reduced pixels."""
+    """Resize a region of the full image from the reduced image, even if its edges are between reduced pixels."""
     left, top, width, height = region
     if not any(side % reduction for side in region):
         part = (left // reduction, top // reduction, width // reduction, height // reduction)
@@ -147,7 +147,7 @@ def _resize(pixels: Pixels, target: Size, mode: Interpolation) -> Pixels:
 
 
 def _tensor(pixels: Pixels) -> Tensor:
-    """Return (1, 3, H, W) with the strides that torch recognises as channels last; others double the resize's time."""
+    """Return (1, 3, H, W) with the strides that torch recognises as channels last, which halve the resize's time."""
     return torch.from_numpy(np.ascontiguousarray(pixels)).unsqueeze(0).permute(0, 3, 1, 2)
 
 
@@ -166,20 +166,20 @@ def decode_batch(
 ) -> None:
     """Decode, turn upright, crop, resize and mirror images into a batch.
 
-    The bytes are those of Pillow and torchvision, except for JPEGs whose crop is at least twice as large as the square.
-    Their mean absolute difference per image is below 6 of 255 grey levels on photographs (2 on average), 1.5 on smooth
-    images and 12 on noise. An image that is stored on its side may differ by one level, because the resize rounds
-    between its two directions.
+    The pixels equal those of Pillow and torchvision, except for JPEGs whose crop is at least twice as large as the
+    square. The mean absolute difference per such image is below 6 of 255 grey levels on photographs (2 on average), 1.5
+    on smooth images and 12 on noise. If an image is stored rotated by 90 degrees, its pixels may differ by one grey
+    level, because the resize rounds between its two directions.
 
     Args:
         images: B encoded images.
-        parameters: parameters of a view for the B images.
+        parameters: view parameters of the B images.
         out: (B, 3, H, W) uint8 on the CPU for the pixels; channels last in memory is fastest.
-        faults: list for (row, error) of the images that cannot be decoded, whose pixels become 0; None: the first
-            error is raised.
+        faults: list to which (row, error) is appended for every image that cannot be decoded; the image's pixels become
+            0. None: the first error is raised.
 
     Raises:
-        ConfigError: lengths, shape or type do not fit together.
+        ConfigError: the numbers of images and parameters differ, or ``out`` has a wrong shape or type.
         InputError: an image cannot be decoded, or its size differs from the parameters' size.
     """
     shape = (len(images), 3, *parameters.shape)

@@ -26,15 +26,15 @@ SPLIT_PATTERN = r"[A-Za-z0-9_]{1,64}"
 FILE_PATTERN = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}"
 SHARD_PATTERN = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,195}\.tar"  # hgld writes SPLIT-000000.tar, but reads other names too
 LONGEST_KEY = 200
-IMAGE_FORMATS = {  # formats in shards, which every reader decodes: Pillow's names and suffixes, the usual one first
+IMAGE_FORMATS = {  # formats of images in shards: Pillow's name of each and its suffixes, the usual one first
     "JPEG": ("jpg", "jpeg"),
     "PNG": ("png",),
     "WEBP": ("webp",),
     "GIF": ("gif",),
 }
-MOST_PIXELS = 100_000_000  # of an image for every reader; a decoded RGB image of that size takes 300 MB
+MOST_PIXELS = 100_000_000  # limit of every image; a decoded RGB image of that size takes 300 MB
 IMAGE_SUFFIXES = tuple(suffix for suffixes in IMAGE_FORMATS.values() for suffix in suffixes)
-BOX = ("box_left", "box_top", "box_right", "box_bottom")  # not plain "top", which is a common name of a level
+BOX = ("box_left", "box_top", "box_right", "box_bottom")  # not "top" alone, which is a common level name
 COLUMNS_BESIDE_LEVELS = (
     *("key", "shard", "offset", "size"),
     *("split", "suffix", "width", "height", "orientation", "sha256", "duplicate_of", "class_run", "source"),
@@ -52,7 +52,7 @@ def is_safe_key(key: str) -> bool:
 
 
 def key_and_suffix(member: str) -> tuple[str, str]:
-    """Return the key of the item that a member of a shard belongs to, and its suffix in small letters.
+    """Return a shard member's item key, and its suffix in lower case.
 
     >>> key_and_suffix("abbey/1.JPG"), key_and_suffix("abbey/1.json"), key_and_suffix("a.b/1.seg.png")
     (('abbey/1', 'jpg'), ('abbey/1', 'json'), ('a.b/1', 'seg.png'))
@@ -63,12 +63,12 @@ def key_and_suffix(member: str) -> tuple[str, str]:
 
 
 def is_safe_split(split: str) -> bool:
-    """Tell whether a split can be the beginning of a shard's name: at most 64 letters, digits and ``_``."""
+    """Tell whether the name of a split can begin a shard's name: at most 64 letters, digits and ``_``."""
     return re.fullmatch(SPLIT_PATTERN, split) is not None
 
 
 def is_safe_name(name: str) -> bool:
-    """Tell whether a dataset's name can be part of a file name: 1 to 200 printable letters, no way to another folder.
+    """Tell whether a dataset's name can be part of a file name: 1 to 200 printable letters that form no path.
 
     >>> is_safe_name("iNat 2018 (é)"), is_safe_name("../evil"), is_safe_name("a\\b"), is_safe_name("..")
     (True, False, False, False)
@@ -95,7 +95,7 @@ def is_shard_name(name: str) -> bool:
 
 
 def check_levels(levels: Sequence[str], where: str) -> tuple[str, ...]:
-    """Return the levels of a dataset as a tuple, or refuse them.
+    """Check the levels of a dataset, and return them as a tuple.
 
     Raises:
         InputError: there are no levels, a level repeats, or a level has the name of another column of the index.
@@ -104,27 +104,27 @@ def check_levels(levels: Sequence[str], where: str) -> tuple[str, ...]:
     odd = [level for level in levels if not 0 < len(level) <= 100 or not level.isprintable()]
     if not levels or len(set(levels)) != len(levels) or taken or odd:
         raise InputError(
-            f"{where}: levels are {quoted(list(levels))}; expected at least one, each once, of printable text, "
+            f"{where}: levels are {quoted(list(levels))}; expected at least one, without repeats, in printable text, "
             f"and none of {', '.join(COLUMNS_BESIDE_LEVELS)}."
         )
     return tuple(levels)
 
 
 def short(value: object) -> str:
-    """Return a value as messages show it: at most 80 letters."""
+    """Return the text of a value for messages: at most 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 # -- the JSON of an item ----------------------------------------------------------------------------------------------
 #
-# Every image in a shard has one: labels, names, split, source, levels.
+# Every image in a shard has a JSON with its labels, names, split, source and levels.
 
 MAX_ITEM_JSON_BYTES = 1 << 16
-MAX_IMAGE_BYTES = 512 << 20  # of one encoded image: a larger planted size would fill the memory
-MAX_LABEL = (1 << 24) - 1  # a larger planted label would make a table of two billion classes
+MAX_IMAGE_BYTES = 512 << 20  # limit of one encoded image: a malicious size could fill the memory
+MAX_LABEL = (1 << 24) - 1  # a malicious label could create a table of two billion classes
 _WHOLE_IMAGE = [0, 0, 0, 0]
-_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can spell surrogates, UTF-8 files cannot hold them
+_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can contain surrogates, but UTF-8 files cannot
 _encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -133,13 +133,13 @@ class ItemFacts:
     """Content of an item's JSON.
 
     Attributes:
-        labels: class ids, finest first; -1 is unknown.
-        names: the classes' names; empty if unknown.
+        labels: class ids, finest level first; -1 is unknown.
+        names: names of these classes; empty if unknown.
         split: the item's split.
         source: path or URL that the bytes came from.
-        levels: the levels' names; empty if the JSON does not name them (in tars of other writers).
+        levels: the levels' names; empty if the JSON does not state them (in tars that other software wrote).
         box: left, top, right, bottom of the crop in pixels of the upright image; None for the whole image.
-        boxed: whether the dataset defines boxes, though this item may have none.
+        boxed: whether the dataset defines boxes, even if this item has none.
     """
 
     labels: tuple[int, ...]
@@ -161,8 +161,8 @@ def item_json(
 ) -> bytes:
     """Return the bytes of ``{key}.json``.
 
-    Fields and types must be the same in every item of a dataset, because readers infer them from the first. So give
-    ``box`` to every item of a dataset that defines boxes, and to no item of another. An empty box means the whole image
+    Fields and types must be the same in every item of a dataset, because readers infer them from the first item. So if
+    a dataset defines boxes, pass ``box`` for every item; otherwise pass it for none. An empty box means the whole image
     and is written as four zeros.
     """
     facts: dict[str, object] = {
@@ -185,7 +185,7 @@ def parse_item_json(data: bytes, where: str) -> ItemFacts:
         where: name of the member in messages.
 
     Raises:
-        InputError: not JSON of that form: too large, missing fields, wrong types, unlike lengths, an unsafe split.
+        InputError: the JSON is too large, lacks fields, or has wrong types, different lengths or an unsafe split.
     """
     facts: dict[str, Any] = {"source": "", "levels": []}
     facts |= parse_json(data, where, kind=dict, max_bytes=MAX_ITEM_JSON_BYTES)
@@ -220,7 +220,7 @@ def _is_box(box: list[Any]) -> bool:
 
 # -- the manifest -----------------------------------------------------------------------------------------------------
 #
-# ``dataset.json``: the content of a dataset directory, file by file, and where it came from.
+# ``dataset.json`` lists the files of a dataset directory and states where its content came from.
 
 MAX_MANIFEST_BYTES = 1 << 28
 
@@ -258,14 +258,14 @@ class Manifest:
 
     Attributes:
         name: name of the dataset.
-        levels: finest first.
-        group_size: least number of items of a class that stand together.
-        splits: counts by split.
-        shards: every tar, in order of the index.
-        files: size and SHA-256 of every other file of the directory but the manifest.
+        levels: names of the levels, finest first.
+        group_size: least number of items of one class that are next to each other in a shard.
+        splits: counts per split.
+        shards: all shards, in the order of the index.
+        files: size and SHA-256 of every other file of the directory except the manifest.
         rejected: number of rejected items per reason.
         provenance: JSON-ready facts: tool version, config and its hash, seeds, sources with checksums, licence.
-        protocol: name of its evaluation protocol (:mod:`hgld.evaluation.protocols`); empty if it names none.
+        protocol: name of the dataset's evaluation protocol (:mod:`hgld.evaluation.protocols`); empty if it has none.
     """
 
     name: str
@@ -285,27 +285,28 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str | bytes, where: str = MANIFEST) -> "Manifest":
-        """Read what :meth:`to_json` wrote.
+        """Read the text that :meth:`to_json` wrote.
 
         Raises:
-            SchemaError: another schema version.
-            InputError: not JSON of that form; names that could lead out of the directory.
+            SchemaError: this hgld does not read the schema version.
+            InputError: the text is not such JSON, or a name could lead out of the directory.
         """
         facts = parse_json(text, where, kind=dict, max_bytes=MAX_MANIFEST_BYTES)
         version = facts.get("schema_version")
         if version != SCHEMA_VERSION:
             raise SchemaError(
-                f"{where}: schema version is {short(version)}; this hgld reads version {SCHEMA_VERSION}. Make it anew: "
+                f"{where}: schema version is {short(version)}; this hgld reads version {SCHEMA_VERSION}. Write it "
+                "again: "
                 "hgld index DIR --force"
             )
         return _read_manifest(facts, where)
 
 
-Form = dict[str, tuple[type, Callable[[Any], object], str]]  # of a field: its type, a check, the expected value
+Form = dict[str, tuple[type, Callable[[Any], object], str]]  # per field: its type, a check, and the expected value
 
 
 def _read_fields(facts: Any, form: Form, where: str) -> dict[str, Any]:
-    """Return the fields of a JSON object that a form names.
+    """Check and return the fields of a JSON object that a form lists.
 
     Raises:
         InputError: a field is missing, or has another type or an invalid value.

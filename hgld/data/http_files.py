@@ -1,8 +1,9 @@
-"""Ranges of files at http(s) addresses, from servers that nobody vouches for.
+"""Ranges of files at http(s) URLs, from untrusted servers.
 
-An answer's headers are compared with the request before its body is read. The body is counted while it arrives, and
-deadlines bound the time that this takes. Redirects stay on the host that the user named, and https never becomes http.
-A public name that resolves to a private address is refused. Credentials go to the named host alone.
+The headers of a response are compared with the request before its body is read. The body's bytes are counted while they
+arrive, and deadlines limit the time. Redirects stay on the host in the user's URL, and https never becomes http. A
+public host name that resolves to a private address raises an error. Credentials are sent only to the host in the user's
+URL.
 """
 
 import http.client
@@ -33,32 +34,32 @@ from hgld.version import __version__
 _Guarded = HTTPConnection if TYPE_CHECKING else object  # a mixin at run time
 
 _CHUNK = 1 << 20
-_TOGETHER = 16  # connections to a host
-_MOST_TRAILERS = 100  # lines after the last chunk of a body; http.client takes as many in a head
+_TOGETHER = 16  # most connections to a host
+_MOST_TRAILERS = 100  # most lines after the last chunk of a body; http.client accepts as many header lines
 _MOST_REDIRECTS = 5
-_LONGEST_TIMEOUT = 1e6  # seconds; sockets take no more than some 10^9
+_LONGEST_TIMEOUT = 1e6  # seconds; sockets accept at most about 10^9
 _REDIRECTS = (301, 302, 303, 307, 308)
-_PASSING = (408, 425, 429)  # a server with these statuses, or 500 to 599, may answer later
+_PASSING = (408, 425, 429)  # after one of these statuses, or 500 to 599, a later request may succeed
 _MISSING = (404, 410)
-_BEYOND = 416  # status of a range behind the end of its file
+_BEYOND = 416  # status for a range beyond the end of its file
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 _HEADER = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 
 
 @dataclass(frozen=True)
 class HttpLimits:
-    """Limits of reading some bytes, retries included.
+    """Limits for one reading of bytes, retries included.
 
     Attributes:
-        connect: seconds for a connection.
-        headers: seconds from the request to the last line of the answer's head.
+        connect: seconds until the connection is made.
+        headers: seconds from the request to the last header line of the response.
         silence: seconds between two arrivals of bytes.
-        whole: seconds for the whole reading, beside the time that the bytes take at the ``slowest`` speed.
+        whole: seconds for the whole reading, plus the time that the bytes take at the ``slowest`` speed.
         slowest: bytes per second.
         attempts: number of attempts at a request with temporary failures.
 
     Raises:
-        ConfigError: a value is not a number, or out of bounds.
+        ConfigError: a value is not a number, or is out of bounds.
     """
 
     connect: float = 20.0
@@ -81,14 +82,14 @@ class RemoteFault(Exception):  # noqa: N818  # the reader turns it into an error
     """A failure of one request.
 
     Attributes:
-        said: description of the error, for people.
+        said: description of the error, for the message.
         passing: whether the same request may succeed later.
         missing: whether the server has no such file.
         hint: fix for the user; empty: the usual fix.
         wait: seconds that the server asked for.
         kind: short, stable category for counts: ``timeout``, ``connection``, ``unreachable``, ``http-503``, ...
         received: bytes that arrived before the failure.
-        progress: whether the next attempt begins further on.
+        progress: whether the attempt received bytes, so that the next one requests fewer.
     """
 
     said: str
@@ -106,7 +107,7 @@ class RemoteFault(Exception):  # noqa: N818  # the reader turns it into an error
 
 
 class Deadline:
-    """End of the time for one reading; only received bytes extend it.
+    """The time at which a reading must end; only received bytes postpone it.
 
     Args:
         limits: limits of time and size.
@@ -161,7 +162,7 @@ class _Watch:
             slowest = self._limits.slowest / 1024
             said = f"not answered in {self._limits.whole:g} s and at {slowest:g} KiB a second"
         elif self.in_headers:
-            said = f"no answer's head in {self._limits.headers:g} s"
+            said = f"no response headers in {self._limits.headers:g} s"
         else:
             said = f"no byte in {self._limits.silence:g} s"
         return RemoteFault(said, passing=True, kind="timeout")
@@ -181,7 +182,7 @@ _CURRENT = _Current()  # the request of this thread
 
 
 class _WatchedReader(io.RawIOBase):
-    """The bytes of an answer, read within its deadlines."""
+    """The bytes of a response, read within the deadlines of its request."""
 
     def __init__(self, raw: io.RawIOBase, sock: socket.socket, watch: _Watch) -> None:
         self._raw, self._socket, self._watch = raw, sock, watch
@@ -205,7 +206,7 @@ class _WatchedReader(io.RawIOBase):
 
 
 class _WatchedResponse(http.client.HTTPResponse):
-    """An answer whose head is read within the deadlines of this thread's request."""
+    """A response whose headers are read within the deadlines of this thread's request."""
 
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
@@ -215,7 +216,7 @@ class _WatchedResponse(http.client.HTTPResponse):
             self.fp = io.BufferedReader(_WatchedReader(raw, sock, watch), 1 << 16)
 
     def _read_and_discard_trailer(self) -> None:
-        """Read the lines after a body in chunks; the method of http.client sets no limit."""
+        """Read the lines after a chunked body, up to a limit; http.client's own method has no limit."""
         for _ in range(_MOST_TRAILERS):
             line = self.fp.readline((1 << 16) + 1)
             if len(line) > 1 << 16:
@@ -226,10 +227,10 @@ class _WatchedResponse(http.client.HTTPResponse):
 
 
 class _Watched(_Guarded):
-    """Mixin for connections: it refuses private addresses behind public names, and sets deadlines."""
+    """Mixin for connections: it refuses public host names that resolve to a private address, and sets deadlines."""
 
     response_class = _WatchedResponse
-    allowed: Collection[str] | None = ()  # hosts with a public name that may be private; None: all
+    allowed: Collection[str] | None = ()  # hosts whose public name may resolve to a private address; None: all
 
     def _new_conn(self) -> socket.socket:
         made = super()._new_conn()
@@ -237,8 +238,8 @@ class _Watched(_Guarded):
             reached = made.getpeername()[0]
             if self.allowed is not None and is_private(reached) and not names_private(self.host, self.allowed):
                 raise RemoteFault(
-                    f"{self.host} is the private address {reached}",
-                    hint=f"If you mean it, name the host once more: --allow-private {self.host} (allow_private).",
+                    f"{self.host} resolves to the private address {reached}",
+                    hint=f"If you trust this host, pass --allow-private {self.host} (allow_private).",
                 )
         except BaseException:
             made.close()
@@ -259,13 +260,13 @@ def _guarded_pools(allowed: Collection[str] | None) -> dict[str, type[HTTPConnec
 
 
 class HttpClient:
-    """Client for http(s) servers, for any number of threads, with limits of time and hosts for every request.
+    """Thread-safe client for http(s) servers that limits the time and the hosts of every request.
 
     Args:
         limits: limits of every request.
         headers: headers of every request.
-        allow_redirects_to: hosts that an address may lead to, beside its own.
-        allow_private: hosts with a public name that may have a private address; None: all.
+        allow_redirects_to: further hosts that a URL may redirect to.
+        allow_private: hosts whose public name may resolve to a private address; None: all.
         ca_file: certificates to trust instead of the system's.
     """
 
@@ -283,10 +284,10 @@ class HttpClient:
         options: dict[str, Any] = {"num_pools": 4, "maxsize": _TOGETHER, "ca_certs": ca_file}
         self._pool = urllib3.PoolManager(**options)
         self._pool.pool_classes_by_scheme = _guarded_pools(allow_private)
-        # The environment names the proxies of http and https (``https_proxy``).
+        # Environment variables such as ``https_proxy`` set the proxies.
         proxies = {scheme: url for scheme, url in getproxies().items() if scheme in HTTP}
         self._proxies = {scheme: urllib3.ProxyManager(url, **options) for scheme, url in proxies.items()}
-        for proxy in self._proxies.values():  # the user named a proxy, so its address may be private
+        for proxy in self._proxies.values():  # the user chose the proxy, so its address may be private
             proxy.pool_classes_by_scheme = _guarded_pools(None)
         self._watches: set[_Watch] = set()
 
@@ -303,20 +304,20 @@ class HttpClient:
         asked: float = math.inf,
         before_each: Callable[[str], None] = lambda place: None,
     ) -> Iterator[urllib3.BaseHTTPResponse]:
-        """Send a request and follow its redirects; yield the answer, whose connection is closed afterwards.
+        """Send a request, follow its redirects and yield the response; close the connection afterwards.
 
         Args:
-            url: the address; its user and password are removed.
+            url: the URL; its user and password are removed.
             headers: headers of this request.
             method: HTTP method; only GET and HEAD are redirected.
             body: bytes to send.
-            own: headers for the host of ``url`` alone.
+            own: headers that are sent only to the host of ``url``.
             deadline: end of the reading that the request belongs to; None: the limits of this request alone.
             asked: number of requested bytes, which extend the deadline.
-            before_each: called with the address before the request and each redirect.
+            before_each: called with the URL before the request and before each redirect.
 
         Raises:
-            RemoteFault: no answer, an unsafe connection, or a redirect that is not followed.
+            RemoteFault: there is no response, the connection is unsafe, or a redirect is refused.
         """
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2]
@@ -333,7 +334,7 @@ class HttpClient:
                 try:
                     place = redirect_target(place, target, self._redirects_to)
                 except RedirectError as error:
-                    hint = "If that host is meant: --allow-redirects-to HOST (allow_redirects_to)."
+                    hint = "If you trust that host, pass --allow-redirects-to HOST (allow_redirects_to)."
                     raise RemoteFault(str(error), kind="redirects", hint=hint) from None
         said = f"it redirects in a loop, or more than {_MOST_REDIRECTS} times"
         raise RemoteFault(said, kind="redirects")
@@ -362,7 +363,7 @@ class HttpClient:
             watch.in_headers = False
             yield response
         except (urllib3.exceptions.HTTPError, UnicodeError) as error:  # idna raises UnicodeError for bad host names
-            raise _broken(error) from None  # the cause's text may hold the query, and the address of an object
+            raise _broken(error) from None  # the cause's text may contain the URL's query
         finally:
             _CURRENT.watch = None
             self._watches.discard(watch)
@@ -378,7 +379,7 @@ class HttpClient:
 
 
 T = TypeVar("T")
-Spans = Sequence[tuple[str, int, int]]  # address or name of a file, first byte, end
+Spans = Sequence[tuple[str, int, int]]  # URL or name of a file, first byte, end
 
 
 def retry(
@@ -397,11 +398,11 @@ def retry(
         attempts: number of attempts in a row without progress.
         first_wait: seconds of the first pause, on average; the server may ask for a longer one.
         longest_wait: seconds of the longest pause.
-        sleep: waits for seconds; None: time.sleep.
-        before_wait: called with the seconds of a pause and the failure; may raise to give up.
+        sleep: function that waits for some seconds; None: time.sleep.
+        before_wait: called with the length of a pause in seconds and the failure; may raise an error to give up.
 
     Raises:
-        RemoteFault: the failure is permanent, or the attempts are used up.
+        RemoteFault: the failure is permanent, or no attempt is left.
     """
     idle = 0
     while True:
@@ -422,45 +423,45 @@ def retry(
 
 
 def _stated_length(response: urllib3.BaseHTTPResponse, start: int, stop: int) -> int | None:
-    """Return the number of bytes that an answer to a range states; None if it states none.
+    """Return the length in bytes that the response to a range request states; None if it states none.
 
     Raises:
-        RemoteFault: the answer is for another range, or compressed.
+        RemoteFault: the response is for a different range, or is compressed.
     """
     encoding = response.headers.get("Content-Encoding", "").strip().lower()
     if encoding not in ("", "identity"):
-        raise RemoteFault(f"the answer is compressed ({excerpt(encoding)}), though only plain bytes were asked for")
+        raise RemoteFault(f"the response is compressed ({excerpt(encoding)}), though uncompressed bytes were requested")
     length = response.length_remaining
     if response.status != http.HTTPStatus.PARTIAL_CONTENT:
         if start == 0 and (length is None or length <= stop):
             return length  # the request was for the whole file
-        sent = "an answer without a length" if length is None else f"{length} bytes"
+        sent = "a response without a length" if length is None else f"{length} bytes"
         raise RemoteFault(
-            f"the server sent {sent} where {stop - start} were asked for: it does not serve ranges (HTTP Range)",
-            hint="Use one that does, or copy the dataset to a disk.",
+            f"the server sent {sent} where {stop - start} were requested: it does not serve ranges (HTTP Range)",
+            hint="Use a server that does, or copy the dataset to a disk.",
         )
     stated = response.headers.get("Content-Range", "").strip()
     found = _CONTENT_RANGE.fullmatch(stated)
     end = min(stop, int(found[3])) if found and found[3] != "*" else stop
     if found is None or end <= start or (int(found[1]), int(found[2]) + 1) != (start, end):
         raise RemoteFault(
-            f"the server sent {excerpt(stated)} where bytes {start}-{stop - 1} were asked for",
-            hint="It answers ranges wrongly: use another server, or copy the dataset to a disk.",
+            f"the server sent {excerpt(stated)} where bytes {start}-{stop - 1} were requested",
+            hint="The server handles ranges wrongly: use another one, or copy the dataset to a disk.",
         )
     return end - start
 
 
 class HttpRanges:
-    """Ranges of the files of one address, for any number of threads of one process.
+    """Thread-safe reader of byte ranges of the files below one URL.
 
     Args:
-        root: the address; its user and password are sent to its host as basic authentication.
-        options: ``headers`` are sent to that host. ``allow_redirects_to`` are hosts that it may redirect to.
-            ``allow_private`` are hosts with a public name that may have a private address. ``ca_file`` holds
+        root: the URL; its user and password are sent to its host as basic authentication.
+        options: ``headers`` are sent to that host. ``allow_redirects_to`` are further hosts that it may redirect to.
+            ``allow_private`` are hosts whose public name may resolve to a private address. ``ca_file`` holds
             certificates to trust instead of the system's. ``limits`` holds fields of :class:`HttpLimits`.
 
     Raises:
-        ConfigError: other options, or a header that no request can carry.
+        ConfigError: an option is unknown, or no request can carry a header.
     """
 
     def __init__(self, root: str, options: Mapping[str, Any]) -> None:
@@ -488,10 +489,10 @@ class HttpRanges:
         self.interrupt = self._client.interrupt
 
     def get(self, url: str, start: int, stop: int, deadline: Deadline) -> bytes:
-        """Return some bytes of a file, fewer if it ends earlier.
+        """Return a range of bytes of a file; fewer bytes if the file ends earlier.
 
         Raises:
-            RemoteFault: the request failed; it holds the bytes that came before.
+            RemoteFault: the request failed; the error holds the bytes that arrived before.
         """
         headers = {"Range": f"bytes={start}-{stop - 1}"}
         with self._client.request(url, headers, own=self._own, deadline=deadline, asked=stop - start) as response:
@@ -510,15 +511,15 @@ class HttpRanges:
                 fault.received = bytes(body)
                 raise fault from None
             if len(body) > most:
-                raise RemoteFault(f"the answer has more than the {most} bytes that were asked for")
+                raise RemoteFault(f"the response has more than the {most} requested bytes")
             if length is not None and len(body) < length:
-                said = f"the answer ended after {len(body)} of {length} bytes"
+                said = f"the response ended after {len(body)} of {length} bytes"
                 raise RemoteFault(said, passing=True, received=bytes(body))
             return bytes(body)
 
 
 def fault_of_status(response: urllib3.BaseHTTPResponse) -> RemoteFault:
-    """Return the error of an answer by its status, with the wait that the server asks for."""
+    """Return the error for the status of a response, with the wait that the server asks for."""
     status = response.status
     passing, wait = status in _PASSING or status >= 500, retry_after(response.headers.get("Retry-After", ""))
     return RemoteFault(
@@ -527,7 +528,7 @@ def fault_of_status(response: urllib3.BaseHTTPResponse) -> RemoteFault:
 
 
 def _broken(error: Exception) -> RemoteFault:
-    """Return the error of a connection that failed, without the request's address."""
+    """Return the error for a failed connection, without the request's URL."""
     if isinstance(error, urllib3.exceptions.NewConnectionError | urllib3.exceptions.ConnectTimeoutError):
         cause = error.__cause__ or error.__context__
         said = getattr(cause, "strerror", None) or "no connection in time"
@@ -536,11 +537,11 @@ def _broken(error: Exception) -> RemoteFault:
         said = f"the connection is not safe ({excerpt(error.args[0] if error.args else error)})"
         return RemoteFault(said, hint="Check the address and the certificate.")
     if isinstance(error, urllib3.exceptions.TimeoutError):
-        return RemoteFault("the server was silent", passing=True, kind="timeout")
+        return RemoteFault("the server sent no response in time", passing=True, kind="timeout")
     if isinstance(error, urllib3.exceptions.LocationValueError | urllib3.exceptions.LocationParseError | UnicodeError):
-        return RemoteFault("no address that can be asked", kind="address")
+        return RemoteFault("the URL is invalid", kind="address")
     if isinstance(error, urllib3.exceptions.DecodeError):
-        return RemoteFault("the answer cannot be unpacked", passing=True)
+        return RemoteFault("the response cannot be decompressed", passing=True)
     cause = error.args[1] if len(error.args) > 1 else error.__cause__
     kind = type(cause).__name__ if isinstance(cause, BaseException) else type(error).__name__
     return RemoteFault(f"the connection broke off ({kind})", passing=True, kind="cut-off")

@@ -18,14 +18,18 @@ from hgld.errors import InputError, StorageError
 from hgld.hierarchy import Hierarchy
 from hgld.user_cache import KeptFolder, digest_of
 
-SPLITS = ("train", "val", "test", "query", "gallery")  # folders at the top that are splits, not classes
-ALL = "all"  # the one split of a folder without folders of splits
+SPLITS = ("train", "val", "test", "query", "gallery")  # top folders of these names are splits, not classes
+ALL = "all"  # the split of a folder that has no folders for splits
 _DEEPEST = 16
-_SHARE_OF_LEVEL = 0.05  # least share of the images in folders of a level; deeper folders are no levels
+_SHARE_OF_LEVEL = 0.05  # smallest share of images that makes a folder depth a level
 _MOST_FILE_BYTES = 1 << 29
 _WORKERS = 4
 _HEADERS = "headers.npy"
-_UNREADABLE = (1, 1, 1)  # size and orientation of a file without a header; the decoder's error gives the reason
+_UNREADABLE = (
+    1,
+    1,
+    1,
+)  # size and orientation of a file with an unreadable header; decoding raises the reason
 
 
 class LooseImages(ShardStorage):
@@ -34,16 +38,16 @@ class LooseImages(ShardStorage):
     Unreadable files are listed too: decoding them raises the error, as for damaged images in shards.
 
     Args:
-        where: the folder, for messages too.
+        where: the folder; also used in messages.
         names: paths below the folder, or numbers of the images in memory.
         sizes: bytes of each image.
         contents: the images in memory; None: files.
 
     Attributes:
-        manifest: counts by split, as in a dataset directory.
+        manifest: counts per split, as in a dataset directory.
         hierarchy: the tree of classes.
         frame: rows of the images, with the columns of an index.
-        note: numbers of images and classes found in a folder, for people; empty if the images are not from a folder.
+        note: text with the numbers of images and classes in a folder; empty if the images are not from a folder.
     """
 
     manifest: Manifest
@@ -77,7 +81,7 @@ class LooseImages(ShardStorage):
     def _describe(
         self, name: str, classes: Mapping[str, Sequence[str | None]], splits: Sequence[str], listing: str = ""
     ) -> "LooseImages":
-        """Set manifest, hierarchy and the further columns of the rows."""
+        """Set the manifest and the hierarchy, and add the missing index columns to the rows."""
         named = any(map(any, classes.values()))
         self.hierarchy = tree = Hierarchy.from_columns(classes) if named else Hierarchy(("level0",), ((),), ())
         columns: dict[str, Any] = {"split": splits}
@@ -95,7 +99,7 @@ class LooseImages(ShardStorage):
         return self
 
     def _headers(self, listing: str) -> np.ndarray:
-        """Return (N, 3) width, height and orientation; the user's cache keeps them for a folder."""
+        """Return (N, 3) width, height and orientation of the images; those of a folder are kept in the user's cache."""
         kept = KeptFolder("image-headers", {"listing": listing, "where": self.where})
         headers = kept.read(lambda folder: np.load(folder / _HEADERS)) if listing else None
         if headers is None:
@@ -116,7 +120,7 @@ class LooseImages(ShardStorage):
 
 
 def list_folder(folder: Path) -> LooseImages:
-    """List a plain folder of images; its folders are classes, and innermost folders are the finest level.
+    """List a plain folder of images, whose folders are classes; the innermost folders are the finest level.
 
     The number of levels is the depth that 5% of the images reach. Deeper images belong to the class above them; see
     :func:`folder_classes` for images above that depth. If all folders at the top have names of splits (train, val,
@@ -134,8 +138,8 @@ def list_folder(folder: Path) -> LooseImages:
     listed = sorted(_walk(root, "", 0))
     if not listed:
         raise InputError(
-            f"{root}: no dataset is here, for there is no dataset.json, and no image ({', '.join(IMAGE_SUFFIXES)}). "
-            "`hgld build-shards` makes a dataset; `hgld index` writes the missing files of shards that have lost them."
+            f"{root}: found no dataset.json, hence no dataset, and no image ({', '.join(IMAGE_SUFFIXES)}). "
+            "`hgld build-shards` makes a dataset; `hgld index` writes missing files from the shards."
         )
     paths, sizes, _ = zip(*listed, strict=True)
     parents = [path.split("/")[:-1] for path in paths]
@@ -149,7 +153,7 @@ def list_folder(folder: Path) -> LooseImages:
     counts = zip(images.hierarchy.levels, images.hierarchy.num_classes, strict=True)
     said = [f"{len(paths):,} images", *(f"{count:,} classes of {level}" for level, count in counts)]
     if deeper := sum(len(one) > len(classes) for one in folders):
-        said.append(f"images in folders below their class's: {deeper:,}")
+        said.append(f"images in folders below the folder of their class: {deeper:,}")
     if unknown := next(iter(classes.values()), []).count(None):
         said.append(f"images without a finest class: {unknown:,}")
     images.note = f"{root.name}, a plain folder: {', '.join(said)}"
@@ -173,7 +177,7 @@ def list_images(images: Sequence[Path] | Sequence[bytes]) -> LooseImages:
 
 
 def _walk(root: Path, inside: str, depth: int) -> Iterator[tuple[str, int, int]]:
-    """Yield path below the folder, size in bytes and time of change of every file with an image's suffix."""
+    """Yield the relative path, size in bytes and modification time of every file with an image's suffix."""
     if depth > _DEEPEST:
         raise InputError(f"{root / inside}: more than {_DEEPEST} folders deep; expected one folder per level.")
     try:
@@ -206,19 +210,19 @@ def class_depth(depths: Mapping[int, int]) -> int:
     """Return the number of levels of a tree of folders: the depth that 5% of the images reach.
 
     Args:
-        depths: number of images by the number of folders above them.
+        depths: number of images at each depth (number of folders above the image).
     """
     least = _SHARE_OF_LEVEL * sum(depths.values())
     return max(depth for depth in depths if sum(n for below, n in depths.items() if below >= depth) >= least)
 
 
 def folder_classes(folders: Sequence[Sequence[str]], levels: Sequence[str]) -> dict[str, list[str | None]]:
-    """Return the class names of images by the folders above them, per level; None if an image has no class.
+    """Return for each level the class names of the images, from the folders above them; None for no class.
 
     An image's innermost folder is its class of the finest level; its outermost folders are its classes of the coarsest
-    levels. If an image has no folder for a level in between, its class there is unknown. An image beside folders of
-    images has no finest class. A class has the name of its folder. If a level's name is under two parents, the level's
-    classes have paths as names.
+    levels. If an image has no folder for a level in between, its class at that level is unknown. An image in a folder
+    that also has folders of images has no finest class. A class has the name of its folder. If a name occurs under two
+    parents at a level, the classes of that level are named by their paths.
 
     Args:
         folders: the folders above each image, from the top; folders deeper than the levels are ignored.
@@ -235,7 +239,7 @@ def folder_classes(folders: Sequence[Sequence[str]], levels: Sequence[str]) -> d
 
 
 def outer_folders(folders: Sequence[tuple[str, ...]]) -> set[tuple[str, ...]]:
-    """Return the folders that hold folders of images."""
+    """Return the folders that contain folders of images."""
     return {one[:at] for one in set(folders) for at in range(len(one))}
 
 
@@ -243,5 +247,5 @@ def _class_folder(parts: tuple[str, ...], level: int, depth: int, *, is_outer: b
     """Return the path of the folder that names an image's class at a level (0: the finest), None if it is unknown."""
     if level == 0 and not is_outer:
         return "/".join(parts) or None
-    uppers = len(parts) if is_outer else len(parts) - 1  # the innermost folder is the finest class alone
+    uppers = len(parts) if is_outer else len(parts) - 1  # the innermost folder is only the finest class
     return "/".join(parts[: depth - level]) if depth - level <= uppers else None

@@ -28,12 +28,12 @@ Rectangle = tuple[int, int, int, int]  # left, top, width, height
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """The bytes of one image and the facts that decoders need.
+    """The bytes of one image, and what decoders must know about it.
 
     Attributes:
         data: a whole JPEG, PNG, WebP or GIF file.
-        orientation: EXIF orientation, 1 to 8, which readers apply before anything else; 1: upright as stored.
-        box: left, top, right, bottom in pixels of the upright image, right and bottom exclusive; None: all of it.
+        orientation: EXIF orientation, 1 to 8, which is applied before anything else; 1: upright as stored.
+        box: left, top, right, bottom in pixels of the upright image, right and bottom exclusive; None: the whole image.
         where: shard and key (or file), for messages.
     """
 
@@ -43,33 +43,33 @@ class EncodedImage:
     where: str
 
 
-MOST_BATCH_BYTES = 4 << 30  # of the encoded images of a batch
+MOST_BATCH_BYTES = 4 << 30  # limit of all encoded images of a batch together
 
 
 def fits_batch(total: float | NDArray[Any], share: float | NDArray[Any] = 1.0) -> Any:
-    """Tell whether encoded images of so many bytes may be in memory together; elementwise for arrays.
+    """Tell whether encoded images with this total size may be in memory together; elementwise for arrays.
 
     Args:
-        total: their total number of bytes.
-        share: their share of a batch.
+        total: total number of bytes of the images.
+        share: share of a batch that the images are.
     """
     return total <= share * MOST_BATCH_BYTES
 
 
 # -- EXIF orientations ------------------------------------------------------------------------------------------------
 #
-# Rectangles and pixels between the stored and the upright image.
+# Conversion of rectangles and pixels between the stored and the upright image.
 
 
 class Turn(NamedTuple):
-    """Turn of a stored image upright: swap rows and columns, then mirror left to right, then top to bottom."""
+    """Steps that turn a stored image upright, in order: swap rows and columns, mirror left to right, top to bottom."""
 
     swapped: bool
     mirrored: bool
     upside_down: bool
 
 
-# In the order of EXIF's tag 0x0112, 1 to 8.
+# The turns in the order of the values of EXIF's tag 0x0112, 1 to 8.
 _TURNS = (
     Turn(False, False, False),
     Turn(False, True, False),
@@ -83,23 +83,23 @@ _TURNS = (
 
 
 def turn_of(orientation: int) -> Turn:
-    """Return the turn of an EXIF orientation; any other number means upright, as viewers read it."""
+    """Return the turn of an EXIF orientation; any other number means upright, as in image viewers."""
     return _TURNS[orientation - 1] if 1 <= orientation <= len(_TURNS) else _TURNS[0]
 
 
 def upright_size(width: int, height: int, turn: Turn) -> Size:
-    """Return width and height after the turn (and, since the swap undoes itself, the stored ones from the upright)."""
+    """Return width and height after the turn; given the upright size, this is the stored size."""
     return (height, width) if turn.swapped else (width, height)
 
 
 def stored_rectangle(upright: Rectangle, width: int, height: int, turn: Turn) -> Rectangle:
-    """Return a rectangle of the upright image in coordinates of the stored image.
+    """Convert a rectangle of the upright image to coordinates of the stored image.
 
     Args:
         upright: left, top, width, height.
         width: width of the upright image.
         height: height of the upright image.
-        turn: rotation from stored to upright.
+        turn: turn from the stored to the upright image.
     """
     left, top, across, down = upright
     if turn.mirrored:
@@ -121,19 +121,23 @@ def turned(pixels: Pixels, turn: Turn) -> Pixels:
 
 # -- structure --------------------------------------------------------------------------------------------------------
 #
-# Decoders have no limits of time and memory. So hgld limits their input before any decoder sees it: pixels, passes over
-# the pixels, and the blocks (segments, chunks, extensions) that Pillow reads one by one. hgld reads the one EXIF tag
-# that it needs itself: Pillow copies the bytes of every tag, and tags of 64 KiB can name gigabytes.
+# Decoders have no limits of time and memory. So hgld limits their input first: pixels, passes over the pixels, and the
+# blocks (segments, chunks, extensions) that Pillow reads one by one. hgld reads the one EXIF tag that it needs without
+# Pillow, because Pillow copies the bytes of every tag, and tags of 64 KiB can refer to gigabytes.
 
-MOST_PIXELS_WHOLE = 50_000_000  # of PNG, WebP and GIF, whose whole decoding takes 1.5 s; JPEGs can be reduced
-MOST_SCANS = 100  # of a progressive JPEG, which usually has 10; each costs a pass over the image, even an empty one
-MOST_PASSES = 1_000_000_000  # scans times pixels: 1.5 s
-_MOST_SEGMENTS = 4_096  # of a JPEG before its first scan, of a GIF before its first frame
-_MOST_CHUNKS = 100_000  # of a PNG; encoders write chunks of 8 KiB and more
+MOST_PIXELS_WHOLE = 50_000_000  # limit for PNG, WebP and GIF (1.5 s); JPEGs can be decoded at a smaller scale
+MOST_SCANS = 100  # limit for a progressive JPEG, which usually has 10; each is a pass over the image
+MOST_PASSES = 1_000_000_000  # limit of scans times pixels; decoding them takes 1.5 s
+_MOST_SEGMENTS = 4_096  # limit in a JPEG before its first scan, and in a GIF before its first frame
+_MOST_CHUNKS = 100_000  # limit for a PNG; encoders write chunks of 8 KiB and more
 
 _START, _SCAN = b"\xff\xd8", b"\xff\xda\x00"  # markers; a scan's header has fewer than 256 bytes
-_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # a frame's marker tells how the frame is coded
-_ALONE = {0x00, 0x01, *range(0xD0, 0xDA)}  # markers without a length; libjpeg skips them in a head, or ends there
+_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # markers of frames, one per coding process
+_ALONE = {
+    0x00,
+    0x01,
+    *range(0xD0, 0xDA),
+}  # markers without a length field
 _SEQUENTIAL = (b"\xc0", b"\xc1", b"\xc9")
 _PNG, _GIF = b"\x89PNG\r\n\x1a\n", (b"GIF87a", b"GIF89a")
 _APP1, _EXIF, _XMP_SEGMENT = 0xE1, b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"
@@ -144,14 +148,14 @@ _XMP = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
 
 
 class JpegHead(NamedTuple):
-    """The segments of a JPEG before its first scan (empty if unreadable), and whether that is its only scan."""
+    """The segments of a JPEG before its first scan (empty if unreadable), and whether the JPEG has only one scan."""
 
     segments: bytes
     one_scan: bool
 
 
 def is_jpeg(data: bytes) -> bool:
-    """Tell whether bytes begin as a JPEG does."""
+    """Tell whether bytes begin like a JPEG."""
     return data.startswith(_START)
 
 
@@ -175,10 +179,10 @@ def jpeg_head(data: bytes) -> JpegHead:
 
 
 def jpeg_metadata(segments: bytes) -> tuple[bytes, bytes]:
-    """Return the EXIF and the XMP among the segments of :func:`jpeg_head`, each empty if the JPEG has none."""
+    """Return the EXIF and the XMP data in segments of :func:`jpeg_head`; empty if there are none."""
     at, exif, xmp = len(_START), b"", b""
     while at + 4 <= len(segments):
-        if segments[at + 1] == 0xFF:  # filling
+        if segments[at + 1] == 0xFF:  # fill byte
             at += 1
             continue
         end = at + 2 + int.from_bytes(segments[at + 2 : at + 4])
@@ -192,7 +196,7 @@ def jpeg_metadata(segments: bytes) -> tuple[bytes, bytes]:
 
 
 def check_blocks(data: bytes) -> None:
-    """Refuse an image of so many blocks that reading its header would take long.
+    """Raise an error if an image has so many blocks that reading its header would take long.
 
     Raises:
         ImageError: ``too-many-blocks``.
@@ -206,18 +210,18 @@ def check_blocks(data: bytes) -> None:
 
 
 def check_cost(data: bytes, width: int, height: int) -> None:
-    """Refuse an image whose decoding would take too much memory or time.
+    """Raise an error if decoding an image would take too much memory or time.
 
     Raises:
         ImageError: ``too-many-pixels``, ``too-many-scans`` or ``too-many-blocks``.
     """
     pixels, most = width * height, MOST_PIXELS if is_jpeg(data) else MOST_PIXELS_WHOLE
     if pixels > most:
-        raise ImageError("too-many-pixels", f"{width} x {height} pixels, more than the {most:,} that are read")
+        raise ImageError("too-many-pixels", f"{width} x {height} pixels; hgld reads at most {most:,}")
     head = jpeg_head(data)
     if head.one_scan or not is_jpeg(data):
         return
-    scans = data.count(_SCAN, len(head.segments))  # entropy-coded data holds no marker
+    scans = data.count(_SCAN, len(head.segments))  # entropy-coded data cannot contain a marker
     if scans > MOST_SCANS or scans * pixels > MOST_PASSES:
         raise ImageError(
             "too-many-scans",
@@ -227,7 +231,7 @@ def check_cost(data: bytes, width: int, height: int) -> None:
 
 
 def _png_exif(data: bytes) -> bytes:
-    """Return the EXIF of a PNG, which may come after its pixels; empty: it has none."""
+    """Return the EXIF data of a PNG, even if they come after the pixels; empty if there are none."""
     at, exif = len(_PNG), b""
     for _ in range(_MOST_CHUNKS):
         kind = data[at + 4 : at + 8]
@@ -241,7 +245,7 @@ def _png_exif(data: bytes) -> bytes:
 
 
 def _check_gif(data: bytes) -> None:
-    """Refuse a GIF of too many extensions, and parts of them, before its first frame."""
+    """Raise an error if a GIF has too many extensions, or parts of extensions, before its first frame."""
     at = 13 + (3 << ((data[10] & 7) + 1) if len(data) > 10 and data[10] & 0x80 else 0)
     inside = False
     for _ in range(_MOST_SEGMENTS):
@@ -257,12 +261,12 @@ def _too_many(what: str, most: int) -> ImageError:
 
 
 def orientation_of(data: bytes, exif: bytes, xmp: bytes) -> int:
-    """Return the EXIF orientation of an image, 1 to 8; 1 if none is stated or it is senseless.
+    """Return the EXIF orientation of an image, 1 to 8; 1 if it is missing or invalid.
 
     Args:
         data: the image.
         exif: EXIF data that Pillow found in the head.
-        xmp: XMP data that Pillow found in the head; it counts if EXIF states no orientation.
+        xmp: XMP data that Pillow found in the head; used if EXIF states no orientation.
     """
     found = _exif_orientation(exif or (_png_exif(data) if data.startswith(_PNG) else b""))
     if found is None:
@@ -284,7 +288,7 @@ def _exif_orientation(exif: bytes) -> int | None:
             tag, kind, values = struct.unpack_from(f"{order}HHI", exif, entry)
             if tag == _ORIENTATION and values == 1 and kind in _NUMBERS:
                 (found,) = struct.unpack_from(order + _NUMBERS[kind], exif, entry + 8)
-    except struct.error:  # cut off
+    except struct.error:  # the data are truncated
         pass
     return found
 
@@ -292,7 +296,7 @@ def _exif_orientation(exif: bytes) -> int | None:
 # -- headers and limits -----------------------------------------------------------------------------------------------
 
 PILLOW_FAULTS = (  # Pillow's readers raise these errors for hostile files (Warning if warnings are errors)
-    # No MemoryError: hgld limits an image's memory before, so a MemoryError tells nothing about the file.
+    # MemoryError is not among them: hgld limits an image's memory before, so a MemoryError says nothing about the file.
     *(OSError, ValueError, SyntaxError, EOFError, TypeError, LookupError, AttributeError, ArithmeticError),
     *(RuntimeError, struct.error, zlib.error, Image.DecompressionBombError, Warning),
 )
@@ -309,12 +313,12 @@ class ImageHeader(NamedTuple):
 
     @property
     def upright(self) -> Size:
-        """Width and height once the orientation is applied."""
+        """Width and height after applying the orientation."""
         return upright_size(self.width, self.height, turn_of(self.orientation))
 
 
 def read_header(data: bytes) -> ImageHeader:
-    """Read the header of a JPEG, PNG, WebP or GIF; a missing or senseless orientation is 1.
+    """Read the header of a JPEG, PNG, WebP or GIF; a missing or invalid orientation becomes 1.
 
     Raises:
         ImageError: ``empty``, ``undecodable`` (none of these formats, or damaged), ``too-many-pixels``,
@@ -331,10 +335,10 @@ def read_header(data: bytes) -> ImageHeader:
 
 @contextmanager
 def open_image(data: bytes) -> Iterator[Image.Image]:
-    """Open an image with Pillow, which reads its header, within the limits of every image.
+    """Open an image with Pillow, which reads the header, after checking hgld's limits.
 
     Raises:
-        ImageError: as :func:`read_header` does.
+        ImageError: for the same reasons as in :func:`read_header`.
     """
     if not data:
         raise ImageError("empty", "no bytes")
@@ -342,9 +346,11 @@ def open_image(data: bytes) -> Iterator[Image.Image]:
     try:
         picture = Image.open(io.BytesIO(data), formats=tuple(IMAGE_FORMATS))
     except Image.DecompressionBombError as error:
-        raise ImageError("too-many-pixels", f"more pixels than the {MOST_PIXELS:,} that are read") from error
-    except Image.UnidentifiedImageError as error:  # its text holds an address in memory, which differs in every run
-        detail = f"none of {', '.join(IMAGE_FORMATS)}, which shards hold: convert images of other formats"
+        raise ImageError(
+            "too-many-pixels", f"more than {MOST_PIXELS:,} pixels, the largest image that hgld reads"
+        ) from error
+    except Image.UnidentifiedImageError as error:  # Pillow's text contains a memory address, which differs in every run
+        detail = f"none of {', '.join(IMAGE_FORMATS)}, the formats of shards; convert the image to one of them"
         raise ImageError("undecodable", detail) from error
     except PILLOW_FAULTS as error:
         raise image_fault(error) from error
@@ -354,37 +360,38 @@ def open_image(data: bytes) -> Iterator[Image.Image]:
 
 
 def rgb_pixels(picture: Image.Image) -> Pixels:
-    """Decode an image that Pillow opened to (H, W, 3) RGB, without transparency; 16 bits become 8."""
+    """Convert an image that Pillow opened to (H, W, 3) 8-bit RGB without transparency."""
     if picture.mode.startswith("I"):  # Pillow would clip 16 bits of grey instead of scaling them
         grey = (np.asarray(picture) >> 8).clip(0, 255).astype(np.uint8)
         return np.repeat(grey[:, :, None], 3, axis=2)
     if picture.mode == "P" and "transparency" in picture.info:
-        picture = picture.convert("RGBA")  # the palette's colours under the transparency
+        picture = picture.convert("RGBA")  # keep the colours of transparent palette entries
     return np.array(picture.convert("RGB"))
 
 
 def image_fault(error: BaseException) -> ImageError:
-    """Return hgld's error for an error of Pillow: ``truncated``, else ``undecodable``."""
+    """Return hgld's error (``truncated`` or ``undecodable``) for an error of Pillow."""
     said = str(error).replace("\n", " ")[:200] or type(error).__name__
     return ImageError("truncated" if "truncated" in said or isinstance(error, EOFError) else "undecodable", said)
 
 
 def plain_jpeg_size(image: EncodedImage) -> Size | None:
-    """Return the width and height of a JPEG that libjpeg-turbo can decode to RGB; None: ask Pillow."""
+    """Return the width and height of a JPEG that libjpeg-turbo can decode to RGB; None if Pillow must decode it."""
     size = _jpeg_size(image.data)
     return None if size is None or size[2] not in _PLAIN else size[:2]
 
 
 def check_size(image: EncodedImage, stored: Size, boxed: Size | None) -> None:
-    """Refuse an image by its header, before it is decoded.
+    """Check the size of an image before it is decoded.
 
     Args:
         image: image to decode.
         stored: width and height that its header states.
-        boxed: expected width and height of the upright image, cut to its box; None: any.
+        boxed: expected width and height of the upright image after cropping to its box; None: any.
 
     Raises:
-        InputError: too many pixels or scans, a box that is not inside the image, or another size than in the index.
+        InputError: the image has too many pixels or scans, its box is not inside it, or its size differs from the
+            index.
     """
     try:
         check_cost(image.data, *stored)
@@ -403,7 +410,7 @@ def check_size(image: EncodedImage, stored: Size, boxed: Size | None) -> None:
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int, str] | None:
-    """Return width, height and colour space of a JPEG; None if libjpeg-turbo reads none."""
+    """Return width, height and colour space of a JPEG; None if libjpeg-turbo cannot read its header."""
     if not is_jpeg(data):
         return None
     try:
@@ -415,7 +422,7 @@ def _jpeg_size(data: bytes) -> tuple[int, int, str] | None:
 
 def _orientation(data: bytes, picture: Image.Image) -> int:
     exif, xmp = picture.info.get("exif", b""), picture.info.get("XML:com.adobe.xmp") or picture.info.get("xmp", b"")
-    raw = picture.info.get("Raw profile type exif")  # ImageMagick writes EXIF into PNG in this way
+    raw = picture.info.get("Raw profile type exif")  # ImageMagick stores EXIF in PNG files under this name
     if not exif and isinstance(raw, str):
         with suppress(ValueError):
             exif = bytes.fromhex("".join(raw.split("\n")[3:]))

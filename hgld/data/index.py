@@ -23,7 +23,7 @@ from hgld.data.format import (
 from hgld.errors import InputError, excerpt, quoted
 from hgld.tables import level_metadata, parquet_schema, read_levels, read_parquet
 
-TABLES = {  # the tables beside the index, all of text
+TABLES = {  # the tables beside the index; all columns are text
     REJECTED: pl.Schema(dict.fromkeys(("key", "split", "file", "reason", "detail"), pl.String)),
     LISTS: pl.Schema(dict.fromkeys(("list", "key"), pl.String)),
     JUDGEMENTS: pl.Schema(dict.fromkeys(("query", "item", "verdict"), pl.String)),
@@ -40,7 +40,7 @@ _AFTER_LEVELS = {
     "duplicate_of": pl.String,
     "class_run": pl.Int32,
 }
-SOURCE = "source"  # column of the images' original paths, which the items' JSON states
+SOURCE = "source"  # column of the images' original paths, taken from the items' JSON
 _MAY_BE_NULL = {"duplicate_of", *BOX}
 _LEAST = {"offset": 0, "size": 0, "width": 1, "height": 1, "class_run": 0}
 
@@ -59,16 +59,16 @@ def index_schema(levels: Sequence[str], boxes: bool = False, sources: bool = Fal
 
 
 def write_index(frame: pl.DataFrame, path: Path, levels: Sequence[str]) -> None:
-    """Write ``index.parquet``: the frame's rows in their order, with the columns and types of :func:`index_schema`.
+    """Write ``index.parquet``: the frame's rows, with the columns and types of :func:`index_schema`.
 
     Raises:
-        InputError: a column is missing, or its values do not fit the type.
+        InputError: a column is missing, or its values do not have the type.
     """
     schema = index_schema(levels, boxes=BOX[0] in frame.columns, sources=SOURCE in frame.columns)
     try:
         table = frame.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
     except (pl.exceptions.InvalidOperationError, pl.exceptions.ColumnNotFoundError) as error:
-        raise InputError(f"{path}: the columns or values do not fit an index ({excerpt(error)}).") from error
+        raise InputError(f"{path}: the columns or values are not those of an index ({excerpt(error)}).") from error
     table.write_parquet(path, metadata=level_metadata(INDEX_VERSION, levels))
 
 
@@ -80,18 +80,18 @@ def read_index(
     Args:
         source: the file, or its bytes.
         where: name of the index in messages.
-        leave_out: columns not to read: ``sha256`` takes half of the memory.
+        leave_out: columns not to read; ``sha256`` alone takes half of the memory.
 
     Returns:
         the rows with the columns of :func:`index_schema`, and the levels, finest first.
 
     Raises:
-        SchemaError: written under another schema version.
-        InputError: not a readable index, or columns, types or values that no index has (unsafe keys and shard names,
-            repeated keys, negative offsets). The message names the first such row.
+        SchemaError: this hgld does not read the schema version of the index.
+        InputError: the index is unreadable, or its columns, types or values are invalid (unsafe keys and shard names,
+            repeated keys, negative offsets). The message names the first invalid row.
     """
     name = where or (INDEX if isinstance(source, bytes) else str(source))
-    fix = "Make it anew: hgld index DIR --force"
+    fix = "Write it again: hgld index DIR --force"
     levels = check_levels(read_levels(source, INDEX_VERSION, "index", where=name, fix=fix), name)
     there = parquet_schema(source, where=name)
     whole = index_schema(levels, boxes=BOX[0] in there, sources=SOURCE in there)
@@ -105,7 +105,7 @@ def read_table(name: str, source: Path | bytes, where: str | None = None) -> pl.
     """Read one of the tables beside the index (:data:`TABLES`): rejected items, lists, judgements.
 
     Raises:
-        InputError: not a readable parquet file, or of other columns or types.
+        InputError: the file is not readable parquet, or has wrong columns or types.
     """
     label = where or (name if isinstance(source, bytes) else str(source))
     return read_parquet(source, schema=TABLES[name], where=label)
@@ -131,17 +131,17 @@ def _check_rows(frame: pl.DataFrame, levels: Sequence[str], where: str) -> None:
         if not passed[name][0]:
             row = frame.with_row_index("row").filter(~test).row(0, named=True)
             raise InputError(f"{where}: row {row['row']}: {quoted(name)} is {short(row[name])}; expected {expected}.")
-    if "key" in frame.columns and frame["key"].hash().n_unique() < len(frame):  # hashes take little memory
+    if "key" in frame.columns and frame["key"].hash().n_unique() < len(frame):  # hashes take less memory than keys
         for repeated in frame.filter(pl.col("key").is_duplicated())["key"]:
             raise InputError(f"{where}: key {quoted(repeated)} is listed more than once; expected every key once.")
 
 
 def with_runs(index: pl.DataFrame, finest: str) -> pl.DataFrame:
-    """Add the columns ``class_run`` and ``duplicate_of`` to an index, as its rows imply them.
+    """Add the columns ``class_run`` and ``duplicate_of``, computed from the other columns, to an index.
 
     Args:
         index: rows in the order of the shards, with at least shard, key, sha256 and the level ``finest``.
-        finest: the finest level; neighbours with equal labels in a shard are one class run, even if unknown.
+        finest: the finest level; adjacent rows of a shard with equal labels, even unknown ones, are one class run.
     """
     starts = (pl.col(finest) != pl.col(finest).shift(1)).fill_null(value=False)
     first = pl.col("key").first().over("sha256")
@@ -152,7 +152,7 @@ def with_runs(index: pl.DataFrame, finest: str) -> pl.DataFrame:
 
 
 def split_facts(index: pl.DataFrame, levels: Sequence[str]) -> dict[str, SplitFacts]:
-    """Count the items, shards and classes of every split of an index, by its name."""
+    """Count the items, shards and classes of every split of an index; the keys are the splits."""
     counts = (
         index.lazy()
         .group_by("split")

@@ -28,7 +28,7 @@ from hgld.samplers import BatchSampler
 OnFault = Literal["raise", "replace", "leave"]
 T = TypeVar("T")
 
-MOST_TRIED = 64  # candidates of a class for one damaged item; if all are damaged too, that is no accident
+MOST_TRIED = 64  # number of replacements to try for one damaged item; if all are damaged too, more will not help
 
 
 class _Failed(NamedTuple):
@@ -44,12 +44,14 @@ class _Failed(NamedTuple):
 
 
 class BatchItems:
-    """Items of a batch before decoding, from a dataset with an index; arguments are (B,) item numbers.
+    """The items of a batch before decoding, from a dataset with an index.
+
+    The arguments ``items`` of the methods are (B,) item numbers.
 
     Attributes:
-        first: slot of the first item in the batch of all processes.
+        first: position of this process's first item in the batch of all processes.
         items: (B,) item numbers.
-        faults: damaged items that were met while these items were sought.
+        faults: damaged items found while these items were read.
     """
 
     faults: Sequence[Fault] = ()
@@ -61,22 +63,22 @@ class BatchItems:
         return self.dataset.encoded(items)
 
     def sizes(self, items: Integers) -> Integers:
-        """Return (B, 2) width and height of the upright images, cut to their boxes."""
+        """Return (B, 2) width and height of the upright images after cropping to their boxes."""
         return self.dataset.sizes[items]
 
     def labels(self, items: Integers) -> Tensor:
         return self.dataset.labels[torch.from_numpy(items)]
 
     def indices(self, items: Integers) -> Integers:
-        """Return the numbers of the items for the consumer."""
+        """Return the indices that the consumer gets for the items."""
         return items
 
     def name(self, item: int) -> str:
-        """Return the beginning of an item's errors."""
+        """Return the text that begins an item's error messages (where it is stored)."""
         return f"item {item}, key {quoted(self.dataset.keys[item])}"
 
     def candidates(self, item: int, damaged: set[int]) -> Iterator[int]:
-        """Yield replacements: the next items of its class outside the batch, then items of the batch."""
+        """Yield replacements for an item: the next items of its class outside the batch, then items of the batch."""
         finest = self.dataset.labels[:, 0].numpy()
         same = np.flatnonzero(finest == finest[item]) if finest[item] >= 0 else np.empty(0, dtype=np.int64)
         same = np.roll(same, -int(np.searchsorted(same, item, side="right")))
@@ -87,7 +89,7 @@ class BatchItems:
 
 
 class _Pending(NamedTuple):
-    """A batch in progress: items, positions in the epoch, and the first row of each thread's part."""
+    """A batch that threads are decoding: items, positions in the epoch, and the first row of each thread."""
 
     wanted: BatchItems
     places: Integers
@@ -95,14 +97,14 @@ class _Pending(NamedTuple):
     parts: "list[tuple[int, Future[list[_Failed]]]]"
 
 
-_MOST_WORKERS = 16  # by default
+_MOST_WORKERS = 16  # default limit
 
 
 def cores_of_process() -> int:
-    """Return this process's share of the cores that it may run on, at most 16.
+    """Return this process's share of the available cores, at most 16.
 
-    The processes that torchrun or Slurm started on the machine share its cores, unless Slurm has given every task cores
-    of its own.
+    The processes that torchrun or Slurm started on a machine share its cores, unless Slurm assigned separate cores to
+    every task.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     sharers = os.environ.get("LOCAL_WORLD_SIZE" if "RANK" in os.environ else "SLURM_STEP_TASKS_PER_NODE", "1")
@@ -113,9 +115,9 @@ def cores_of_process() -> int:
 
 
 class BatchDecoder:
-    """Decoder of batches in threads, ahead of the consumer; it replaces damaged items by others.
+    """Decoder of batches in threads, ahead of the consumer; it can replace damaged items.
 
-    Can be pickled; its arguments are those of a :class:`Loader`.
+    Can be pickled. Its arguments are described in :class:`Loader`.
     """
 
     def __init__(self, view: View, workers: int, prefetch: int, seed: int, pin_memory: bool, on_fault: OnFault) -> None:
@@ -134,7 +136,7 @@ class BatchDecoder:
 
         Args:
             wanted: the items of every batch from ``step`` on.
-            epoch: epoch; the views depend on epoch and step.
+            epoch: number of the epoch; the views depend on epoch and step.
             step: number of the first batch.
         """
         coming = enumerate(wanted, step)
@@ -149,7 +151,7 @@ class BatchDecoder:
             pool.shutdown(cancel_futures=True)
 
     def _begin(self, pool: ThreadPoolExecutor, epoch: int, step: int, wanted: BatchItems) -> _Pending:
-        """Start the threads on a batch."""
+        """Let the threads start to decode a batch."""
         items = wanted.items
         where = places(step, len(items), wanted.first)
         images = self._buffers.take(len(items), self._view.shape(*wanted.sizes(items).T))
@@ -162,7 +164,7 @@ class BatchDecoder:
         return _Pending(wanted, where, images, parts)
 
     def _fill(self, wanted: BatchItems, items: Integers, where: Integers, epoch: int, images: Tensor) -> list[_Failed]:
-        """Read and decode some rows of a batch."""
+        """Read and decode some rows of a batch; return the rows that failed."""
         try:
             encoded = wanted.encoded(items)
         except InputError as error:
@@ -181,14 +183,14 @@ class BatchDecoder:
         return [_Failed(row, encoded[row].where, error) for row, error in faults]
 
     def _finish(self, pending: _Pending, epoch: int) -> Batch:
-        """Wait for a batch, and treat the items that could not be decoded by the rule ``on_fault``."""
+        """Wait for a batch, and apply the rule ``on_fault`` to the items that could not be decoded."""
         wanted = pending.wanted
         items, faults = wanted.items, list(wanted.faults)
         index_of = wanted.indices(items).tolist()
         failed = [one._replace(row=begin + one.row) for begin, part in pending.parts for one in part.result()]
         if failed and self._on_fault == "raise":
             raise InputError(f"{failed[0].where}: {failed[0].reason}")
-        replacements: dict[int, int] = {}  # views of one image stay views of one image
+        replacements: dict[int, int] = {}  # all views of one image get the same replacement
         damaged = {int(items[one.row]) for one in failed}
         for one in failed:
             fault = Fault(index_of[one.row], one.where, one.reason)
@@ -206,7 +208,7 @@ class BatchDecoder:
     def _replace(
         self, pending: _Pending, failed: _Failed, candidates: Iterable[int], damaged: set[int], epoch: int
     ) -> int:
-        """Decode the first sound candidate into the row of a failed item; return the candidate."""
+        """Decode the first undamaged replacement into the row of a failed item, and return its number."""
         at = slice(failed.row, failed.row + 1)
         for candidate in candidates:
             chosen = np.array([candidate])
@@ -222,30 +224,31 @@ class BatchDecoder:
 
 
 class Loader:
-    """Loader of a sampler's batches, decoded ahead by threads.
+    """Loader of a sampler's batches, which threads decode ahead.
 
-    The batches depend on the dataset, the sampler's seed, the view and ``seed`` alone: not on the number of threads or
-    ``prefetch``. The parts of several processes, in order, are the batch of a single process. Iterating yields the rest
+    The batches depend only on the dataset, the sampler's seed, the view and ``seed``, not on the number of threads or
+    ``prefetch``. The parts of all processes, joined in order, equal the batch of a single process. Iterating yields the
+    rest
     of the sampler's current epoch and leaves the sampler at the next epoch. If the consumer stops in between, the next
-    iteration resumes there. Threads suffice: decoding, resizing and reading run outside of Python's global lock.
+    iteration resumes there. Threads suffice, because decoding, resizing and reading release Python's global lock.
 
-    The consumer may keep a batch: its memory is used again only when no tensor shares it any more.
+    The consumer may keep a batch: its memory is reused only after the last tensor that shares it is deleted.
 
     Args:
         dataset: dataset that :func:`hgld.open_dataset` opened.
         sampler: sampler that chooses the items of each batch, and this process's part of them.
         view: crops and augmentation of the images.
         workers: threads that read and decode; 0: :func:`cores_of_process`.
-        prefetch: batches in progress beyond the one that is returned; 0: none.
+        prefetch: number of batches that are decoded ahead of the returned one; 0: none.
         seed: seed of the views.
         pin_memory: whether to give page-locked batches, for asynchronous copies to a GPU.
-        on_fault: rule for an item that cannot be read or decoded. ``raise``: the error, at its batch.
-            ``replace``: another item of its finest class (if there is none, another item of the batch) replaces it, and
-            ``Batch.faults`` names both; labels and indices belong to the replacement.
-            ``leave``: its row is black, and ``Batch.faults`` names it.
+        on_fault: rule for an item that cannot be read or decoded. ``raise``: raise the error at its batch.
+            ``replace``: use another item of its finest class (if there is none, another item of the batch).
+            ``Batch.faults`` then lists both items; labels and indices belong to the replacement.
+            ``leave``: make its row black, and list the item in ``Batch.faults``.
 
     Raises:
-        ConfigError: a number below its least value.
+        ConfigError: a number is too small, or ``on_fault`` is unknown.
     """
 
     def __init__(
@@ -268,7 +271,7 @@ class Loader:
         return len(self.sampler)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch; the position within the current one stays."""
+        """Go to the beginning of an epoch; within the current epoch, keep the position."""
         self.sampler.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, int]:
@@ -287,7 +290,7 @@ class Loader:
         """Yield the batches from the current position to the end of its epoch.
 
         Raises:
-            InputError: an item cannot be read or decoded; with ``replace``, only if nothing can replace it.
+            InputError: an item cannot be read or decoded and, with ``replace``, no item can replace it.
             ServiceError: a server kept failing.
             StorageError: the disk failed.
         """
@@ -306,7 +309,7 @@ _open: WeakSet[Generator[Any, None, None]] = WeakSet()
 
 @contextmanager
 def closed_at_exit(values: Generator[T, None, None]) -> Iterator[Generator[T, None, None]]:
-    """Close a generator when the body ends, or before the interpreter's exit stops its thread pool."""
+    """Close a generator when the ``with`` block ends, or at exit before the interpreter stops its thread pool."""
     _open.add(values)
     with closing(values):
         yield values

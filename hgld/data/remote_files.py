@@ -1,4 +1,4 @@
-"""Files below a URL: http(s) by :mod:`hgld.data.http_files`, object stores and the like by fsspec, with retries."""
+"""Files below a URL: http(s) through :mod:`hgld.data.http_files`, other schemes through fsspec, with retries."""
 
 import io
 import os
@@ -17,8 +17,8 @@ from hgld.addresses import HTTP, without_secrets
 from hgld.data.http_files import Deadline, HttpLimits, HttpRanges, RemoteFault, Spans, retry
 from hgld.errors import InputError, MissingResourceError, ServiceError, excerpt
 
-_TOGETHER = 16  # requests of a process at a time
-_GAP = 1 << 16  # bytes read in vain to save a request: an item's JSON is between two images of a group
+_TOGETHER = 16  # simultaneous requests of a process
+_GAP = 1 << 16  # largest gap that is read to save a request: an item's JSON is between two images of a group
 _MOST_SPAN = 8 << 20
 _STREAM_BLOCK = 8 << 20
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
@@ -41,7 +41,7 @@ class RemoteFiles:
         return RemoteFiles, (self._root, self._options)
 
     def _served(self) -> "HttpRanges | FsspecRanges":
-        """Return this process's own connections: they do not survive a fork."""
+        """Return this process's own connections, because connections do not survive a fork."""
         if self._ranges is None or self._process != os.getpid():
             kind = HttpRanges if self._parts.scheme in HTTP else FsspecRanges
             self._ranges, self._process = kind(self._root, self._options), os.getpid()
@@ -61,7 +61,7 @@ class RemoteFiles:
         return isinstance(answer, bytes)
 
     def read_many(self, ranges: Spans) -> list[bytes]:
-        """Read ranges, each shorter if its file ends; one request reads neighbours."""
+        """Read ranges, adjacent ones in one request; a range beyond the end of its file gives fewer bytes."""
         columns: Any = ([n for n, _, _ in ranges], [at for _, at, _ in ranges], [at + size for _, at, size in ranges])
         merged: Any = merge_offset_ranges(*columns, max_gap=_GAP, max_block=_MOST_SPAN)
         spans = list(zip(*merged, strict=True))
@@ -79,7 +79,7 @@ class RemoteFiles:
 
     def open_stream(self, name: str) -> "io.BufferedReader[Any]":
         """Open the file; the caller closes it."""
-        self.read_many([(name, 0, 1)])  # a missing file fails at once
+        self.read_many([(name, 0, 1)])  # raise the error for a missing file now
         return io.BufferedReader(_RemoteStream(self, name), _STREAM_BLOCK)
 
     def _ask(self, spans: Spans) -> list[Any]:
@@ -91,7 +91,7 @@ class RemoteFiles:
         deadline, failed = Deadline(served.limits), threading.Event()
 
         def give_up_in_time(seconds: float, fault: RemoteFault) -> None:
-            if failed.is_set() or deadline.left() <= seconds:  # the first failed span fails the whole reading
+            if failed.is_set() or deadline.left() <= seconds:  # one failed span makes the whole reading fail
                 raise fault
 
         def read(span: tuple[str, int, int]) -> bytes | RemoteFault:
@@ -123,7 +123,7 @@ class RemoteFiles:
             raise
 
     def _refusal(self, name: str, fault: RemoteFault) -> InputError | ServiceError:
-        """Return the error for people, without the URL's secrets."""
+        """Return the error that users see, without the URL's secrets."""
         where = without_secrets(self._url(name))
         if fault.missing:
             return InputError(f"{where}: no such file. Check the URL, or upload the dataset again.")
@@ -133,7 +133,7 @@ class RemoteFiles:
         if fault.wait:
             return ServiceError(f"{where}: {said}; the server asks for a pause of {fault.wait:,.0f} s.")
         if fault.passing:
-            return ServiceError(f"{where}: {said}, asked several times. Try again later.")
+            return ServiceError(f"{where}: {said}, after several attempts. Try again later.")
         return ServiceError(f"{where}: {said}. {fault.hint or 'Check the URL and the credentials (storage options).'}")
 
 
@@ -154,10 +154,10 @@ class _RemoteStream(io.RawIOBase):
 
 
 class FsspecRanges:
-    """Ranges of files of one fsspec file system, within the time limits of http(s).
+    """Reader of byte ranges from one fsspec file system, with the time limits of http(s).
 
-    fsspec's file systems hold a whole answer before they return it. So hgld can check sizes only afterwards; until then
-    the service and its own client bound the memory.
+    fsspec receives a whole response before it returns it, so hgld can check sizes only afterwards. Until then only the
+    service and its own client limit the memory.
 
     Args:
         root: URL of a folder in the file system.
@@ -175,15 +175,15 @@ class FsspecRanges:
             raise MissingResourceError(f"{without_secrets(root)}: {error}.") from error
 
     def get(self, url: str, start: int, stop: int, deadline: Deadline) -> bytes:
-        """Return some bytes of a file, fewer if it ends earlier.
+        """Return a range of bytes of a file; fewer bytes if the file ends earlier.
 
         Raises:
-            RemoteFault: the service gives an error, or more bytes.
+            RemoteFault: the service reports an error, or sends more bytes than requested.
         """
         bounds = {"start": start, "end": stop}
         try:
             if isinstance(self._system, AsyncFileSystem):
-                seconds = max(deadline.left(), 0.1)  # fsspec takes 0 for no limit
+                seconds = max(deadline.left(), 0.1)  # for fsspec, 0 means no limit
                 data: Any = sync(self._system.loop, self._system._cat_file, url, timeout=seconds, **bounds)
             else:
                 data = self._system.cat_file(url, **bounds)
@@ -191,8 +191,8 @@ class FsspecRanges:
             raise _fault_of(error) from error
         if len(data) > stop - start:
             raise RemoteFault(
-                f"the service sent {len(data)} bytes where {stop - start} were asked for: it does not serve ranges",
-                hint="Use one that does, or copy the dataset to a disk.",
+                f"the service sent {len(data)} bytes where {stop - start} were requested: it does not serve ranges",
+                hint="Use a service that does, or copy the dataset to a disk.",
             )
         return data
 

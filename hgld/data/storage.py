@@ -42,10 +42,10 @@ def advise(descriptor: int, offset: int, size: int, *, sequential: bool = False)
 
 
 class _OpenFile:
-    """A file descriptor that closes with its last user, so that a thread may drop it while another still reads."""
+    """A file descriptor that closes when its last user releases it: a thread may drop it while another one reads."""
 
     __slots__ = ("descriptor",)
-    _close = staticmethod(os.close)  # module names may be gone when the last file closes at exit
+    _close = staticmethod(os.close)  # the interpreter may have deleted the module os when the last file closes at exit
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -98,9 +98,9 @@ class LocalFiles:
         return (self._folder / name).is_file()
 
     def read_many(self, ranges: Ranges) -> list[bytes]:
-        """Read ranges, each shorter if its file ends.
+        """Read ranges. A range that extends beyond the end of its file gives fewer bytes.
 
-        The system hears of all ranges before the first one is read, which makes a cold disk three times as fast.
+        The system is told of all ranges before the first one is read, which makes a cold disk three times as fast.
         """
         files = {name: self._file(name) for name in {name for name, _, _ in ranges}}
         for name, offset, size in ranges:
@@ -129,8 +129,10 @@ class LocalFiles:
 
 SCHEMES = (*HTTP, "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "hf", "hdfs", "webhdfs", "memory")
 
-_MOST_TABLE_BYTES = 1 << 29  # of a file that the manifest does not name
-_MOST_STATED_BYTES = 1 << 33  # of a file that the manifest names: a table is held in memory, and a manifest can lie
+_MOST_TABLE_BYTES = 1 << 29  # limit for a file that the manifest does not list
+_MOST_STATED_BYTES = (
+    1 << 33
+)  # limit for a file in the manifest, which may state a wrong size: tables are held in memory
 _UNSAFE_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
 
 
@@ -140,8 +142,8 @@ class ReadingPolicy:
 
     Attributes:
         verify_reads: whether to check images against the SHA-256 in the index; None: only images at URLs.
-        allow_redirects_to: hosts that http(s) may lead to, beside the host that was named.
-        allow_private: hosts with a public name that may have a private address.
+        allow_redirects_to: further hosts that an http(s) URL may redirect to.
+        allow_private: hosts whose public name may resolve to a private IP address.
     """
 
     verify_reads: bool | None = None
@@ -155,16 +157,16 @@ READING: ContextVar[ReadingPolicy] = ContextVar("READING", default=ReadingPolicy
 class ShardStorage:
     """One folder of files, on a disk or at a URL.
 
-    Can be pickled, and used after a fork: every process opens its own files and connections. Names of files never lead
-    out of the folder, links included.
+    Can be pickled, and used after a fork: every process opens its own files and connections. A name or link that leads
+    out of the folder raises an error.
 
     Args:
         root: a folder, or a URL of one of the schemes in :data:`SCHEMES`.
-        options: for http(s) the options of :class:`hgld.data.http_files.HttpRanges`; for other schemes the options of
-            fsspec, such as credentials and endpoints.
+        options: options for a URL. http(s): those that :class:`hgld.data.http_files.HttpRanges` lists. Other schemes:
+            options of fsspec, such as credentials and endpoints.
 
     Raises:
-        ConfigError: another scheme, a chain of schemes, or options for a folder.
+        ConfigError: the scheme is unknown or a chain of schemes, or the root is a folder and there are options.
     """
 
     def __init__(self, root: str | Path, options: Mapping[str, Any] | None = None) -> None:
@@ -172,13 +174,15 @@ class ShardStorage:
         scheme = urlsplit(text).scheme if "://" in text else ""
         if "::" in text or (scheme and scheme not in (*SCHEMES, "file")):
             raise ConfigError(
-                f"{quoted(without_secrets(text))} cannot be read from; expected a folder, or a URL that begins with "
+                f"{quoted(without_secrets(text))} cannot be read; expected a folder, or a URL that begins with "
                 f"{', '.join(SCHEMES)}."
             )
         self.is_local = scheme in ("", "file")
         if self.is_local:
             if options:
-                raise ConfigError(f"{text}: storage options ({', '.join(options)}) with a folder; only URLs take them.")
+                raise ConfigError(
+                    f"{text}: storage options ({', '.join(options)}) for a folder; only URLs have options."
+                )
             folder = Path(unquote(urlsplit(text).path) if scheme else text).absolute()
             self._files: LocalFiles | RemoteFiles = LocalFiles(folder)
             self.where = str(folder)
@@ -228,14 +232,14 @@ class ShardStorage:
         return data
 
     def read_at(self, name: str, offset: int, size: int) -> bytes:
-        """Read a range of a file; errors are those of :meth:`read_many`."""
+        """Read a range of a file; raises the same errors as :meth:`read_many`."""
         return self.read_many([(name, offset, size)])[0]
 
     def read_many(self, ranges: Ranges) -> list[bytes]:
         """Read ranges (name, offset, size) of any files, in the given order.
 
-        A disk hears of all ranges before the first one is read. A server gets one request for neighbouring ranges, and
-        several requests at a time.
+        The system is told of all ranges on a disk before the first one is read. A server gets one request for adjacent
+        ranges, and several requests at a time.
 
         Raises:
             InputError: a file does not exist, or ends before its range.
@@ -306,7 +310,7 @@ def expand_braces(urls: Iterable[str]) -> list[str]:
     """Expand the braces of patterns into URLs, like bash and webdataset.
 
     Raises:
-        ConfigError: braces that do not close, or more than 100,000 shards.
+        ConfigError: a brace is not closed, or there are more than 100,000 shards.
 
     >>> expand_braces(["train-{000009..000011}.tar", "more.tar"])
     ['train-000009.tar', 'train-000010.tar', 'train-000011.tar', 'more.tar']
@@ -317,7 +321,7 @@ def expand_braces(urls: Iterable[str]) -> list[str]:
             found += islice(braceexpand(url), _MOST_SHARDS + 1 - len(found))
         except ValueError as error:  # its UnbalancedBracesError
             raise ConfigError(
-                f"{quoted(url)}: a brace that does not close; expected train-{{000000..000012}}.tar."
+                f"{quoted(url)}: a brace is not closed; expected train-{{000000..000012}}.tar."
             ) from error
         if len(found) > _MOST_SHARDS:
             raise ConfigError(
@@ -334,7 +338,7 @@ def open_tars(urls: Sequence[str], options: Mapping[str, Any] | None) -> list[Ta
         options: options of :class:`hgld.data.storage.ShardStorage`.
 
     Raises:
-        ConfigError: a URL names no shard, or has a scheme that hgld does not read from.
+        ConfigError: a URL is not the path of a shard, or hgld cannot read its scheme.
     """
     storages: dict[str, ShardStorage] = {}
     tars = []
@@ -367,7 +371,7 @@ def read_manifest(storage: ShardStorage) -> Manifest:
     """
     if not storage.exists(MANIFEST):
         raise InputError(
-            f"{storage.where}: no dataset is here, for there is no {MANIFEST}. `hgld build-shards` makes a dataset; "
-            "`hgld index` writes the missing files of shards that have lost them."
+            f"{storage.where}: found no {MANIFEST}, hence no dataset. `hgld build-shards` makes a dataset; "
+            "`hgld index` writes missing files from the shards."
         )
     return Manifest.from_json(storage.read_file(MANIFEST, MAX_MANIFEST_BYTES), f"{storage.where}/{MANIFEST}")

@@ -1,11 +1,11 @@
-"""P x K batches from shards that are read ahead of their decoding, on a disk or at URLs, with or without an index.
+"""P x K batches from shards on a disk or at URLs, with or without an index; reading is ahead of decoding.
 
-With an index, a sampler orders the batches. Their images are read at the offsets in the index, several batches in a
+With an index, a sampler orders the batches. Their images are read at the offsets in the index, several batches per
 request.
 
-Without an index, webdataset's pipeline reads the tars from front to end. Its stages are functions of this module. They
-open the tars, read their members within limits (:mod:`hgld.data.tar`) and join neighbours of one class. webdataset
-opens no files, because its own opener runs ``pipe:`` URLs in a shell.
+Without an index, webdataset's pipeline reads the tars from front to end. Functions of this module are its stages. They
+open the tars, read their members within limits (:mod:`hgld.data.tar`) and group adjacent items of one class. hgld opens
+the files itself, because webdataset's opener runs ``pipe:`` URLs in a shell.
 """
 
 import hashlib
@@ -43,13 +43,13 @@ from hgld.errors import ConfigError, InputError, quoted
 from hgld.samplers.batch_sampler import Short, shuffled, word_source
 from hgld.samplers.shard_order import ShardOrderSampler, check_options, draw, fitting_streams
 
-AHEAD = 2  # batches, or blocks of batches, that are read ahead of the decoded batch
-_MOST_STREAMS = 8  # by default
-_BLOCK_BYTES = 64 << 20  # of the batches that are read together
+AHEAD = 2  # number of batches, or blocks of batches, that are read ahead of the decoded batch
+_MOST_STREAMS = 8  # default limit
+_BLOCK_BYTES = 64 << 20  # limit of all batches that are read together
 _MOST_BAD = 10_000  # a tar with so many damaged members in a row is no shard
-_SHARDS, _STREAM = range(2)  # uses of random numbers for bare shards
+_SHARDS, _STREAM = range(2)  # keys of independent random streams for bare shards
 
-Sample = dict[str, Any]  # of webdataset
+Sample = dict[str, Any]  # webdataset's form of an item
 T = TypeVar("T")
 
 
@@ -74,24 +74,25 @@ def stream(
     pin_memory: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> "ShardStream":
-    """Stream P x K batches from shards that keep items of a class together, as ``hgld build-shards`` writes them.
+    """Stream P x K batches from shards in which items of a class are adjacent, as ``hgld build-shards`` writes them.
 
-    The shards form ``num_streams`` sequences. Every batch takes P / num_streams groups from each sequence, out of the
-    next ``window`` of groups there. The processes share the sequences: the union of their parts, in order, is the batch
-    of a single process, regardless of the number of processes.
+    The shards form ``num_streams`` sequences of groups (adjacent items of a class). Every batch takes P / num_streams
+    groups from each sequence, drawn from a window of its next groups. The processes share the sequences: their parts,
+    joined in order, equal the batch of a single process, regardless of the number of processes.
 
-    For a dataset directory, a sampler (:class:`hgld.samplers.shard_order.ShardOrderSampler`) plans everything from the
-    index; with it, a :class:`hgld.data.loader.Loader` gives the same batches. An epoch gives every labelled item at
-    least once: groups whose size is no multiple of k repeat some of their items, and the last batch repeats the first
-    groups of the epoch. A class is in a batch only once if the windows allow that. Resuming within an epoch reads only
-    the images that are still needed.
+    For a dataset directory, a sampler (:class:`hgld.samplers.shard_order.ShardOrderSampler`) plans the batches from the
+    index. A :class:`hgld.data.loader.Loader` with that sampler gives the same batches. An epoch contains every labelled
+    item at least once. If the size of a group is no multiple of k, some of its items are repeated. The last batch
+    repeats the first groups of the epoch. A batch contains a class only once if the windows allow that. Resuming within
+    an epoch reads only the images that are still needed.
 
-    For bare tars, the groups are found while the tars are read from front to end. The shards of a sequence repeat
-    without end, so ``batches_per_epoch`` sets the length of an epoch. A class may be in a batch several times if it is
-    in several sequences. Resuming reads the epoch's shards again, without decoding.
+    For bare tars, hgld finds the groups while it reads the tars from front to end. The shards of a sequence repeat
+    without end, so ``batches_per_epoch`` sets the length of an epoch. If a class is in several sequences, it may be in
+    a batch several times. Resuming reads the epoch's shards again, without decoding.
 
-    If an item cannot be read or decoded, another item of its class replaces it, and ``Batch.faults`` names it. The
-    encoded images of a batch take at most 4 GiB; larger images of bare shards are replaced and named too.
+    If an item cannot be read or decoded, another item of its class replaces it, and ``Batch.faults`` lists it. The
+    encoded images of a batch may have 4 GiB in total; in bare shards, images that exceed their share are replaced and
+    listed too.
 
     Args:
         root_or_urls: a dataset directory or its URL; or the shards, as a list or as one string that ends in ``.tar``,
@@ -102,26 +103,26 @@ def stream(
         levels: levels of a dataset directory to keep, finest first; None: all levels.
         view: crops and augmentation of the images; None: ``TrainView()``.
         seed: seed of all random numbers.
-        process_index: number of this process's part of every batch.
-        process_count: number of parts; divides ``num_streams``.
-        num_streams: number of shard sequences that are read side by side, over all processes; divides P. Another number
-            gives other batches. Default: the largest number up to 8 (and up to the number of bare shards) that fits p
-            and process_count.
-        window: number of batches whose groups a sequence mixes: larger windows mix better.
-        short: rule for groups of fewer than k items: ``repeat`` gives their items more than once in a batch,
-            ``drop`` excludes them, ``refuse`` raises an error.
+        process_index: rank of this process, which chooses its part of every batch.
+        process_count: number of processes; divides ``num_streams``.
+        num_streams: number of shard sequences that are read in parallel by all processes together; divides P. It
+            changes the batches. Default: the largest number up to 8 (and up to the number of bare shards) that p and
+            process_count allow.
+        window: number of batches whose groups a sequence mixes; larger windows mix better.
+        short: rule for groups of fewer than k items: ``repeat`` uses their items more than once in a batch, ``drop``
+            excludes the groups, ``refuse`` raises an error.
         batches_per_epoch: number of batches in an epoch; None: all batches.
         verify_reads: whether to check every image against its SHA-256 in the index of a dataset directory; None: only
             images from a URL. The check finds damage that decoders miss, and takes 20 microseconds per image of 27 KB.
         workers: number of threads that decode; 0: this process's share of the cores.
         prefetch: number of batches decoded ahead.
         pin_memory: whether to give batches in page-locked memory, for copies to a GPU.
-        storage_options: for http(s) headers, hosts and limits (docs/reference/dataset-files.md); for other schemes the
-            options of fsspec, such as credentials and endpoints.
+        storage_options: options for URLs. http(s): headers, hosts and limits (docs/reference/dataset-files.md). Other
+            schemes: options of fsspec, such as credentials and endpoints.
 
     Raises:
-        ConfigError: numbers that do not fit together; the message names fitting numbers.
-        InputError: there is no dataset, or it has no such split or level.
+        ConfigError: the numbers are inconsistent; the message states valid numbers.
+        InputError: there is no dataset, or the split or a level does not exist.
         ServiceError: the server kept failing.
     """
     place = fspath(root_or_urls) if isinstance(root_or_urls, str | Path) else None
@@ -145,30 +146,30 @@ def stream(
         raise ConfigError("levels and verify_reads need the index of a dataset directory; these are bare shards.")
     if batches_per_epoch is None:
         raise ConfigError(
-            "bare shards do not say how many batches they hold: give batches_per_epoch, or a dataset directory "
+            "bare shards do not state how many batches they hold: pass batches_per_epoch, or a dataset directory "
             "(`hgld index` makes one of shards)."
         )
     if len(tars) < num_streams:
         raise ConfigError(
-            f"{len(tars)} shards for num_streams={num_streams}, each of which reads its own; take fewer streams, more "
-            "shards, or a dataset directory, whose streams may share a shard."
+            f"{len(tars)} shards for num_streams={num_streams}; each stream needs its own shard. Use fewer streams, "
+            "more shards, or a dataset directory, whose streams may share a shard."
         )
     return ShardStream(_BareSource(tars, grouping), batches_per_epoch, decoding)
 
 
 class ShardStream(IterableDataset[Batch]):
-    """Batches from shards read from front to end; :func:`stream` makes it.
+    """Batches from shards that are read from front to end; :func:`stream` returns this object.
 
     Iterating yields the rest of the current epoch; afterwards the stream is at the beginning of the next epoch. If the
     consumer stops in between, the next iteration resumes there. The stream is also a torch ``IterableDataset`` of whole
-    batches: for ``DataLoader(stream, batch_size=None)`` with at most one worker process (the stream has threads), for
-    webdataset's ``WebLoader``, and as the first stage of its ``DataPipeline``. With a worker process, that process
-    counts the position.
+    batches, for ``DataLoader(stream, batch_size=None)``, webdataset's ``WebLoader`` and the first stage of its
+    ``DataPipeline``. It allows at most one worker process, because it has threads. That process then counts the
+    position.
 
     Attributes:
         dataset: the dataset directory; None for bare shards.
-        sampler: batches as positions in the dataset, with its counts of items without a class (``left_out``) and in
-            short groups (``dropped``); None for bare shards.
+        sampler: sampler of the batches, with the number of items without a class (``left_out``) and in short groups
+            (``dropped``); None for bare shards.
         epoch: the epoch that the next batch belongs to.
         step: the number of the next batch in its epoch.
     """
@@ -186,10 +187,10 @@ class ShardStream(IterableDataset[Batch]):
         return self._batches
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch; nothing happens if the stream is within it already.
+        """Go to the beginning of an epoch; do nothing if the stream is within that epoch.
 
         Raises:
-            ConfigError: it is negative.
+            ConfigError: the epoch is negative.
         """
         if epoch < 0:
             raise ConfigError(f"epoch is {epoch}; expected 0 or more.")
@@ -201,18 +202,18 @@ class ShardStream(IterableDataset[Batch]):
         return {"epoch": self.epoch, "step": self.step, "fingerprint": self._fingerprint}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to the position of another stream of the same batches; the number of processes may differ.
+        """Go to the position of another stream with the same batches; the number of processes may differ.
 
         Raises:
-            ConfigError: the state belongs to a stream with other batches, or is no position.
+            ConfigError: the state belongs to a stream with different batches, or is not a position.
         """
         epoch, step = state.get("epoch"), state.get("step")
         if not (type(epoch) is int and type(step) is int and epoch >= 0 and 0 <= step <= len(self)):
             raise ConfigError(f"epoch {epoch!r}, step {step!r}; expected a position in epochs of {len(self)} batches.")
         if state.get("fingerprint", self._fingerprint) != self._fingerprint:
             raise ConfigError(
-                "the state is of a stream that gives other batches: of other shards, or with another p, k, seed, "
-                "num_streams, window or short. Give it the same, or begin an epoch with set_epoch."
+                "the state belongs to a stream with different batches: it has other shards, or another p, k, seed, "
+                "num_streams, window or short. Use the same values, or begin an epoch with set_epoch."
             )
         self.epoch, self.step = (epoch, step) if step < len(self) else (epoch + 1, 0)
 
@@ -220,15 +221,15 @@ class ShardStream(IterableDataset[Batch]):
         """Yield the batches from the current position to the end of its epoch.
 
         Raises:
-            ConfigError: there are several worker processes, each of which would give all batches.
+            ConfigError: there are several worker processes; each would give all batches.
             InputError: a shard cannot be read, or so much is damaged that no item can replace it.
             ServiceError: a server kept failing.
         """
         worker = get_worker_info()
         if worker is not None and worker.num_workers > 1:
             raise ConfigError(
-                f"{worker.num_workers} worker processes would each give every batch; take num_workers=0 (or 1), and "
-                "`workers`, threads, for more speed."
+                f"{worker.num_workers} worker processes would each give every batch; use num_workers=0 (or 1). For "
+                "more speed, raise `workers` (threads)."
             )
         with closed_at_exit(self._decoded(self.epoch, self.step)) as batches:
             for batch in batches:
@@ -241,7 +242,7 @@ class ShardStream(IterableDataset[Batch]):
 
 
 class _Grouping(NamedTuple):
-    """Arguments of :func:`stream` that decide which items are in a batch together."""
+    """Arguments of :func:`stream` that determine which items form a batch."""
 
     p: int
     k: int
@@ -269,7 +270,7 @@ class _IndexedSource:
         if how.k > dataset.manifest.group_size:
             name, least = dataset.manifest.name, dataset.manifest.group_size
             raise ConfigError(
-                f"k is {how.k}, but in {name} only {least} items of a class stand together, which a batch would hold "
+                f"k is {how.k}, but in {name} only {least} items of a class are adjacent, so a batch would hold them "
                 f"twice. Take k={least}, or build the shards with --group-size {how.k}."
             )
         leave_out = ("suffix", "duplicate_of", "width", "height", "orientation", "sha256", "source")
@@ -285,7 +286,7 @@ class _IndexedSource:
                 yield from block
 
     def _read_blocks(self, epoch: int, step: int) -> "Generator[list[_ReadItems], None, None]":
-        """Read batches together, because neighbours in a shard share a request; the first blocks are shorter."""
+        """Read several batches together, because adjacent items share a request; the first blocks are shorter."""
         sizes, most = self.dataset.places[3], 1
         block: list[_ReadItems] = []
         for now in range(step, len(self.sampler)):
@@ -297,7 +298,7 @@ class _IndexedSource:
             yield self._read(block)
 
     def _read(self, block: "list[_ReadItems]") -> "list[_ReadItems]":
-        """Read the images of some batches together; if an image fails, the decoder reads the batches on demand."""
+        """Read the images of some batches together; if one image fails, the decoder reads all of them on demand."""
         items = np.unique(np.concatenate([batch.items for batch in block]))
         try:
             if fits_batch(int(self.dataset.places[3][items].sum())):
@@ -312,7 +313,7 @@ class _IndexedSource:
 
 
 class _ReadItems(BatchItems):
-    """Items of a dataset that were read ahead; other items, such as replacements, are read on demand."""
+    """Items of a dataset that were read ahead; replacements are read on demand."""
 
     images: Mapping[int, EncodedImage] = {}
 
@@ -326,7 +327,7 @@ class _ReadItems(BatchItems):
 
 
 class Item(NamedTuple):
-    """An image of a bare shard: a number made from its key, the image, its upright and cropped size, its labels."""
+    """An image of a bare shard: number made from its key, image, upright size after cropping, labels."""
 
     number: int
     image: EncodedImage
@@ -335,9 +336,9 @@ class Item(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Neighbours of one finest class, and the damaged items since the previous run.
+    """Adjacent items of one finest class, and the damaged items since the previous run.
 
-    There are at most 2k - 1 items, and fewer than k only at the end of a class.
+    A run has at most 2k - 1 items. It has fewer than k only at the end of a class.
     """
 
     items: list[Item]
@@ -345,13 +346,13 @@ class Run(NamedTuple):
 
 
 class BareShards:
-    """Runs of items of one class, found in tars that are read from front to end, round after round.
+    """Reader of class runs from tars, which are read from front to end and then again without end.
 
     Args:
         tars: tars in the order of the epoch.
-        k: wanted number of items in a run.
-        short: rule for shorter class runs.
-        batch: number of images in a batch; the run's bytes may be its share of the batch's limit.
+        k: requested number of items in a run.
+        short: rule for runs of fewer than k items.
+        batch: number of images in a batch; a run may use its share of the batch's limit of bytes.
     """
 
     def __init__(self, tars: Sequence[Tar], k: int, short: Short, *, batch: int) -> None:
@@ -361,10 +362,10 @@ class BareShards:
         self._passed: Counter[str] = Counter()
 
     def runs(self) -> Generator[Run, None, None]:
-        """Read the tars without end, as runs of items of a class.
+        """Read the tars without end, and yield runs of items of one class.
 
         Raises:
-            InputError: a tar cannot be read, a run is too short under ``refuse``, or all tars together give no run.
+            InputError: a tar cannot be read, a run is too short with ``refuse``, or all tars together contain no run.
         """
         from webdataset.pipeline import DataPipeline
         from webdataset.tariterators import group_by_keys
@@ -376,7 +377,7 @@ class BareShards:
         grouped = partial(group_by_keys, keys=keys, lcase=False)
         yield from DataPipeline(self._files, grouped, self._items, self._same_class).repeat()
         passed, faults = self._passed, self._faults
-        first = f"; the first of these: {faults[0].where}: {faults[0].reason}" if faults else ""
+        first = f"; the first damaged item: {faults[0].where}: {faults[0].reason}" if faults else ""
         raise InputError(
             f"{self._tars[0].where} and the {len(self._tars) - 1} shards after it in its stream have no group of a "
             f"known class: {passed['unlabelled']} items without a class, {passed['dropped']} in short groups, "
@@ -385,7 +386,7 @@ class BareShards:
         )
 
     def _files(self) -> Iterator[Sample]:
-        """Yield images and JSONs in webdataset's form; an item's second image or JSON has no bytes."""
+        """Yield images and JSONs in webdataset's form; for a second image or JSON of an item, yield no bytes."""
         for tar in self._tars:
             where, key, seen = tar.where, "", set[str]()
             with closing(tar.storage.open_stream(tar.name)) as file:
@@ -418,12 +419,12 @@ class BareShards:
         self._faults.append(Fault(number, where, reason))
         if len(self._faults) > _MOST_BAD:
             raise InputError(
-                f"{where}: {reason}; the {len(self._faults)}th damaged item with no sound group between them. "
+                f"{where}: {reason}; {len(self._faults)} damaged items without an undamaged group between them. "
                 "Expected shards as hgld build-shards writes them: {key}.jpg followed by {key}.json."
             )
 
     def _same_class(self, items: Iterable[Item]) -> Iterator[Run]:
-        """Join neighbours of one class to runs of k to 2k - 1 items."""
+        """Join adjacent items of one class into runs of k to 2k - 1 items."""
         held: list[Item] = []
         for item in items:
             if item.labels[0] < 0:
@@ -437,7 +438,7 @@ class BareShards:
                 held = held[self._k :]
             size = sum(len(one.image.data) for one in (*held, item))
             if not fits_batch(size, max(self._k, len(held) + 1) / self._batch):
-                reason = f"{len(item.image.data)} bytes, more than a batch has room for beside the others of its group"
+                reason = f"{len(item.image.data)} bytes, too many for a batch with the rest of its group"
                 self._note(item.number, item.image.where, reason)
                 continue
             held.append(item)
@@ -458,7 +459,7 @@ class BareShards:
 
 
 def item_number(key: str) -> int:
-    """Return a number of 63 bits made from an item's key; items without an index have no position."""
+    """Return a number of 63 bits made from an item's key, because items without an index have no position."""
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") >> 1
 
 
@@ -467,7 +468,7 @@ def _item(sample: Sample, key: str, where: str) -> Item:
         if kind not in sample or f"second {kind}" in sample:
             raise InputError(f"{where}: has {'a second' if kind in sample else 'no'} {kind}")
     if not is_safe_key(key):
-        raise InputError(f"{where}: has a key that is not safe as the name of a file")
+        raise InputError(f"{where}: has a key that is unsafe as a file name")
     facts = parse_item_json(sample["JSON"], "its JSON")
     header = read_header(sample["image"])
     width, height = header.upright
@@ -481,7 +482,7 @@ def _item(sample: Sample, key: str, where: str) -> Item:
 
 
 class _BareSource:
-    """Batches of bare shards, made of class runs in the order of the tars."""
+    """Batches of bare shards, made from class runs in the order of the tars."""
 
     dataset = sampler = None
 
@@ -491,7 +492,7 @@ class _BareSource:
         self.fingerprint = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def batches(self, epoch: int, step: int) -> Generator[BatchItems, None, None]:
-        """Yield batches, reading the shards from their beginning, because every batch depends on the earlier ones."""
+        """Yield batches; read the shards from their beginning, because every batch depends on the earlier ones."""
         how = self._how
         tars = [self._tars[i] for i in shuffled(len(self._tars), how.seed, epoch, _SHARDS)]
         with ExitStack() as stack:
@@ -503,7 +504,7 @@ class _BareSource:
 
 
 class _Chunk(NamedTuple):
-    """The k items of a group for a batch, and their possible replacements."""
+    """The k items that a group contributes to a batch, and their possible replacements."""
 
     label: int
     picks: Sequence[Item]
@@ -525,7 +526,7 @@ class _BareStream:
         self._runs = stack.enter_context(read_ahead(runs, AHEAD * self._per_batch))
 
     def take(self) -> list[_Chunk]:
-        """Return the stream's chunks of the next batch, of different classes if the window allows it."""
+        """Return this sequence's chunks for the next batch, with different classes if the window allows that."""
         while len(self._held) < self._size:
             self._enter(next(self._runs))
         taken: set[int] = set()
@@ -552,7 +553,7 @@ class _FoundItems(BatchItems):
     def __init__(self, first: int, chunks: Sequence[_Chunk]) -> None:
         self.first, self._chunks, self._k = first, chunks, len(chunks[0].picks)
         self._found: list[Item] = []
-        self._number: dict[int, int] = {}  # by the item's identity: an item that comes twice has one number
+        self._number: dict[int, int] = {}  # keyed by the item's identity: a repeated item has one number
         self.items = np.array([self._add(item) for chunk in chunks for item in chunk.picks])
         self._chunk_of = {number: row // self._k for row, number in enumerate(self.items.tolist())}
         self.faults = [fault for chunk in chunks for fault in chunk.faults]
@@ -589,11 +590,11 @@ class _FoundItems(BatchItems):
         return self._found[item].image.where
 
     def candidates(self, item: int, damaged: set[int]) -> Iterator[int]:
-        """Yield replacements: items of its group outside the batch, its batch's items, groups of the window."""
+        """Yield replacements: items of its group outside the batch, items of the batch, groups of the window."""
         chunk = self._chunks[self._chunk_of[item]]
         row = [id(one) for one in chunk.picks].index(id(self._found[item]))
         others = [*chunk.others, *chunk.picks]
-        for group in chunk.window[:MOST_TRIED]:  # from the same row on, so that a new group has k items in the batch
+        for group in chunk.window[:MOST_TRIED]:  # begin at the same row, so that a new group has k items in the batch
             others += [*group.picks[row:], *group.picks[:row]]
         return (number for number in map(self._add, others) if number not in damaged)
 
@@ -605,9 +606,9 @@ _END: Any = object()
 
 @contextmanager
 def read_ahead(values: Generator[T, None, None], ahead: int) -> Iterator[Iterator[T]]:
-    """Run a generator in a thread, at most ``ahead`` values ahead of the consumer, until the body ends.
+    """Run a generator in a thread, at most ``ahead`` values ahead of the consumer, until the ``with`` block ends.
 
-    The consumer gets the generator's error instead of the next value.
+    If the generator raises an error, the consumer gets it in place of the next value.
     """
     pool = ThreadPoolExecutor(1, "hgld stream")
     coming = deque(pool.submit(next, values, _END) for _ in range(ahead))

@@ -1,10 +1,10 @@
-"""Tar files: fast writing of members' headers, and a reader of members that trusts no input.
+"""Tar files: fast writing of member headers, and a member reader for untrusted input.
 
 hgld writes what :mod:`tarfile` writes in its PAX format with mode 0644 and no owner or time: plain ustar, with a pax
 header before names of more than 100 characters or outside ASCII.
 
 hgld reads ustar, GNU (long names, base-256 sizes) and pax (path, size). It extracts nothing: a member is a name, an
-offset and a size. A member that must not be used (a link, a device, a path that leads elsewhere) has an error.
+offset and a size. If a member is unsafe (a link, a device, a path out of the folder), its ``fault`` says so.
 """
 
 import gzip
@@ -21,15 +21,15 @@ from hgld.errors import InputError, excerpt, quoted
 BLOCK = 512
 END_OF_ARCHIVE = bytes(2 * BLOCK)
 
-_TEMPLATE = tarfile.TarInfo("").tobuf(tarfile.PAX_FORMAT)  # the header of a file without name and bytes
+_TEMPLATE = tarfile.TarInfo("").tobuf(tarfile.PAX_FORMAT)  # header of an empty file without a name
 
 
 def member_header(name: str, size: int) -> bytes:
-    """Return the header of a regular file; its bytes and :func:`padding` follow.
+    """Return the header of a regular file. In the tar, the file's bytes and :func:`padding` follow it.
 
     Args:
         name: path inside the tar, with ``/``.
-        size: bytes of the file.
+        size: size of the file in bytes.
 
     Returns:
         one block of 512 bytes; three blocks or more if the name or the size need a pax header.
@@ -38,8 +38,10 @@ def member_header(name: str, size: int) -> bytes:
         InputError: the name is empty, ends in ``/`` (which means a directory), or cannot be written as UTF-8.
     """
     if not name or name.endswith("/") or "\0" in name or size < 0:
-        raise InputError(f"member {quoted(name)} of {size} bytes: expected a file's name, and no negative size.")
-    if name.isascii() and len(name) <= 100 and size < 8**11:  # a tenth of tarfile's time
+        raise InputError(
+            f"member {quoted(name)} of {size} bytes: expected the name of a file, and a size of at least 0."
+        )
+    if name.isascii() and len(name) <= 100 and size < 8**11:  # ten times as fast as tarfile
         block = bytearray(_TEMPLATE)
         block[: len(name)] = name.encode()
         block[124:135] = b"%011o" % size
@@ -54,7 +56,7 @@ def member_header(name: str, size: int) -> bytes:
 
 
 def checksum(block: bytes) -> int:
-    """Return the sum of a header's bytes, with the bytes of the checksum itself counted as spaces."""
+    """Return the sum of a header's bytes, in which the bytes of the checksum field count as spaces."""
     return sum(block) - sum(block[148:156]) + 8 * ord(" ")
 
 
@@ -71,11 +73,11 @@ def padding(size: int) -> bytes:
 
 Kind = Literal["file", "directory", "link", "other", "damage"]
 
-_MOST_HEADER_BYTES = 1 << 16  # of one long name or pax header; 4,096 is the longest path that Linux opens
+_MOST_HEADER_BYTES = 1 << 16  # limit of one long name or pax header; Linux opens paths of at most 4,096 bytes
 _CHUNK = 1 << 20
 _MOST_DIGITS = 20
 _EXTENDED = (b"x", b"g", b"L", b"K")  # pax, pax for all members, GNU long name, GNU long link
-_WITHOUT_DATA = b"123456"  # links, devices, directories and pipes have no bytes, whatever their header says
+_WITHOUT_DATA = b"123456"  # links, devices, directories and pipes have no bytes, even if their header states a size
 _KINDS: dict[int, Kind] = {0: "file", 48: "file", 55: "file", 49: "link", 50: "link", 53: "directory"}  # 0 7 1 2 5
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _OCTAL = re.compile(rb"[0-7]+")
@@ -86,11 +88,11 @@ class Member(NamedTuple):
     """One member of a tar.
 
     Attributes:
-        name: its path, without a leading ``./``; empty if unknown.
-        offset: position of its first byte in the (uncompressed) tar.
-        size: number of its bytes.
-        kind: type that its header states; ``damage`` if the tar itself is damaged.
-        fault: the reason not to use it, for people; None for a sound file or directory.
+        name: path of the member, without a leading ``./``; empty if unknown.
+        offset: position of the member's first byte in the (uncompressed) tar.
+        size: size of the member in bytes.
+        kind: type in the member's header; ``damage`` if the tar itself is damaged.
+        fault: reason not to use the member, for messages; None for a usable file or directory.
     """
 
     name: str
@@ -101,7 +103,7 @@ class Member(NamedTuple):
 
 
 class ByteStream(Protocol):
-    """Protocol for bytes that are read from front to end: files, pipes, :class:`gzip.GzipFile`, HTTP responses."""
+    """Protocol for byte streams: files, pipes, :class:`gzip.GzipFile`, HTTP responses."""
 
     def read(self, size: int, /) -> bytes: ...
 
@@ -109,20 +111,20 @@ class ByteStream(Protocol):
 def stream_members(
     file: ByteStream, *, where: str, max_member_bytes: int, recover: bool = False
 ) -> Iterator[tuple[Member, bytes]]:
-    """Yield the members of a tar with their bytes, read once from front to end, as pipes and HTTP require.
+    """Read a tar once from front to end, as pipes and HTTP require, and yield its members with their bytes.
 
     Args:
         file: file opened at the beginning of the tar; may return fewer bytes than requested.
         where: name of the tar in messages.
-        max_member_bytes: a larger file gets an error and no bytes, so that memory stays bounded.
-        recover: whether to yield damage as a member with an error, and to resume at the next sound header.
+        max_member_bytes: limit of memory; a larger file has a ``fault`` and no bytes.
+        recover: whether to yield damage as a member with a ``fault``, and to resume at the next valid header.
 
     Yields:
-        members in order; the bytes are empty if there is an error or no file.
+        members in order; the bytes are empty if the member has a ``fault`` or is not a file.
 
     Raises:
         InputError: a header or the compression is damaged, or the tar is cut off (unless ``recover``). The message
-            names tar, member and offset. All members before the damage were yielded.
+            states tar, member and offset. All members before the damage are yielded first.
     """
     cursor = _Cursor(file, where)
     block: bytes | None = None
@@ -153,8 +155,8 @@ def stream_members(
                 return
 
 
-class _Damage(Exception):  # noqa: N818  # not an error that leaves this module
-    """Damage of a tar, with its description and offset."""
+class _Damage(Exception):  # noqa: N818  # never raised out of this module
+    """Description and offset of damage in a tar."""
 
 
 class _Cursor:
@@ -188,7 +190,7 @@ class _Cursor:
 
 
 def _find_header(cursor: _Cursor) -> bytes | None:
-    """Return the next sound header after damage; None if the tar ends before one."""
+    """Return the next valid header after damage; None if the tar ends before one."""
     try:
         while True:
             block = cursor.read(BLOCK)
@@ -208,7 +210,7 @@ class _Extended:
 
 
 def _next_member(cursor: _Cursor, block: bytes | None) -> Member | None:
-    """Return the next member, with the cursor at its bytes; None at the end mark. ``block``: its header, if read."""
+    """Move to the next member's bytes and return the member; None at the end mark. ``block``: its header, if read."""
     extended = _Extended()
     while True:
         if block is None:
@@ -237,7 +239,7 @@ def _read_extended(cursor: _Cursor, kind: bytes, size: int, extended: _Extended)
         records = _pax_records(data, start)
         if kind == b"g":
             if records.keys() & {b"path", b"size"}:
-                raise _Damage("a global pax header that names or measures all members", start)
+                raise _Damage("a global pax header that sets the path or size of all members", start)
             return
         if b"path" in records:
             extended.name = _text(records[b"path"])
@@ -269,7 +271,7 @@ def _make_member(block: bytes, size: int, offset: int, extended: _Extended) -> M
     if name is None:
         name = _text(block[:100].split(b"\0", 1)[0])
         prefix = block[345:500].split(b"\0", 1)[0]
-        if prefix and block[257:263] == b"ustar\0":  # GNU's format has other facts there
+        if prefix and block[257:263] == b"ustar\0":  # in GNU's format this field is not a prefix
             name = f"{_text(prefix)}/{name}"
     kind = "directory" if code == 0 and name.endswith("/") else _KINDS.get(code, "other")
     size = 0 if code in _WITHOUT_DATA else size if extended.size is None else extended.size

@@ -1,7 +1,8 @@
-"""Views: crop, resize and augmentation of images, drawn by position before an image is opened.
+"""Views: crop, resize and augmentation of images, with parameters that are drawn before an image is opened.
 
-A view turns the sizes of a batch's images into parameters, vectorised and by position. The two decoding paths
-(:mod:`hgld.data.decode`) then apply them. All parameters are in coordinates of the upright image, cropped to its box.
+A view computes the parameters of all images of a batch at once, from their sizes and positions in the epoch. Both
+decoding paths (:mod:`hgld.data.decode`) then apply them. Parameters are in coordinates of the upright image after
+cropping to its box.
 """
 
 from dataclasses import dataclass, replace
@@ -20,8 +21,8 @@ from hgld.errors import ConfigError
 # -- random numbers by position ---------------------------------------------------------------------------------------
 #
 # Philox 4x32-10 encrypts a counter instead of advancing a state. So the numbers of one position in one epoch depend on
-# no earlier draw: a resumed run, or a run with other threads or processes, draws the same numbers. NumPy's own Philox
-# gives a stream from one counter; here every item of a batch has its own counter.
+# no earlier draw: a resumed run, or a run with a different number of threads or processes, draws the same numbers.
+# NumPy's own Philox gives one stream from one counter; here every item of a batch has a counter.
 #
 # Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 
@@ -33,7 +34,7 @@ _WORD = np.uint64(32)
 
 
 def philox(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uint64]:
-    """Encrypt counters by Philox 4x32-10.
+    """Encrypt counters with Philox 4x32-10.
 
     Args:
         counter: (4, ...) words of 32 bits.
@@ -64,7 +65,7 @@ def uniforms(seed: int, epoch: int, positions: Integers, count: int) -> Floats:
         (N, count).
 
     Raises:
-        ConfigError: seed or epoch are out of bounds.
+        ConfigError: seed or epoch is out of bounds.
     """
     if not 0 <= seed < 1 << 64 or not 0 <= epoch < 1 << 32:
         raise ConfigError(f"seed {seed}, epoch {epoch}: expected 0 <= seed < 2**64 and 0 <= epoch < 2**32.")
@@ -79,10 +80,11 @@ def uniforms(seed: int, epoch: int, positions: Integers, count: int) -> Floats:
 
 # -- colours ----------------------------------------------------------------------------------------------------------
 #
-# Colour jitter and lighting noise are one affine map of RGB per image. Brightness, contrast and saturation are linear
-# in the pixels and in the image's mean, and lighting adds a colour. So all four together are a 3 x 3 matrix and an
-# offset that is linear in the average colour: one pass over the pixels, rounded once. torchvision rounds and clips
-# after each operation; if nothing is clipped, both results agree to the rounding.
+# hgld applies colour jitter and lighting noise as one affine map of RGB per image. Brightness, contrast and saturation
+# are linear in the pixels and in the image's average colour; lighting adds a colour. So all four together are a 3 x 3
+# matrix and an offset that is linear in the average colour. They need one pass over the pixels and round once.
+# torchvision
+# rounds and clips after each operation; if nothing is clipped, both results agree up to rounding.
 #
 # Sources: torchvision's ColorJitter; Krizhevsky, Sutskever and Hinton, "ImageNet classification with deep convolutional
 # neural networks", NeurIPS 2012, for the lighting; Berman et al., "MultiGrain", 2019, for the use of both.
@@ -98,7 +100,7 @@ def color_matrices(numbers: Floats, jitter: float, lighting: float) -> Floats:
     """Draw maps of colours for N images: colour jitter and lighting noise.
 
     Args:
-        numbers: (N, 7) uniform in (0, 1).
+        numbers: (N, 7) random numbers, uniform in (0, 1).
         jitter: s; brightness, contrast and saturation change by factors in [1 - s, 1 + s].
         lighting: standard deviation of the noise along the principal components.
 
@@ -114,7 +116,7 @@ def color_matrices(numbers: Floats, jitter: float, lighting: float) -> Floats:
         kind = order[:, turn, None, None]
         factor = np.take_along_axis(factors, order[:, turn, None], axis=1)[:, :, None]
         towards_grey = factor * np.eye(3) + (1 - factor) * grey
-        contrast = (1 - factor) * grey @ (pixel + mean)  # the mean after the previous steps
+        contrast = (1 - factor) * grey @ (pixel + mean)  # the mean colour after the previous steps
         change = np.where(kind == 2, towards_grey, factor * np.eye(3))
         mean = change @ mean + np.where(kind == 1, contrast, 0.0)
         pixel = change @ pixel
@@ -124,11 +126,11 @@ def color_matrices(numbers: Floats, jitter: float, lighting: float) -> Floats:
 
 
 def change_colors(pixels: Pixels, matrix: Floats) -> Pixels:
-    """Map the colours of an image, rounded and clipped.
+    """Apply a colour map to an image; round and clip the result.
 
     Args:
         pixels: (H, W, 3) RGB.
-        matrix: (3, 7), of :func:`color_matrices`.
+        matrix: (3, 7), one map from :func:`color_matrices`.
 
     Returns:
         (H, W, 3), new memory.
@@ -141,7 +143,7 @@ def change_colors(pixels: Pixels, matrix: Floats) -> Pixels:
 # -- erasing ----------------------------------------------------------------------------------------------------------
 #
 # Source: Zhong, Zheng, Kang, Li and Yang, "Random Erasing Data Augmentation", AAAI 2020, with the mean colour of
-# ImageNet (its RE-M); shares of the area and ratios as torchvision's RandomErasing has them.
+# ImageNet (RE-M in that paper). Area shares and ratios are those of torchvision's RandomErasing.
 
 _ERASED_AREA, _ERASED_RATIO = (0.02, 0.33), (0.3, 3.3)
 _ERASED_COLOR = np.array([124, 116, 104], dtype=np.uint8)  # becomes 0 if images are normalised as ImageNet's
@@ -151,7 +153,7 @@ def random_rectangles(numbers: Floats, share: float, size: int) -> Integers:
     """Draw rectangles in a square, clipped at its sides.
 
     Args:
-        numbers: (N, 5) uniform in (0, 1).
+        numbers: (N, 5) random numbers, uniform in (0, 1).
         share: share of the squares that get a rectangle.
         size: side of the square, pixels.
 
@@ -170,7 +172,7 @@ def random_rectangles(numbers: Floats, share: float, size: int) -> Integers:
 
 
 def erase(pixels: Pixels, rectangle: Integers) -> Pixels:
-    """Paint over a rectangle (left, top, width, height) of an (H, W, 3) image, in new memory unless it is empty."""
+    """Paint a rectangle (left, top, width, height) on a copy of an (H, W, 3) image; no copy for an empty one."""
     left, top, width, height = (int(value) for value in rectangle)
     if width:
         pixels = pixels.copy()
@@ -185,18 +187,18 @@ def erase(pixels: Pixels, rectangle: Integers) -> Pixels:
 
 
 def apply_policy(pixels: Pixels, numbers: Floats) -> Pixels:
-    """Change an image by one of torchvision's 25 policies of AutoAugment for ImageNet.
+    """Apply one of torchvision's 25 policies of AutoAugment for ImageNet to an image.
 
     Args:
         pixels: (H, W, 3) RGB.
-        numbers: (5,) uniform in (0, 1), which choose the policy, whether each of its two steps applies, and its signs.
+        numbers: (5,) random numbers, uniform in (0, 1). They choose the policy, its steps to apply, and their signs.
 
     Returns:
         (H, W, 3), new memory.
     """
     import torch
     from PIL import Image
-    from torchvision.transforms import AutoAugment  # takes a second to import
+    from torchvision.transforms import AutoAugment  # the import takes a second
 
     def drawn(count: int) -> tuple[int, torch.Tensor, torch.Tensor]:
         return int(numbers[0] * count), torch.from_numpy(numbers[1:3]), torch.from_numpy(numbers[3:5] < 0.5).long()
@@ -212,27 +214,28 @@ ResizeMode = Literal["crop", "squash", "longest", "original"]
 Interpolation = Literal["bilinear", "bicubic"]
 
 _TRIES = 10  # as in torchvision's RandomResizedCrop, which then takes a central crop
-_LONGEST_SIDE = 1 << 14  # an image of this side has 0.8 GB, more than any network takes
-_WIDEST = 4  # a test view cuts the middle out of longer strips, so that the resized image stays small
+_LONGEST_SIDE = 1 << 14  # an image with sides of this length has 0.8 GB, more than any network needs
+_WIDEST = 4  # largest ratio of sides; test views crop longer strips, so that the resized image stays small
 
 
 @dataclass(frozen=True)
 class ViewParameters:
     """Parameters of a view of N images.
 
-    The steps are: cut out ``crop``, resize it, cut out the window, apply a policy, change the colours, erase, mirror.
+    The steps, in order: cut out ``crop``, resize it, cut out ``window``, apply a policy, change the colours, erase,
+    mirror.
 
     Attributes:
         shape: height H and width W of every resulting image, in pixels.
         sizes: (N, 2) int64 width and height of the images.
         crop: (N, 4) int64 left, top, width, height.
         resized: (N, 2) int64 width and height that the crop is resized to.
-        window: (N, 2) int64 left, top of the part of H x W pixels in the resized crop.
-        flip: (N,) bool: mirrored left to right.
-        policies: (N, 5) float64 in (0, 1), the draws of :func:`apply_policy`, or None: no policy.
-        colors: (N, 3, 7) float64 of :func:`hgld.data.views.color_matrices`, or None: unchanged colours.
-        erased: (N, 4) int64 left, top, width, height of the rectangle to paint over, with width 0 for no rectangle; or
-            None: no rectangles.
+        window: (N, 2) int64 left and top of the H x W pixels to cut out of the resized crop.
+        flip: (N,) bool, True to mirror left to right.
+        policies: (N, 5) float64 in (0, 1), the random numbers of :func:`apply_policy`; None: no policy.
+        colors: (N, 3, 7) float64 from :func:`hgld.data.views.color_matrices`; None: unchanged colours.
+        erased: (N, 4) int64 left, top, width, height of the rectangle to paint over; its width is 0 if an image has
+            none. None: no rectangles.
         interpolation: interpolation of the resize.
     """
 
@@ -252,11 +255,11 @@ class ViewParameters:
 
 
 def vary(pixels: Pixels, parameters: ViewParameters, row: int) -> Pixels:
-    """Apply policy, colours and erasing of an image's parameters to its pixels.
+    """Apply the policy, colour map and erasing in an image's parameters to its pixels.
 
     Args:
         pixels: (H, W, 3) RGB.
-        parameters: the batch's parameters.
+        parameters: view parameters of the batch.
         row: index of the image in the parameters.
 
     Returns:
@@ -272,10 +275,10 @@ def vary(pixels: Pixels, parameters: ViewParameters, row: int) -> Pixels:
 
 
 class View(Protocol):
-    """Protocol for the choice of parameters by image sizes: :class:`TrainView`, :class:`TestView` or your own."""
+    """Protocol for choosing parameters from image sizes: :class:`TrainView`, :class:`TestView` or your own."""
 
     def shape(self, widths: ArrayLike, heights: ArrayLike) -> tuple[int, int]:
-        """Return height and width of the views of a batch of images; views of whole images may reject the batch."""
+        """Return height and width of the views of a batch; a view of whole images fails if their shapes differ."""
         ...
 
     def parameters(
@@ -289,11 +292,11 @@ class TrainView:
 
     Attributes:
         size: side of the square, pixels.
-        scale: least and largest share of the image's area that the crop covers.
-        ratio: least and largest width / height of the crop.
+        scale: smallest and largest share of the image's area that the crop covers.
+        ratio: smallest and largest width / height of the crop.
         flip: probability of mirroring.
-        jitter: strength s of the colour jitter: brightness, contrast and saturation change by factors in 1 +- s, in
-            random order (torchvision's ColorJitter). MultiGrain uses 0.3.
+        jitter: strength s of the colour jitter: brightness, contrast and saturation change by factors in [1 - s, 1 +
+            s], in random order (torchvision's ColorJitter). MultiGrain uses 0.3.
         lighting: standard deviation of AlexNet's lighting noise along the principal components of ImageNet's colours.
             MultiGrain uses 0.1.
         autoaugment: whether a policy of AutoAugment for ImageNet changes the square
@@ -315,8 +318,8 @@ class TrainView:
         _check(
             self,
             size=(1 <= self.size <= _LONGEST_SIDE, f"1 to {_LONGEST_SIDE} pixels"),
-            scale=(scale, "a least and a largest share of the area, above 0 and up to 1"),
-            ratio=(ratio, "a least and a largest width / height, above 0"),
+            scale=(scale, "a smallest and a largest share of the area, above 0 and up to 1"),
+            ratio=(ratio, "a smallest and a largest width / height, above 0"),
             flip=(0 <= self.flip <= 1, "a probability"),
             jitter=(0 <= self.jitter <= 1, "0 to 1"),
             lighting=(0 <= self.lighting < np.inf, "a deviation, 0 or more"),
@@ -330,7 +333,7 @@ class TrainView:
     def parameters(
         self, widths: ArrayLike, heights: ArrayLike, *, seed: int, epoch: int, positions: ArrayLike
     ) -> ViewParameters:
-        """Draw crops as torchvision's RandomResizedCrop does, a pure function of (seed, epoch, position).
+        """Draw crops like torchvision's RandomResizedCrop, as a pure function of (seed, epoch, position).
 
         Args:
             widths: (N,) widths of the upright images, or of their boxes if they have one, in pixels.
@@ -360,26 +363,26 @@ class TrainView:
         )
 
 
-MOST_VIEWED = 1 << 22  # pixels of a whole image at its own size: 2,048 x 2,048
+MOST_VIEWED = 1 << 22  # default limit of pixels of a whole image at its own size: 2,048 x 2,048
 
 
 @dataclass(frozen=True)
 class TestView:
     """View for tests: a central square, or the whole image.
 
-    Views of whole images have the images' shapes, so that a batch can have only images of one shape (:meth:`shapes`
-    returns the shapes).
+    A view of whole images keeps their shapes, so all images of a batch must have one shape (see :meth:`shapes`).
 
     Attributes:
-        size: side of the square in pixels; with ``longest`` the longest side; unused with ``original``.
-        resize: short side before the square is cut out, in pixels; at least ``size``. Only ``crop`` uses it.
-        resize_mode: ``crop``: the short side is resized to ``resize``, and the central square cut out. ``squash``: the
-            whole image as a square, regardless of its shape. ``longest``: the whole image, its longest side ``size``
-            (MultiGrain, section 4.3; smaller images are enlarged). ``original``: the whole image at its own size
-            (listwise AP, section 4.1).
-        scale: factor of the image's own size with ``original``; unused otherwise.
+        size: side of the square in pixels; with ``longest``, the length of the longest side. ``original`` ignores it.
+        resize: length of the short side in pixels before the square is cut out; at least ``size``. Only ``crop`` uses
+            it.
+        resize_mode: ``crop``: resize the short side to ``resize``, and cut out the central square. ``squash``: resize
+            the whole image to a square, whatever its shape. ``longest``: resize the whole image so that its longest
+            side is ``size`` (MultiGrain, section 4.3; smaller images are enlarged). ``original``: keep the whole image
+            at its own size (listwise AP, section 4.1).
+        scale: factor by which ``original`` resizes the image; the other modes ignore it.
         max_pixels: largest number of pixels with ``original``, at scale 1; larger images are reduced.
-        interpolation: interpolation of the resize, which is antialiased either way.
+        interpolation: interpolation of the resize, which is always antialiased.
     """
 
     size: int = 224
@@ -389,7 +392,7 @@ class TestView:
     max_pixels: int = MOST_VIEWED
     interpolation: Interpolation = "bilinear"
 
-    __test__ = False  # not a test of pytest's
+    __test__ = False  # pytest must not collect this class as a test
 
     def __post_init__(self) -> None:
         fits = self.resize_mode != "crop" or self.size <= self.resize <= _LONGEST_SIDE
@@ -405,7 +408,7 @@ class TestView:
 
     @property
     def is_square(self) -> bool:
-        """True if the view is a square of ``size``, regardless of the image."""
+        """True if the view of every image is a square of ``size``."""
         return self.resize_mode in ("crop", "squash")
 
     def changed(
@@ -415,10 +418,12 @@ class TestView:
         resize_mode: ResizeMode | None = None,
         max_pixels: int | None = None,
     ) -> "TestView":
-        """Return a view of another size or resize mode; None keeps a value, or scales ``resize`` with ``size``.
+        """Return the view with another size or resize mode.
+
+        None keeps a value; ``resize`` then scales with ``size``.
 
         Raises:
-            ConfigError: a resize below the size, or too many pixels.
+            ConfigError: ``resize`` is below the size, or images would have too many pixels.
         """
         side = size or self.size
         short = resize or max(side, round(side * max(self.resize, self.size) / self.size))
@@ -426,10 +431,10 @@ class TestView:
         return replace(self, size=side, resize=short, resize_mode=resize_mode, max_pixels=max_pixels)
 
     def scaled(self, scale: float) -> "TestView":
-        """Return the view of images that are ``scale`` times as large.
+        """Return the view that makes images ``scale`` times as large.
 
         Raises:
-            ConfigError: they would be too large.
+            ConfigError: images would be too large.
         """
         if self.resize_mode == "original":
             return replace(self, scale=self.scale * scale)
@@ -451,7 +456,7 @@ class TestView:
             return np.maximum(self.size * sizes // longest, 1)
         area = sizes.prod(axis=1, keepdims=True).astype(np.float64)
         factor = self.scale * np.minimum(1.0, np.sqrt(self.max_pixels / np.maximum(area, 1)))
-        return np.maximum(np.floor(factor * sizes + 1e-6), 1).astype(np.int64)  # 1e-6: 3 is 3 x 1, however it rounds
+        return np.maximum(np.floor(factor * sizes + 1e-6), 1).astype(np.int64)  # 1e-6: 3 x 1 may be just below 3
 
     def shape(self, widths: ArrayLike, heights: ArrayLike) -> tuple[int, int]:
         """Return height and width of the views of a batch of images.
@@ -470,7 +475,7 @@ class TestView:
         return int(found[0, 0]), int(found[0, 1])
 
     def count_reduced(self, widths: ArrayLike, heights: ArrayLike) -> int:
-        """Count the images that exceed ``max_pixels``, if that is a limit."""
+        """Count the images that exceed ``max_pixels``; 0 if the resize mode has no such limit."""
         area = np.asarray(widths, dtype=np.int64) * np.asarray(heights, dtype=np.int64)
         return int((area > self.max_pixels).sum()) if self.resize_mode == "original" else 0
 
@@ -483,9 +488,9 @@ class TestView:
         epoch: int = 0,
         positions: ArrayLike | None = None,
     ) -> ViewParameters:
-        """Return the same parameters for every seed, epoch and position; sizes round as in torchvision's CenterCrop.
+        """Return parameters that depend only on the sizes; these are rounded as in torchvision's CenterCrop.
 
-        With ``crop``, an image of more than four times its short side is first cut to its middle four.
+        With ``crop``, an image with a long side of more than four short sides is first cropped to its middle.
 
         Args:
             widths: (N,) widths of the upright images, or of their boxes if they have one, in pixels.
@@ -502,7 +507,7 @@ class TestView:
         if self.resize_mode == "crop":
             short = sizes.min(axis=1, keepdims=True)
             kept = np.minimum(sizes, _WIDEST * short)
-            kept += (sizes - kept) % 2 * (kept < sizes)  # the same number of pixels goes at both ends
+            kept += (sizes - kept) % 2 * (kept < sizes)  # remove the same number of pixels at both ends
             resized = np.where(kept == short, self.resize, self.resize * kept // short)
         else:
             kept, resized = sizes, np.broadcast_to(np.array([width, height]), sizes.shape)
@@ -512,7 +517,7 @@ class TestView:
 
 
 def places(step: int, count: int, first: int = 0) -> Integers:
-    """Return the positions of a part of a batch, made of the step in the epoch and the slot in the whole batch.
+    """Return positions for a part of a batch, each computed from the step in the epoch and the slot in the whole batch.
 
     Args:
         step: number of the batch in its epoch, from 0.
@@ -526,7 +531,7 @@ def places(step: int, count: int, first: int = 0) -> Integers:
 
 
 def _check(view: object, **fields: tuple[bool, str]) -> None:
-    """Refuse a view with an invalid field; every check names the expected value."""
+    """Raise an error if a field of a view is invalid; ``fields``: whether each is valid, and the expected value."""
     for name, (is_fine, expected) in fields.items():
         if not is_fine:
             raise ConfigError(f"{name} of a view is {getattr(view, name)}; expected {expected}.")
@@ -546,7 +551,7 @@ def _checked(widths: ArrayLike, heights: ArrayLike, positions: ArrayLike) -> tup
 
 
 def _random_crops(sizes: Integers, numbers: Floats, scale: tuple[float, float], ratio: tuple[float, float]) -> Integers:
-    """Return (N, 4) rectangles: the first of ten random rectangles that fits, else the largest central rectangle."""
+    """Return (N, 4) rectangles: the first of ten random rectangles that fits, else the largest central one."""
     share = scale[0] + numbers[:, :_TRIES] * (scale[1] - scale[0])
     low, high = np.log(ratio)
     shape = np.exp(low + numbers[:, _TRIES : 2 * _TRIES] * (high - low))

@@ -533,8 +533,8 @@ def remake_card(root: Path) -> pl.DataFrame | None:
     with dataset_lock(root), storage_errors("hgld card", root):
         manifest = read_manifest(root / MANIFEST)
         if missing := [name for name in (INDEX, HIERARCHY) if name not in manifest.files]:
-            raise InputError(f"{root / MANIFEST} does not list {missing[0]}. Make it anew: hgld index {root} --force")
-        boxes = BOX[0] in parquet_schema(root / INDEX, fix=f"Make it anew: hgld index {root}")
+            raise InputError(f"{root / MANIFEST} does not list {missing[0]}. Write it again: hgld index {root} --force")
+        boxes = BOX[0] in parquet_schema(root / INDEX, fix=f"Write it again: hgld index {root}")
         card = known_card(manifest)
         made, manifest = described(manifest, card, boxes=boxes)
         for name, data in {**made, MANIFEST: manifest.to_json().encode()}.items():

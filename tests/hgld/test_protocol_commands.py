@@ -344,7 +344,7 @@ TWICE = [("query/0000", "gallery/0001", verdict) for verdict in ("easy", "hard")
         ("revisited", PAIR, ODD, (), "verdict 'good'"),
         ("revisited", PAIR, TWICE, (), "twice"),
         ("copydays", PAIR, (), ("--protocol", "chess"), "no protocol 'chess'"),
-        ("copydays", PAIR, (), ("--levels", "fine"), "a protocol states the levels"),
+        ("copydays", PAIR, (), ("--levels", "fine"), "a protocol determines the levels"),
         ("copydays", PAIR, (), ("--metrics", "AP"), "and nothing else"),
         ("", PAIR, (), (), "names no protocol"),
         ("classification", PAIR, (), (), "needs the split val"),

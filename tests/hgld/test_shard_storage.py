@@ -254,7 +254,7 @@ def test_schemes_that_run_code_are_refused(url):
     if url == "pipe:cat x":  # this is a valid name of a folder
         assert ShardStorage(url).is_local
         return
-    with pytest.raises(ConfigError, match="cannot be read from; expected a folder, or a URL"):
+    with pytest.raises(ConfigError, match="cannot be read; expected a folder, or a URL"):
         ShardStorage(url)
 
 
@@ -289,7 +289,7 @@ def test_temporary_failures_are_retried(server, remote, folder):
 
 def test_permanent_failures_are_reported_with_their_status(server, remote):
     server.failures += [500] * 6
-    with pytest.raises(ServiceError, match=r"/train-000000.tar: status 500, asked several times"):
+    with pytest.raises(ServiceError, match=r"/train-000000.tar: status 500, after several attempts"):
         remote.read_at("train-000000.tar", 0, 9)
     assert len(server.requests) == 6
     server.failures += [403]
@@ -309,7 +309,7 @@ def test_an_unreachable_server_is_an_error_not_a_missing_file(tmp_path, monkeypa
     with serve(tmp_path) as server:
         url = server.url
     storage = ShardStorage(url)
-    message = r"dataset.json: the server cannot be reached \(Connection refused\), asked several times"
+    message = r"dataset.json: the server cannot be reached \(Connection refused\), after several attempts"
     for use in (lambda: storage.exists("dataset.json"), lambda: storage.open_stream("dataset.json")):
         with pytest.raises(ServiceError, match=message):
             use()
@@ -334,7 +334,7 @@ def test_cut_connections_resume_at_the_last_byte(server, remote, folder):
 
 def test_a_server_without_ranges_is_refused_before_it_floods_the_memory(server, remote):
     server.ranges = False
-    message = r"the server sent 300000 bytes where 10 were asked for: it does not serve ranges"
+    message = r"the server sent 300000 bytes where 10 were requested: it does not serve ranges"
     with pytest.raises(ServiceError, match=message):
         remote.read_many([("train-000000.tar", i * 100_000, 10) for i in range(3)])
     assert len(server.requests) == 3  # one request per range, without a retry

@@ -156,7 +156,7 @@ def test_a_stopped_stream_resumes_with_the_same_batches(shards, step):
     for part in parts:
         part.load_state_dict(state)
     assert same_batches(joined([list(part) for part in parts]), whole[step:])
-    with pytest.raises(ConfigError, match="a stream that gives other batches"):
+    with pytest.raises(ConfigError, match="a stream with different batches"):
         stream(shards, seed=1).load_state_dict(state)
 
 

@@ -260,7 +260,7 @@ def test_tars_without_a_class_are_refused(tmp_path):
 def test_tar_of_damaged_members_fails_early(tmp_path, monkeypatch):
     monkeypatch.setattr("hgld.data.streaming._MOST_BAD", 20)
     tar = write_tar(tmp_path / "a.tar", [(f"{i}.jpg", b"") for i in range(30)])
-    with pytest.raises(InputError, match="the 21th damaged item"):
+    with pytest.raises(InputError, match="21 damaged items"):
         runs([tar], 2, 1)
 
 
@@ -286,7 +286,7 @@ def test_shards_of_one_folder_share_its_storage():
         (["a.zip"], {}, "which ends in .tar"),
         (["pipe:cat x.tar"], {"num_streams": 1}, "no such file"),
         ("pipe://cat x.tar", {"num_streams": 1}, "cannot be read from"),
-        ("a-{000..003.tar", {}, "a brace that does not close"),
+        ("a-{000..003.tar", {}, "a brace is not closed"),
         ("a-{000000..999999}.tar", {}, "more than 100000 shards"),
         (["a.tar"], {"batches_per_epoch": None}, "give batches_per_epoch"),
         (["a.tar"], {"levels": ["fine"]}, "levels and verify_reads need the index"),

@@ -306,7 +306,7 @@ def test_download_command_reports_outcomes(hgld, serve, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("gldv2", "--split", "index"), "--tars or --metadata"),
+        (("gldv2", "--split", "index"), "give --tars, --metadata"),
         (("gldv2", "--split", "index", "--tars", "3-1"), "3-1"),
         (("gldv2", "--split", "index", "--tars", "99-100"), "its tars are 0-99"),
         (("sop", "--split", "index", "--tars", "0"), "hgld datasets sop"),

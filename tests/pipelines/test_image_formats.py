@@ -32,7 +32,7 @@ def test_every_image_format_that_build_accepts_is_verified_and_decoded(tmp_path)
     assert sorted(rejected["file"]) == sorted(
         f"{name}/{suffix}.{suffix}" for name in ("cat", "dog") for suffix in _OTHERS
     )
-    assert rejected["detail"].str.contains("convert images of other formats").all()
+    assert rejected["detail"].str.contains("convert the image to one of them").all()
 
     dataset = hgld.open_dataset(out)
     assert len(dataset) == 2 * len(IMAGE_SUFFIXES)

@@ -203,7 +203,7 @@ def test_folder_without_a_readable_manifest_is_refused(tmp_path):
 def test_verify_command_prints_findings_and_sets_the_exit_code(hgld, root, tmp_path):
     code, out, err = hgld("verify", root)
     assert (code, err) == (0, "")
-    assert "Nothing is off." in out
+    assert "No errors found." in out
     (root / "[red]evil\x1b.txt").write_text("")
     flip(root / TRAIN, 1000)
     code, out, _ = hgld("verify", root, "--decode")

@@ -102,7 +102,7 @@ def test_search_restricted_to_a_class_returns_only_images_of_that_class(hgld):
         (("--within", "coarse=church"), "within coarse='church': the classes of coarse have names; such as 0, 1, 2"),
         (("--within", "coarse"), "expected a level and the name of a class of it"),
         (("--within", "coarse=2", "--index", "ivf"), "leave it out (--index exact)"),
-        (("--within", "coarse=2", "--within", "coarse=3"), "--within names one level twice"),
+        (("--within", "coarse=2", "--within", "coarse=3"), "--within has a level twice"),
         (("--level", "kind"), "--level kind: the dataset's levels are fine, coarse."),
     ):
         code, out, err = hgld(*SEARCH, *words)
@@ -200,7 +200,7 @@ def test_text_query_fails_if_the_model_has_no_text_tower(hgld):
     with pytest.raises(ConfigError, match="Leave --pooling out"):
         embed_texts(Network("open_clip:RN50/openai", "none", "avg"), ["a lake"])
     code, _, err = hgld("search", "--data", "data", "--checkpoint", "run")
-    assert (code, "name an IMAGE, or a --text." in err) == (2, True)
+    assert (code, "missing a query: give an IMAGE or a --text." in err) == (2, True)
 
 
 def test_calibrate_fails_for_unknown_splits_and_missing_out(hgld, tmp_path):
@@ -211,4 +211,4 @@ def test_calibrate_fails_for_unknown_splits_and_missing_out(hgld, tmp_path):
     code, _, err = hgld(*CALIBRATE, "--split", "val", "--gallery-split", "nowhere", "--out", str(tmp_path / "c.json"))
     assert (code, "nowhere" in err) == (2, True)
     code, _, err = hgld("calibrate", "--model", "pixels", "--data", "data")
-    assert (code, "name the file to write, --out FILE.json" in err) == (2, True)
+    assert (code, "give the file to write, --out FILE.json" in err) == (2, True)

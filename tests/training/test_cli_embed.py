@@ -85,7 +85,7 @@ def test_resize_mode_and_scale_flags_change_the_preprocessing(places, tmp_path, 
     resize_mode = ["--resize-mode", "original", "--max-pixels", 1000, "--scales", "1,0.5", "--scale-p", 3]
     of = of_run(folder, "--split", "test", *resize_mode)
     code, _, err = hgld("embed", *of, "--out", tmp_path / "e.npy")
-    assert (code, err) == (0, "images of more than 1,000 pixels, made smaller (--max-pixels): 7\n")
+    assert (code, err) == (0, "images of more than 1,000 pixels, which were reduced (--max-pixels): 7\n")
     view = TestView(24, 28, "original", max_pixels=1000)
     expected = embed(best, open_dataset(folder / "data", "test"), view=view, scales=(1, 0.5), scale_p=3)
     np.testing.assert_allclose(np.load(tmp_path / "e.npy"), expected.numpy(), atol=1e-5)
@@ -93,7 +93,7 @@ def test_resize_mode_and_scale_flags_change_the_preprocessing(places, tmp_path, 
     settings = json.loads(printed)["settings"]
     facts = {"resize_mode": "original", "max_pixels": 1000, "reduced": 7, "scales": [1.0, 0.5], "scale_p": 3.0}
     assert {name: settings[name] for name in facts} == facts
-    assert "made smaller (--max-pixels): 7" in err
+    assert "reduced (--max-pixels): 7" in err
 
 
 @pytest.mark.parametrize("sides", [("--split", "test"), ("--query-split", "test", "--gallery-split", "gallery")])
@@ -185,7 +185,7 @@ def test_embed_reports_and_excludes_unreadable_images(places, tmp_path, hgld):
     of = ["--checkpoint", folder / "run", "--data", tmp_path / "data", "--split", "test", "--device", "cpu"]
     code, printed, told = hgld("embed", *of, "--out", tmp_path / "e.npy", "--json")
     assert (code, json.loads(printed)["items"], json.loads(printed)["unreadable"]) == (0, 15, 1)
-    assert f"left out: 1; {tmp_path / 'e.faults.csv'} names them" in told
+    assert f"excluded: 1; {tmp_path / 'e.faults.csv'} lists them" in told
     assert pl.read_csv(tmp_path / "e.faults.csv")["item"].to_list() == [6]
     code, printed, told = hgld("evaluate", *of, "--json")
     settings = json.loads(printed)["settings"]

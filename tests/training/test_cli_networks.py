@@ -100,10 +100,13 @@ def test_leaderboard_of_several_models_includes_raw_pixels(places, tmp_path, hgl
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("embed --out e.npy --data DATA", "--checkpoint RUN or --model NETWORK says what embeds; neither is given."),
-        ("embed --out e.npy --data DATA --model small --checkpoint RUN", "says what embeds; both are given."),
-        ("embed --out e.npy --data DATA --checkpoint RUN --weights none", "--weights goes with --model"),
-        ("embed --out e.npy --data DATA --checkpoint RUN --pooling gem", "--pooling goes with --model"),
+        (
+            "embed --out e.npy --data DATA",
+            "expected one model, as --checkpoint RUN or --model NETWORK; neither is given.",
+        ),
+        ("embed --out e.npy --data DATA --model small --checkpoint RUN", "--model NETWORK; both are given."),
+        ("embed --out e.npy --data DATA --checkpoint RUN --weights none", "--weights needs --model"),
+        ("embed --out e.npy --data DATA --checkpoint RUN --pooling gem", "--pooling needs --model"),
         (
             "embed --out e.npy --data DATA --model small --checkpoint-choice last",
             "--checkpoint-choice chooses a checkpoint of a run",
@@ -111,14 +114,17 @@ def test_leaderboard_of_several_models_includes_raw_pixels(places, tmp_path, hgl
         ("search one.jpg --data DATA", "neither is given"),
         (
             "evaluate --model small --model pixels --weights none --data DATA --split test",
-            "--weights: give one per --model",
+            "--weights: give one value per --model",
         ),
-        ("evaluate --model small --model small --data DATA --split test", "'small, default' is named twice"),
-        ("evaluate --model small --model pixels --data DATA --split test --out b.tex", "written as .html"),
-        ("evaluate --model small --model pixels --data DATA --split test --quantize int8", "--quantize goes with one"),
+        ("evaluate --model small --model small --data DATA --split test", "'small, default' is given twice"),
+        ("evaluate --model small --model pixels --data DATA --split test --out b.tex", "can be a .html"),
+        (
+            "evaluate --model small --model pixels --data DATA --split test --quantize int8",
+            "--quantize needs a single model",
+        ),
         ("evaluate --model small --split test", "a model needs --data DIR"),
         ("evaluate --model small --data DATA --split test --embeddings e.npy", "--embeddings cannot be combined"),
-        ("evaluate --resize-mode squash", "--resize-mode goes with --checkpoint or --model; neither is given."),
+        ("evaluate --resize-mode squash", "--resize-mode needs --checkpoint or --model; neither is given."),
         ("evaluate --model none:such --data DATA --split test", "'none:such' is no model: expected a run's folder"),
         ("evaluate --model small --weights such.pt --data DATA --split test", "there is no such file"),
     ],

@@ -299,7 +299,7 @@ def test_evaluate_prints_its_report_if_the_run_folder_is_read_only(place, tmp_pa
     run = tmp_path / "run"
     write_run(run)
     asked = ("evaluate", "--checkpoint", run, "--data", place, "--device", "cpu", "--split", "gallery")
-    may, is_told = os.access, f"{run}: this folder cannot be written"
+    may, is_told = os.access, f"{run}: this folder is not writable"
     with monkeypatch.context() as patch:  # tests may run as root, which may write to any folder
         patch.setattr(os, "access", lambda path, mode, **more: mode != os.W_OK and may(path, mode, **more))
         code, out, err = hgld(*asked)

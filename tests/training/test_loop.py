@@ -279,7 +279,7 @@ def test_damaged_test_image_is_excluded_from_evaluation_and_reported(tmp_path):
     assert summary.values["test"]["H-AP"] > 0
     assert len(told) == 1
     assert key in told[0]
-    assert told[0].startswith("test: images that could not be read and are left out: 1; the first: ")
+    assert told[0].startswith("test: unreadable images, which are excluded: 1; the first: ")
     assert key in (tmp_path / "run/embeddings/test.faults.csv").read_text()
     assert key in (tmp_path / "run/reports/test-epoch-1.json").read_text()
 

@@ -91,7 +91,7 @@ REFUSALS: dict[str, tuple[Any, str]] = {
     "no image": ([3], "an image is int; expected a path, a PIL image or a uint8 array"),
     "nothing": ([], "there are no images"),
     "no such file": ("nowhere.jpg", "nowhere.jpg: cannot be read"),
-    "no such folder": ("nowhere", "no dataset is here"),
+    "no such folder": ("nowhere", "found no dataset.json"),
 }
 
 
