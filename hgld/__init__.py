@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def load_model(source: Any, which: 'Literal["best", "last"]' = "best", **options: Any) -> "Model":
     """Load any model that embeds images: a run, a network of a library, an ONNX file, a torch module with a transform.
 
-    See ``load_model`` of :mod:`hgld.training.inference.model`, which is imported here.
+    ``load_model`` of :mod:`hgld.training.inference.model` describes the arguments.
     """
     return import_module("hgld.training.inference.model").load_model(source, which, **options)
 
@@ -59,7 +59,7 @@ _NAMESPACES = ("data", "distributed", "losses", "metrics", "samplers")
 __all__ = sorted([*_EXPORTS, *_NAMESPACES, "__version__", "load_model"])  # pyright: ignore[reportUnsupportedDunderAll]
 
 
-if not TYPE_CHECKING:  # type checkers that see __getattr__ accept misspelt names
+if not TYPE_CHECKING:  # if type checkers saw __getattr__, they would accept misspelt names
 
     def __getattr__(name: str) -> Any:
         if name in _EXPORTS:

@@ -9,26 +9,26 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 
 from hgld.errors import excerpt
 
-LONGEST_WAIT = 1e9  # seconds; longer waits count as this
+LONGEST_WAIT = 1e9  # seconds; the limit of every wait
 _PORTS = {"http": 80, "https": 443}
-HTTP = tuple(_PORTS)  # schemes
-_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")  # IPv4 addresses behind a translator (RFC 6052)
-_TRANSLATED_INSIDE = ipaddress.IPv6Network("64:ff9b:1::/48")  # addresses of a network's own translators (RFC 8215)
+HTTP = tuple(_PORTS)  # URL schemes
+_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")  # IPv4 addresses as IPv6 (RFC 6052)
+_TRANSLATED_INSIDE = ipaddress.IPv6Network("64:ff9b:1::/48")  # the same, for local translators (RFC 8215)
 _INSIDE = (".localhost", ".local", ".internal", ".lan", ".home.arpa")  # names that no public server can have
 
 
 class RedirectError(ValueError):
-    """A redirect that is not followed; the text gives its target and the reason."""
+    """A redirect that hgld does not follow; the text states its target and the reason."""
 
 
 def is_http_address(url: str) -> bool:
-    """Tell whether a text is an http(s) address with a host that can be looked up and a valid port."""
+    """Tell whether a text is an http(s) URL with a valid host name and port."""
     try:
         parts = urlsplit(url)
         host, _ = (parts.hostname or "").encode("idna"), parts.port  # ValueError if the host or port is invalid
     except ValueError:
         return False
-    # "http://a\\@b/" leads to b for urllib, and to a for urllib3, which connects
+    # "urllib reads "http://a\\@b/" as host b, but urllib3, which connects, reads host a
     return parts.scheme in _PORTS and host != b"" and "\\" not in parts.netloc
 
 
@@ -42,24 +42,24 @@ def without_secrets(url: str) -> str:
         return url
     try:
         parts = urlsplit(url)
-    except ValueError:  # no address at all
+    except ValueError:  # not a URL
         return "://".join(part.rpartition("@")[2] for part in url.partition("?")[0].split("://"))
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
 
 
 def redirect_target(place: str, location: str, allowed: Collection[str] = ()) -> str:
-    """Return the address that a redirect leads to.
+    """Return the URL to which a redirect leads.
 
-    A redirect may lead to the same host and port, by the same scheme or from http to https, or to an allowed host. No
-    redirect may lead from https to http.
+    A redirect may lead to the same host and port with the same scheme or from http to https, or to an allowed host. It
+    may never lead from https to http.
 
     Args:
-        place: the requested address.
-        location: the answer's header, as ``http.client`` reads it (Latin-1).
-        allowed: other hosts, each as ``host`` (at the scheme's usual port) or ``host:port``.
+        place: the requested URL.
+        location: the ``Location`` header of the response, as ``http.client`` reads it (Latin-1).
+        allowed: further hosts, each as ``host`` (at the scheme's default port) or ``host:port``.
 
     Raises:
-        RedirectError: the redirect leads to another host, or to no http(s) address.
+        RedirectError: the redirect leads to a host that is not allowed, or is not an http(s) URL.
     """
     given = location.encode("latin-1", errors="replace").decode(errors="replace")
     try:
@@ -67,7 +67,7 @@ def redirect_target(place: str, location: str, allowed: Collection[str] = ()) ->
     except ValueError:
         target = ""
     if not is_http_address(target):
-        raise RedirectError(f"redirects to something that is not an address ({excerpt(without_secrets(given))})")
+        raise RedirectError(f"redirects to something that is not a URL ({excerpt(without_secrets(given))})")
     here, there = _origin(place), _origin(target)
     if there == here or (here[0::2] == ("http", 80) and there == ("https", here[1], 443)):
         return target
@@ -77,7 +77,7 @@ def redirect_target(place: str, location: str, allowed: Collection[str] = ()) ->
     names = {f"{there[1]}:{there[2]}", *([there[1]] if there[2] == _PORTS[there[0]] else [])}
     if names.isdisjoint(host.lower() for host in allowed):
         raise RedirectError(
-            f"redirects to another host ({shown}), which is not asked; give that address if you mean it"
+            f"redirects to another host ({shown}), which hgld does not contact; use that URL if you trust it"
         )
     return target
 
@@ -124,10 +124,10 @@ def retry_after(value: str) -> float:
     """
     value = value.strip()
     if re.fullmatch(r"[0-9]+", value):
-        return float(value) if len(value) < 10 else LONGEST_WAIT  # ten digits are a billion
+        return float(value) if len(value) < 10 else LONGEST_WAIT  # a number of ten digits reaches the limit
     try:
         moment = parsedate_to_datetime(value)
-    except (ValueError, OverflowError):  # a day or a time zone of twenty digits
+    except (ValueError, OverflowError):  # the date has impossible numbers
         return 0.0
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

@@ -1,9 +1,9 @@
-"""The processes of a run: their numbers, signals that ask them to stop, and the data that they exchange.
+"""The processes of a run: their ranks, signals that ask them to stop, and the data that they exchange.
 
 Only this module uses ``torch.distributed``. Every process reads its part of a batch, computes its embeddings and
 gathers the embeddings of all processes. If the loss is a mean over queries, a process computes the part of its own
 queries; otherwise it computes the loss of the whole batch. So memories, miners and normalisers over the batch work as
-in one process, and the gradients are those of the one loss.
+in one process, and the gradients equal the gradients of a single process.
 """
 
 import itertools
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 
 
 def is_main_process() -> bool:
-    """Tell whether this is the first process that torchrun or Slurm started; it works before they are connected."""
+    """Tell whether this is the first process that torchrun or Slurm started, even before they are connected."""
     return os.environ.get(_variables()[0], "0") == "0"
 
 
 def _variables() -> tuple[str, str, str]:
-    """Return the names of the variables that hold index, count and index on this machine."""
+    """Return the names of the environment variables for rank, world size and local rank."""
     if "RANK" not in os.environ and int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
         return "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"
     return "RANK", "WORLD_SIZE", "LOCAL_RANK"
 
 
 def rank_from_env() -> tuple[int, int, int]:
-    """Return index, count and index on this machine from torchrun's or Slurm's variables; 0, 1, 0 without either.
+    """Return rank, world size and local rank from the variables of torchrun or Slurm; 0, 1, 0 without either.
 
     Raises:
         ConfigError: the environment is incomplete.
@@ -71,7 +71,7 @@ def rank_from_env() -> tuple[int, int, int]:
 
 
 class StopRequests:
-    """Requests to stop that came as signals; true after the first signal.
+    """Requests to stop, received as signals; true after the first signal.
 
     Attributes:
         signal: number of the first signal, or None.
@@ -116,10 +116,10 @@ _SECONDS_TO_REST = 0.5
 
 @dataclass(frozen=True)
 class Processes:
-    """This process's number and device among the processes of a run.
+    """The rank and device of this process in a run.
 
     Attributes:
-        index: number of this process, from 0.
+        index: rank of this process, from 0.
         count: number of processes.
         device: device of this process.
     """
@@ -130,7 +130,7 @@ class Processes:
 
     @property
     def is_main(self) -> bool:
-        """True for the process that writes files and prints."""
+        """True for the process of rank 0, which writes files and prints."""
         return self.index == 0
 
 
@@ -146,10 +146,10 @@ def launch(device: str = "") -> Processes:
     index, count, local = rank_from_env()
     chosen = _device(device, local)
     if count > 1 and not dist.is_initialized():
-        # Gloo exchanges small facts on the CPU, so that these exchanges do not wait for the GPU.
+        # Gloo exchanges small values on the CPU, so that these exchanges do not wait for the GPU.
         backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
-        # torchrun may keep one store over the restarts of its workers, and a sweep starts several runs: with keys of
-        # this start alone, no process takes the address of an earlier process.
+        # torchrun may keep one store when it restarts workers, and a sweep starts several runs. The prefix makes the
+        # keys of each start distinct, so that no process reads the address of an earlier process.
         store = next(iter(rendezvous("env://", index, count, timeout=_TIMEOUT)))[0]
         store = PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{next(_STARTS)}", store)
         dist.init_process_group(backend, store=store, rank=index, world_size=count, timeout=_TIMEOUT)
@@ -161,10 +161,10 @@ def launch(device: str = "") -> Processes:
 def shutdown(processes: Processes) -> None:
     """Leave the group of processes.
 
-    Gloo's threads outlive the group once DDP has used it. A thread that releases a tensor while the interpreter shuts
-    down aborts the process; this happened sometimes on busy machines (the cause is inferred, not proven). So the
-    threads get a moment to finish after the last exchange. Signals wait meanwhile: if a process dies, torchrun sends
-    SIGTERM to the others at once, and they still have to report what happened.
+    If DDP has used the group, Gloo's threads outlive it. If such a thread releases a tensor while the interpreter shuts
+    down, the process aborts; this happened sometimes on busy machines (the cause is inferred, not proven). So the
+    threads get a moment to finish after the last exchange. Signals are held back meanwhile: if a process dies, torchrun
+    sends SIGTERM to all others at once, and they must first report what happened.
     """
     if processes.count > 1 and dist.is_initialized():
         with stop_requests():
@@ -174,28 +174,29 @@ def shutdown(processes: Processes) -> None:
 
 @contextmanager
 def process_group(device: str, hint: Callable[[], str]) -> Iterator[Processes]:
-    """Join the processes for the body (:func:`launch`, :func:`shutdown`); a lost process is reported with ``hint``.
+    """Join the processes in the ``with`` block (:func:`launch`, :func:`shutdown`); report a lost one with ``hint``.
 
     If the processes are connected already, they stay connected afterwards.
 
     Args:
         device: ``cpu``, ``cuda``, ...; empty: this process's GPU if there is one.
-        hint: returns the fix if another process is lost.
+        hint: function that returns the fix for a lost process.
 
     Raises:
-        HgldError: another process of the run died, or does not answer.
-        ConfigError: as :func:`launch`.
+        HgldError: another process of the run died, or does not respond.
+        ConfigError: for the same reasons as in :func:`launch`.
     """
     is_outer = not dist.is_initialized()
     processes = launch(device)
     try:
         yield processes
     except RuntimeError as error:
-        # NCCL has a class of errors. Gloo's errors are plain RuntimeErrors whose text begins with a file of its source.
+        # NCCL has its own error class. Gloo raises a plain RuntimeError whose text begins with the name of a source
+        # file.
         if not isinstance(error, dist.DistError) and "/gloo/" not in str(error):
             raise
         raise HgldError(
-            f"process {processes.index} of {processes.count}: another process of the run is gone or does not answer; "
+            f"process {processes.index} of {processes.count}: another process of the run died or does not respond; "
             f"its own message says why. {hint()}"
         ) from error
     finally:
@@ -207,13 +208,13 @@ def _device(asked: str, local: int) -> torch.device:
     if asked != "cuda" and (asked or not torch.cuda.is_available()):
         try:
             chosen = torch.device(asked or "cpu")
-            torch.empty(0, device=chosen).cpu()  # fails for the device meta, which holds no numbers
-        except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
-            reason = str(error).partition(". ")[0].rstrip(".")  # the rest lists torch's builds
-            raise ConfigError(f"device {asked!r} cannot be used here ({reason}). Take the device cpu.") from error
+            torch.empty(0, device=chosen).cpu()  # raises an error for the device meta, which holds no numbers
+        except (RuntimeError, AssertionError) as error:  # torch without CUDA raises AssertionError
+            reason = str(error).partition(". ")[0].rstrip(".")  # omit the rest, a list of torch's builds
+            raise ConfigError(f"device {asked!r} cannot be used here ({reason}). Use the device cpu.") from error
         return chosen
     visible = torch.cuda.device_count()
-    # Slurm may bind one GPU to each of its tasks, so that a task sees only this GPU, as number 0.
+    # Slurm may bind one GPU to each task; the task then sees only this GPU, as number 0.
     one_per_task = any(os.environ.get(name) == "1" for name in ("SLURM_GPUS_PER_TASK", "SLURM_NTASKS_PER_GPU"))
     if visible == 1 and "SLURM_LOCALID" in os.environ and (one_per_task or "SLURM_GPU_BIND" in os.environ):
         return torch.device("cuda", 0)
@@ -230,7 +231,7 @@ def _device(asked: str, local: int) -> torch.device:
 
 
 class _Gather(torch.autograd.Function):
-    """Gather all processes' rows in their order; backward returns the gradient of this process's rows."""
+    """Gather the rows of all processes in order of rank; backward returns the gradient of this process's rows."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, processes: Processes, adding: bool) -> Tensor:
@@ -243,13 +244,14 @@ class _Gather(torch.autograd.Function):
             own = grads[0].new_empty((ctx.size, *grads[0].shape[1:]))
             _reduce_scatter(own, grads[0].contiguous())
         else:
-            # Every process has this gradient. DistributedDataParallel takes the mean, which the factor undoes.
+            # Every process has this gradient. DistributedDataParallel averages it over the processes; the factor undoes
+            # the average.
             start = ctx.processes.index * ctx.size
             own = grads[0][start : start + ctx.size] * ctx.processes.count
         return own, None, None
 
 
-# torch 2.13 and later have these names; the old names warn there, or will.
+# torch 2.13 and later have these names, and deprecate the old ones.
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 _reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
@@ -261,7 +263,7 @@ def _gathered(rows: Tensor, processes: Processes) -> Tensor:
 
 
 def gather_with_gradients(rows: Tensor, processes: Processes, *, adding: bool = False) -> Tensor:
-    """Gather all processes' rows, with a gradient path to this process's own.
+    """Gather the rows of all processes, with a gradient for this process's rows.
 
     Args:
         rows: (b, ...) floating, the same b on every process.
@@ -279,17 +281,17 @@ def gather_with_gradients(rows: Tensor, processes: Processes, *, adding: bool = 
 
 
 def gather(rows: Tensor, processes: Processes) -> Tensor:
-    """Gather all processes' rows in their order, without gradients: (b, ...) -> (count x b, ...)."""
+    """Gather the rows of all processes in order of rank, without gradients: (b, ...) -> (count x b, ...)."""
     return rows if processes.count == 1 else _gathered(rows, processes)
 
 
 def wrap_model(model: nn.Module, processes: Processes, *, sync_batch_norm: bool = False) -> nn.Module:
-    """Return the model wrapped so that the processes train it together.
+    """Wrap a model so that the processes train it together.
 
     Args:
         model: model on this process's device.
         processes: the run's processes.
-        sync_batch_norm: compute batch norm's statistics over all processes.
+        sync_batch_norm: whether to compute batch norm's statistics over all processes.
 
     Raises:
         ConfigError: synchronised batch norm on a CPU, for which torch has no implementation.
@@ -298,26 +300,27 @@ def wrap_model(model: nn.Module, processes: Processes, *, sync_batch_norm: bool 
         return model
     if sync_batch_norm and processes.device.type != "cuda":
         raise ConfigError(
-            "--sync-batch-norm of several processes needs GPUs; the small net has group norm and needs none."
+            "--sync-batch-norm with several processes needs GPUs; the small net has group norm and does not need it."
         )
     if sync_batch_norm and not any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     ids = [processes.device.index] if processes.device.type == "cuda" else None
-    # Buffers are equal on all processes (group norm has none, frozen or synchronised batch norm agrees), or they are
-    # each process's own statistics. Training does not read these; share_statistics makes them equal for evaluations.
+    # DDP need not copy buffers. Group norm has none, and frozen or synchronised batch norm has equal ones on all
+    # processes. Otherwise they are statistics that training does not read; share_statistics makes them equal for
+    # evaluations.
     with warnings.catch_warnings():
-        # Releases before torch 2.13 do not know the argument's successor.
+        # Releases before torch 2.13 have only this argument, not its successor.
         warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
         return DistributedDataParallel(model, device_ids=ids, broadcast_buffers=False, gradient_as_bucket_view=True)
 
 
 def without_gradient_exchange(model: nn.Module) -> AbstractContextManager[None]:
-    """Add up gradients on this process alone; the first backward pass after the context exchanges them all."""
+    """Accumulate gradients without exchange; the first backward pass after the context exchanges them all."""
     return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
 
 
 def average_gradients(module: nn.Module, processes: Processes) -> None:
-    """Average over the processes the gradients that DistributedDataParallel has not exchanged."""
+    """Average the gradients that DistributedDataParallel has not exchanged over the processes."""
     if processes.count == 1 or isinstance(module, DistributedDataParallel):
         return
     for parameter in module.parameters():
@@ -327,29 +330,29 @@ def average_gradients(module: nn.Module, processes: Processes) -> None:
 
 
 def any_process(flag: bool, processes: Processes) -> bool:
-    """Tell whether the flag is raised on any process; every process gets the same answer."""
+    """Tell whether the flag is True on any process; every process gets the same result."""
     return bool(most_of_all(int(flag), processes))
 
 
 def most_of_all(number: int, processes: Processes) -> int:
-    """Return the largest of the processes' numbers on every process, without waiting for a GPU."""
+    """Return the largest number of all processes, without waiting for a GPU."""
     if processes.count == 1:
         return number
-    on_cpu = "cpu" in dist.get_backend_config()  # a caller's group may be for GPUs alone
+    on_cpu = "cpu" in dist.get_backend_config()  # a caller's group may support only GPUs
     numbers = torch.tensor([number], device="cpu" if on_cpu else processes.device)
     dist.all_reduce(numbers, op=dist.ReduceOp.MAX)
     return int(numbers)
 
 
 def from_main(value: Any, processes: Processes) -> Any:
-    """Return the main process's value on every process; it must be JSON-ready (nothing is unpickled)."""
+    """Return the value of the main process on every process. It must be JSON-ready, because nothing is unpickled."""
     if processes.count == 1:
         return value
     return json.loads(from_all(json.dumps(value).encode() if processes.is_main else b"", processes)[0])
 
 
 def from_all(data: bytes, processes: Processes) -> list[bytes]:
-    """Return the bytes of all processes, in their order, on every process."""
+    """Return the bytes of all processes, in order of rank, on every process."""
     if processes.count == 1:
         return [data]
     sizes = _gathered(torch.tensor([len(data)], device=processes.device), processes).tolist()
@@ -361,7 +364,7 @@ def from_all(data: bytes, processes: Processes) -> list[bytes]:
 
 
 def share_statistics(module: nn.Module, processes: Processes) -> None:
-    """Copy the main process's running statistics of norms to all, so that every process has the checkpoint's model."""
+    """Copy the norms' running statistics of the main process to all processes, so that all have the same model."""
     for norm in module.modules():
         if processes.count > 1 and isinstance(norm, _NormBase):
             for statistic in norm.buffers(recurse=False):
@@ -378,7 +381,7 @@ def wait_for_all(processes: Processes) -> None:
 
 
 def current_processes() -> Processes:
-    """Return this process's number in torch's default group; without a group it is the only process."""
+    """Return this process's rank in torch's default group; without a group, return a single process."""
     if not dist.is_available() or not dist.is_initialized():
         return Processes(0, 1, torch.device("cpu"))
     on_gpu = "nccl" in dist.get_backend() and torch.cuda.is_available()
@@ -390,12 +393,12 @@ def add_up_terms(sums: Mapping[str, "TermSum"], processes: Processes) -> tuple[T
     """Combine the processes' sums into one loss.
 
     Args:
-        sums: this process's part of every term; the same terms on every process.
+        sums: this process's part of every term; every process must have the same terms.
         processes: the run's processes.
 
     Returns:
-        the loss of all processes' items, the same on every process, and its unweighted terms. The loss's gradient on a
-        process is the gradient of its own part times the number of processes, so that their average is right.
+        the loss of all processes' items, the same on every process, and its unweighted terms. On a process, the loss's
+        gradient is the gradient of its own part times the number of processes, because wrappers average the gradients.
     """
     terms = list(sums.values())
     facts = torch.stack([torch.stack([term.total.detach().double(), term.count.detach().double()]) for term in terms])
@@ -414,9 +417,10 @@ def add_up_terms(sums: Mapping[str, "TermSum"], processes: Processes) -> tuple[T
 
 @contextmanager
 def _draws_of_main(processes: Processes, device: torch.device) -> Iterator[None]:
-    """Let torch's generators of the CPU and of a GPU draw the main process's numbers on every process in the body.
+    """In the ``with`` block, make torch's generators draw the same random numbers as on the main process.
 
-    Processes with different negatives would have different losses, and no loss has the average of their gradients.
+    If processes drew different negatives, they would have different losses, and their average gradient would belong to
+    no loss.
     """
     gpus = [device] if device.type == "cuda" else []
     states = [torch.get_rng_state(), *(torch.cuda.get_rng_state(gpu) for gpu in gpus)]
@@ -436,14 +440,15 @@ def _draws_of_main(processes: Processes, device: torch.device) -> Iterator[None]
 class DistributedLoss(nn.Module):
     """A loss over the items of all processes together, for any training loop.
 
-    Every process gives the embeddings and labels of its own part of the batch, and gets the loss of the whole batch.
+    Every process passes the embeddings and labels of its own part of the batch, and gets the loss of the whole batch.
     Under DistributedDataParallel, or another wrapper that averages gradients over the processes, the model's gradients
-    are those of one process with the whole batch. Parameters of the loss (proxies) are in no such wrapper: call
-    :meth:`average_gradients` after the backward pass.
+    equal those of one process with the whole batch. That wrapper does not contain the parameters of the loss (proxies):
+    call :meth:`average_gradients` after the backward pass.
 
-    A loss that is a mean over queries is shared: every process ranks its own b queries against the B items of all
-    processes, so that its tables are (b, B). Every process computes other losses (:attr:`shared` is False) on the whole
-    batch, with the random numbers of the first process. These are Triplet, Margin, MultiGrain, BlackboxAP, SiMix,
+    If the loss is a mean over queries, the processes share the queries: every process ranks its own b queries against
+    the B items of all processes, so its tables are (b, B). All other losses (:attr:`shared` is False) are computed on
+    the whole batch by every process, with the random numbers of the first process. The other losses are Triplet,
+    Margin, MultiGrain, BlackboxAP, SiMix,
     MatryoshkaLoss, pair losses with reduction ``nonzero``, ``ClassWeighted`` with balanced weights, combinations of
     these, and other libraries' losses.
 
@@ -457,7 +462,7 @@ class DistributedLoss(nn.Module):
         shared: whether the processes share the queries.
 
     Raises:
-        ConfigError: a loss that does not return a scalar.
+        ConfigError: the loss does not return a scalar.
 
     >>> import torch
     >>> from hgld.losses import SupAP
@@ -469,7 +474,9 @@ class DistributedLoss(nn.Module):
     def __init__(self, loss: nn.Module, processes: Processes | None = None) -> None:
         super().__init__()
         if getattr(loss, "reduction", "mean") == "none":
-            raise ConfigError(f"{type(loss).__name__} has reduction='none'; the processes share a scalar.")
+            raise ConfigError(
+                f"{type(loss).__name__} has reduction='none'; several processes need a loss that returns a scalar."
+            )
         self.loss = loss
         self._finds_group = processes is None
         self.processes = processes or current_processes()
@@ -485,19 +492,19 @@ class DistributedLoss(nn.Module):
 
         Raises:
             ConfigError: the processes were connected after this loss was made.
-            InputError: labels that are no tensor.
+            InputError: the labels are not a tensor.
         """
         processes = self.processes
         if not isinstance(labels, Tensor):
             raise InputError(
-                f"labels are {type(labels).__name__}; expected a tensor of class numbers, which mean the same on every "
+                f"labels are {type(labels).__name__}; expected a tensor of class ids that are the same on every "
                 "process: hgld.Hierarchy.from_columns numbers the classes of a table."
             )
         if processes.count == 1:
             if self._finds_group and current_processes().count > 1:
                 raise ConfigError(
-                    "this DistributedLoss was made before torch's processes were connected, and would be the loss of a "
-                    "part. Make it after init_process_group: in Lightning in configure_model, in accelerate after "
+                    "this DistributedLoss was made before torch's processes were connected, and would see part of a "
+                    "batch. Make it after init_process_group: in Lightning in configure_model, in accelerate after "
                     "Accelerator()."
                 )
             return self.loss(embeddings, labels, **others)

@@ -1,18 +1,18 @@
-"""The tree of errors that hgld raises on purpose.
+"""Error classes of hgld.
 
 ::
 
-    HgldError                  anything hgld refuses; the command line prints it and exits with 2
-    ├── InputError             a file or value from outside is not what it should be
+    HgldError                  base class; the command line prints the message and exits with 2
+    ├── InputError             a file or value of the user is invalid
     │   ├── TableError         a CSV or parquet table: columns, rows, encodings
-    │   ├── ImageError         an image that cannot be used, with a reason to count by
+    │   ├── ImageError         an image that cannot be used, with a category for counts
     │   ├── HierarchyError     labels that do not form a tree
-    │   └── SchemaError        a file of another schema version than this hgld reads
-    ├── ConfigError            options that contradict each other or cannot be served
-    ├── MissingResourceError   model weights or another thing that is not available here
-    │   └── MissingExtraError  an optional package is not installed; the extra of hgld that brings it is named
-    ├── ServiceError           a remote service that kept refusing or answered nonsense
-    ├── DivergenceError        a training loss that is no number
+    │   └── SchemaError        a file with a schema version that this hgld does not read
+    ├── ConfigError            options that contradict each other or cannot be satisfied
+    ├── MissingResourceError   model weights or another resource that is not available here
+    │   └── MissingExtraError  an optional package is not installed; the message names the extra to install
+    ├── ServiceError           a remote service that kept failing or sent an invalid response
+    ├── DivergenceError        a training loss that is not finite
     └── StorageError           the disk: full, read-only, or changed while hgld was writing
 
 Every message names the file and the row or member, what was found, what was expected and the fix.
@@ -25,12 +25,12 @@ from contextlib import contextmanager
 
 from hgld.terminal import printable
 
-_MOST_FOREIGN = 200  # characters of a value from outside that a message shows
-_OBJECT = re.compile(r"<([\w.]+)[^<>]* at 0x[0-9a-fA-F]+>")  # another text in every run
+_MOST_FOREIGN = 200  # most characters of a foreign value in a message
+_OBJECT = re.compile(r"<([\w.]+)[^<>]* at 0x[0-9a-fA-F]+>")  # its memory address differs in every run
 
 
 def excerpt(foreign: object) -> str:
-    """Return a value from outside for a message: one line, at most 200 characters, safe for a terminal.
+    """Return the text of a foreign value for a message: one line, at most 200 characters, safe for a terminal.
 
     >>> excerpt("a\\n b\\x1b[1m " + "9" * 10_000)[:12], len(excerpt("9" * 10_000))
     ('a b [1m 9999', 200)
@@ -45,7 +45,7 @@ def excerpt(foreign: object) -> str:
 
 
 def quoted(foreign: object) -> str:
-    """Return a value from outside for a message as Python writes it, shortened as by :func:`excerpt`.
+    """Return Python's repr of a foreign value for a message, shortened like :func:`excerpt`.
 
     >>> quoted("a\\nb"), quoted(None), len(quoted("9" * 10_000)), len(quoted(["x"] * 10_000))
     ("'a\\\\nb'", 'None', 202, 200)
@@ -56,9 +56,9 @@ def quoted(foreign: object) -> str:
 
 
 class HgldError(Exception):
-    """Root of every error that hgld raises on purpose.
+    """Base class of all errors that hgld raises deliberately.
 
-    Its message escapes the characters that could command a terminal, because foreign names may hold them.
+    The message escapes characters that could control a terminal, because foreign names may contain them.
 
     >>> str(InputError("no file a\\x1b[2J"))
     'no file a\\\\x1b[2J'
@@ -69,7 +69,7 @@ class HgldError(Exception):
 
 
 class InputError(HgldError, ValueError):
-    """A file or value from outside the program is not as expected."""
+    """A file or value of the user is not as expected."""
 
 
 class TableError(InputError):
@@ -112,7 +112,7 @@ class MissingExtraError(MissingResourceError):
 
 
 class ServiceError(HgldError):
-    """A remote service that kept refusing, or gave invalid answers."""
+    """A remote service that kept failing, or sent invalid responses."""
 
 
 class DivergenceError(HgldError, ArithmeticError):
@@ -124,9 +124,9 @@ class StorageError(HgldError, OSError):
 
 
 def some(items: Iterable[str], most: int = 5, separator: str = ", ") -> str:
-    """Return a list of the first items for a message, with the number of the other items.
+    """List the first items for a message, and the number of further items.
 
-    Semicolons separate the items if an item contains the separator.
+    If an item contains the separator, semicolons separate the items.
     """
     listed = list(items)
     separator = "; " if any(separator in item for item in listed[:most]) else separator
@@ -135,7 +135,7 @@ def some(items: Iterable[str], most: int = 5, separator: str = ", ") -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint, with a space before it, that names the known name nearest to a misspelt one; empty if none is.
+    """Return a hint, after a space, with the known name nearest to a misspelt one; empty if none is near.
 
     >>> did_you_mean("trian", ["test", "train"])
     " Did you mean 'train'?"
@@ -150,11 +150,11 @@ def optional_dependency(extra: str, purpose: str, hint: str = "") -> Iterator[No
 
     Args:
         extra: extra of hgld, as in ``pip install 'hgld[extra]'``.
-        purpose: feature that needs the package; it begins the message.
-        hint: alternative to the package; it ends the message.
+        purpose: feature that needs the package; the message begins with it.
+        hint: alternative to the package; the message ends with it.
 
     Raises:
-        MissingExtraError: a package that the body imports is not installed.
+        MissingExtraError: a package that the ``with`` block imports is not installed.
     """
     try:
         yield
@@ -162,7 +162,7 @@ def optional_dependency(extra: str, purpose: str, hint: str = "") -> Iterator[No
         package = (error.name or "").partition(".")[0]
         if not extra or package in ("", "hgld"):
             raise
-        message = f"{purpose} takes the package {package}, which is not installed: pip install 'hgld[{extra}]'."
+        message = f"{purpose} needs the package {package}, which is not installed: pip install 'hgld[{extra}]'."
         raise MissingExtraError(f"{message} {hint}".rstrip()) from error
 
 
@@ -174,15 +174,15 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
 
 @contextmanager
 def storage_errors(what: str, hint: str, *also: type[Exception]) -> Iterator[None]:
-    """Turn a failed write in the body into an error that names the action and the fix.
+    """Turn a failed write in the ``with`` block into an error that states the action and the fix.
 
     Args:
-        what: action of the body, for instance ``write FILE``.
+        what: action of the block, for instance ``write FILE``.
         hint: the fix.
-        also: errors of a failed write beside OSError.
+        also: further error types of a failed write, besides OSError.
 
     Raises:
-        StorageError: the body raised OSError or one of ``also``.
+        StorageError: the block raised OSError or one of ``also``.
     """
     try:
         yield

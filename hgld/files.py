@@ -1,8 +1,8 @@
 """Atomic writing of files and folders, and locks that end with their process.
 
-A file is first written under another name (``.NAME.part``), flushed to the disk, and then renamed. A process that is
-killed at any time leaves the earlier file or the new file; the next process overwrites its temporary file. If two
-processes or threads write one file or folder at a time, one waits for the other (``.NAME.lock``).
+A file is first written under another name (``.NAME.part``), flushed to the disk, and then renamed. If the process is
+killed, the path has either the earlier file or the complete new file, and the next process overwrites the temporary
+file. If two processes or threads write the same file or folder, one waits for the other (``.NAME.lock``).
 """
 
 import errno
@@ -22,12 +22,12 @@ from hgld.errors import InputError, StorageError, excerpt
 
 PART = ".part"
 _CALLS = itertools.count()
-NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # file systems of clusters may be mounted without locks
+NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # cluster file systems may be mounted without locks
 _Made = TypeVar("_Made")
 
 
 def fault_point(change: str) -> None:
-    """Do nothing; called before every change of the disk, so that tests can stop there.
+    """Do nothing. hgld calls this before every change on disk, so that tests can interrupt it there.
 
     Args:
         change: the next change, for instance ``replace report.json``.
@@ -37,14 +37,14 @@ def fault_point(change: str) -> None:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 _MOST_JSON_BYTES = 1 << 28
-_MOST_JSON_VALUES = 1 << 22  # each takes some 100 bytes of memory, even if it has 2 bytes in the file
+_MOST_JSON_VALUES = 1 << 22  # each value takes about 100 bytes of memory, even if it has 2 bytes in the file
 
 
 def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
-    """Open a regular file for reading; refuse pipes, which would wait for their writer, and devices.
+    """Open a regular file for reading; raise an error for devices and for pipes, which would wait for a writer.
 
     Raises:
-        OSError: the file cannot be opened, is no regular file, or is a link that is not followed.
+        OSError: the file cannot be opened, is not a regular file, or is a link although ``follow_links`` is False.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -61,17 +61,17 @@ def parse_json(
     max_bytes: int = _MOST_JSON_BYTES,
     max_values: int = _MOST_JSON_VALUES,
 ) -> Any:
-    """Parse JSON from outside; text that would take too much memory is refused before it is parsed.
+    """Parse foreign JSON; if the text would take too much memory, raise an error before parsing.
 
     Args:
         data: the text.
         where: name of the source in messages.
-        kind: type that the text must hold, ``dict`` or ``list``; None: any type.
-        max_bytes: most bytes that the text may have.
-        max_values: most values, keys and brackets that it may hold.
+        kind: required type of the value, ``dict`` or ``list``; None: any type.
+        max_bytes: largest size of the text in bytes.
+        max_values: largest number of values, keys and brackets.
 
     Raises:
-        InputError: the text is no JSON, too large, nested too deep, or of another type than ``kind``.
+        InputError: the text is not JSON, is too large or nested too deep, or its value does not have the type ``kind``.
     """
     if len(data) > max_bytes:
         raise InputError(f"{where}: more than {max_bytes:,} bytes; expected a smaller JSON file.")
@@ -89,16 +89,16 @@ def parse_json(
 
 
 def read_json(path: Path, *, max_bytes: int = _MOST_JSON_BYTES, fix: str = "", **bounds: Any) -> Any:
-    """Read a JSON file within the bounds of :func:`parse_json`.
+    """Read a JSON file with the limits of :func:`parse_json`.
 
     Args:
         path: the file.
-        max_bytes: most bytes that it may have.
-        fix: last sentence of messages: the fix for a file that cannot be used.
+        max_bytes: largest size of the file in bytes.
+        fix: last sentence of error messages: how to fix an unusable file.
         bounds: ``kind`` and ``max_values`` of :func:`parse_json`.
 
     Raises:
-        InputError: the file cannot be read, or :func:`parse_json` refuses it.
+        InputError: the file cannot be read, or :func:`parse_json` raises an error.
     """
     try:
         with open_regular(path) as file:
@@ -119,7 +119,7 @@ def sync(path: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # file systems that flush no folders
+        if error.errno != errno.EINVAL:  # some file systems cannot flush folders
             raise
     finally:
         os.close(descriptor)
@@ -130,24 +130,24 @@ def aside_of(path: Path, *, racing: bool = False) -> Path:
 
     Args:
         path: path of the final file.
-        racing: whether several processes may write it at a time; each call then returns another path.
+        racing: whether several processes may write the file at the same time; each call then returns a different path.
     """
     return path.with_name(f".{path.name}.{os.getpid()}-{next(_CALLS)}{PART}" if racing else f".{path.name}{PART}")
 
 
 def lock_of(path: Path) -> Path:
-    """Return the path of the lock for writing a file or folder: ``.NAME.lock`` beside it, during the writing.
+    """Return the path of the lock for writing a file or folder, ``.NAME.lock`` in the same folder.
 
-    The temporary file itself has no lock. Over SMB, only the descriptor that holds the lock can write to a locked file.
-    And some writers (safetensors) replace the file at the given path.
+    The temporary file itself cannot be the lock: over SMB, only the descriptor that holds the lock can write to a
+    locked file, and some writers (safetensors) replace the file at the given path.
     """
     return path.with_name(f".{path.name}.lock")
 
 
 def put_in_place(aside: Path, path: Path) -> None:
-    """Flush a file that was written at :func:`aside_of` to the disk, and rename it to its final path.
+    """Flush a file at the path of :func:`aside_of` to the disk, and rename it to its final path.
 
-    The folder is not flushed: if a power failure removes the new name, the work is only done again.
+    The folder is not flushed: if a power failure undoes the rename, hgld only repeats the work.
     """
     sync(aside)
     fault_point(f"replace {path.name}")
@@ -155,7 +155,7 @@ def put_in_place(aside: Path, path: Path) -> None:
 
 
 def existing_parent(path: Path) -> Path:
-    """Return the folder itself, or the nearest one above it that exists."""
+    """Return the folder itself if it exists, or its nearest existing parent."""
     absolute = path.absolute()
     return next(folder for folder in (absolute, *absolute.parents) if folder.is_dir())
 
@@ -166,7 +166,7 @@ def write_atomic(path: Path, content: bytes | str | Callable[[Path], object], *,
     Args:
         path: the file; its folder exists.
         content: bytes, text (written as UTF-8), or a function that writes a file at the given path.
-        racing: whether several processes may write it at a time, as in :func:`aside_of`.
+        racing: whether several processes may write the file at the same time.
     """
     aside = aside_of(path, racing=racing)
     fault_point(f"write {path.name}")
@@ -178,7 +178,7 @@ def write_atomic(path: Path, content: bytes | str | Callable[[Path], object], *,
                     file.write(content.encode() if isinstance(content, str) else content)
             if callable(content):
                 content(aside)
-                aside.chmod(mode)  # some writers (safetensors) make files that other users cannot read
+                aside.chmod(mode)  # some writers (safetensors) create files that other users cannot read
             put_in_place(aside, path)
         except BaseException:
             fault_point(f"remove {aside.name}")
@@ -187,9 +187,9 @@ def write_atomic(path: Path, content: bytes | str | Callable[[Path], object], *,
 
 
 def write_folder(path: Path, fill: Callable[[Path], _Made]) -> _Made:
-    """Fill a new folder and replace the existing folder by it; until then the existing folder stays unchanged.
+    """Fill a new folder, then replace the existing folder with it; until then the existing folder is unchanged.
 
-    A process that is killed between the two renames leaves the earlier folder under another name; the next process
+    If the process is killed between the two renames, the earlier folder keeps its temporary name; the next process
     first renames it back.
 
     Args:
@@ -223,7 +223,7 @@ def write_folder(path: Path, fill: Callable[[Path], _Made]) -> _Made:
             fault_point(f"remove {aside.name}")
             try:
                 _remove(aside, *([before] if path.exists() else []))
-            except BaseException:  # after a Ctrl-C, finish the interrupted removal
+            except BaseException:  # even after Ctrl-C, finish the removal
                 _remove(aside)
                 raise
     return made
@@ -235,7 +235,7 @@ def _remove(*folders: Path) -> None:
 
 
 def _flush(folder: Path) -> None:
-    """Flush a folder and its content to the disk; its files get the rights of new files."""
+    """Flush a folder and its content to the disk; give its files the permissions of new files."""
     mode = folder.stat().st_mode
     for file in folder.rglob("*"):
         if file.is_file():
@@ -246,10 +246,10 @@ def _flush(folder: Path) -> None:
 
 @contextmanager
 def file_lock(path: Path, busy: str = "", *, keep: bool = True) -> Iterator[FileIO]:
-    """Lock a file against other processes; the system releases the lock when this process ends for any reason.
+    """Lock a file against other processes; the system releases the lock when this process ends, for any reason.
 
     Args:
-        path: the file, made if it does not exist.
+        path: the file, created if it does not exist.
         busy: message of the error if another process holds the lock; empty: wait for that process.
         keep: whether the file stays afterwards.
 
@@ -257,9 +257,9 @@ def file_lock(path: Path, busy: str = "", *, keep: bool = True) -> Iterator[File
         the file, opened unbuffered for reading and appending.
 
     Raises:
-        StorageError: with ``busy``, another process holds the lock, or the file cannot be opened.
-        OSError: with ``busy``, the file system has no locks (:data:`NO_LOCKS`). Without ``busy``, the file cannot be
-            opened; a file system without locks is used without one.
+        StorageError: ``busy`` is given, and another process holds the lock or the file cannot be opened.
+        OSError: ``busy`` is given, and the file system has no locks (:data:`NO_LOCKS`); or ``busy`` is empty, and the
+            file cannot be opened. If ``busy`` is empty, a file system without locks is no error.
     """
     try:
         file = _locked(path, wait=not busy)
@@ -269,7 +269,7 @@ def file_lock(path: Path, busy: str = "", *, keep: bool = True) -> Iterator[File
         if not busy or error.errno in NO_LOCKS:
             raise
         raise StorageError(
-            f"{path}: cannot be opened for writing ({error.strerror}). Free space, or see to the rights there."
+            f"{path}: cannot be opened for writing ({error.strerror}). Free space, or check the folder's permissions."
         ) from error
     try:
         yield file
@@ -293,4 +293,4 @@ def _locked(path: Path, *, wait: bool = True) -> FileIO:
                 return file
             file.close()
             raise
-        file.close()  # its last holder has removed it
+        file.close()  # the previous holder deleted the lock file: open it again

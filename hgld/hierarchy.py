@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FILE = "hierarchy.parquet"
 SCHEMA_VERSION = 1
 _MOST_NAMED = 5
-_MOST_LINES = 40  # lines of a printed tree
+_MOST_LINES = 40  # most lines of a printed tree
 _COLUMNS = pl.Schema({"level": pl.String, "label": pl.Int32, "name": pl.String, "parent": pl.Int32})
 
 
@@ -69,7 +69,9 @@ class Hierarchy:
         object.__setattr__(self, "names", tuple(tuple(names) for names in self.names))
         object.__setattr__(self, "parents", tuple(np.asarray(p) for p in self.parents))
         self._check()
-        parents = tuple(np.array(p, dtype=np.int32) for p in self.parents)  # checked above, so no number overflows
+        parents = tuple(
+            np.array(p, dtype=np.int32) for p in self.parents
+        )  # no overflow, because parents are checked above
         for array in parents:
             array.setflags(write=False)
         object.__setattr__(self, "parents", parents)
@@ -167,7 +169,8 @@ class Hierarchy:
         """Build from pairs of a child and its parent.
 
         The classes without children are the finest level. A single class above all others is excluded, because it
-        distinguishes nothing. In a branch that is shorter than others, the finest class also fills the missing levels.
+        distinguishes nothing. If a branch has fewer levels than the longest branch, its finest class also fills the
+        missing levels.
 
         Args:
             edges: (child, parent) pairs of names, or a mapping of child to parent; None is the parent of a class at
@@ -175,8 +178,8 @@ class Hierarchy:
             levels: names of the levels, finest first; default: ``level0``, ``level1``, ...
 
         Raises:
-            HierarchyError: a class has two parents, the edges form a circle, there are no classes, or the names are
-                not as many as the levels.
+            HierarchyError: a class has two parents, the edges form a circle, there are no classes, or the number of
+                names differs from the number of levels.
 
         >>> tree = Hierarchy.from_edges([("dog", "pet"), ("cat", "pet"), ("oak", "plant")], levels=("kind", "top"))
         >>> tree.names
@@ -193,7 +196,7 @@ class Hierarchy:
         named = tuple(f"level{c}" for c in range(depth)) if levels is None else tuple(levels)
         if len(named) != depth:
             raise HierarchyError(
-                f"{len(named)} level names for edges that make {depth} levels (without a single class above all "
+                f"{len(named)} level names, but the edges form {depth} levels (without a single class above all "
                 f"others); give {depth} names."
             )
         padded = [row + row[-1:] * (depth - len(row)) for row in rows]
@@ -203,18 +206,19 @@ class Hierarchy:
     def from_networkx(cls, graph: "Graph[Any]", levels: Sequence[str] | None = None) -> "Hierarchy":
         """Build from a directed graph of networkx: one that :meth:`to_networkx` made, or any tree.
 
-        Edges lead from parent to child, as in networkx's own trees. If several edges lead to one class, edges lead from
-        child to parent. :meth:`from_edges` explains the levels.
+        Edges point from parent to child, as in networkx's own trees. If several edges point to one class, hgld assumes
+        that edges point from child to parent. :meth:`from_edges` explains the levels.
 
         Args:
             graph: one or several trees.
-            levels: names of the levels, finest first; default: those of :meth:`to_networkx`, or ``level0``, ...
+            levels: names of the levels, finest first; default: the levels stored by :meth:`to_networkx`, or ``level0``,
+                ...
 
         Raises:
             HierarchyError: the graph is undirected, or :meth:`from_edges` rejects its edges.
         """
         if not graph.is_directed():
-            raise HierarchyError("the graph is undirected; expected a DiGraph, whose edges lead from parent to child.")
+            raise HierarchyError("the graph is undirected; expected a DiGraph, whose edges point from parent to child.")
         if stated := graph.graph.get("hgld_levels"):
             label = dict(graph.nodes(data="label"))
             parent = {child: label[above] for above, child in graph.edges}
@@ -240,7 +244,7 @@ class Hierarchy:
             HierarchyError: there is no such level.
         """
         if level in self.levels:
-            return self.levels.index(level)  # pyright: ignore[reportArgumentType]  # it is a name if it is in levels
+            return self.levels.index(level)  # pyright: ignore[reportArgumentType]  # a member of levels is a name
         if isinstance(level, int) and 0 <= level < len(self.levels):
             return level
         raise HierarchyError(f"level {quoted(level)} is unknown; the levels are {', '.join(self.levels)}.")
@@ -317,21 +321,21 @@ class Hierarchy:
         return np.stack(columns, axis=1)
 
     def restrict(self, levels: Sequence[str]) -> "Hierarchy":
-        """Return the tree with some of its levels, finest first.
+        """Return the tree with only some of its levels, given finest first.
 
         Raises:
             HierarchyError: a level is unknown, or the levels are not from fine to coarse.
         """
         chosen = [self.level_index(level) for level in levels]
         if not chosen or chosen != sorted(set(chosen)):
-            raise HierarchyError(f"levels {tuple(levels)} must be a selection of {self.levels} from fine to coarse.")
+            raise HierarchyError(f"levels {tuple(levels)} must be some of {self.levels}, from fine to coarse.")
         parents = []
         for c, d in itertools.pairwise(chosen):
             parents.append(self.expand(np.arange(len(self.names[c])), self.levels[c])[:, d - c])
         return Hierarchy(tuple(levels), tuple(self.names[c] for c in chosen), tuple(parents))
 
     def counts(self, labels: np.ndarray | None = None) -> dict[str, np.ndarray]:
-        """Count the items of every class at every level, without unknown labels.
+        """Count the items of every class at every level; unknown labels are not counted.
 
         Args:
             labels: (N,) finest labels, or (N, L) labels. Default: each finest class once.
@@ -358,7 +362,7 @@ class Hierarchy:
         """Check that an (N, L) table of labels agrees with the tree; unknown labels always agree.
 
         Raises:
-            HierarchyError: labels of an item are not on one path; the message names the first such items.
+            HierarchyError: an item's labels are not on one path of the tree; the message lists the first such items.
         """
         table = np.asarray(labels)
         for c in range(len(self.levels) - 1):
@@ -381,7 +385,7 @@ class Hierarchy:
         same = self.levels == other.levels and self.names == other.names
         return same and all(np.array_equal(a, b) for a, b in zip(self.parents, other.parents, strict=True))
 
-    __hash__ = None  # pyright: ignore[reportAssignmentType]  # arrays have no hash
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  # a hierarchy holds arrays, which have no hash
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{level}: {n}" for level, n in zip(self.levels, self.num_classes, strict=True))
@@ -401,7 +405,7 @@ class Hierarchy:
         Args:
             depth: number of levels, from the coarsest; None: all.
             most: most children to draw per class; None: all.
-            lines: most lines to draw; without ``depth``, only as many levels as fit. None: any number.
+            lines: most lines to draw; without ``depth``, only the levels that fit are drawn. None: any number.
             width: most characters per line.
 
         >>> tree = Hierarchy.from_columns({"name": ["dog", "cat", "oak"], "kind": ["animal", "animal", "plant"]})
@@ -418,7 +422,7 @@ class Hierarchy:
         return tree_text(self, depth=depth, most=most, lines=lines, width=width)
 
     def plot(self, ax: "Axes | None" = None, *, labels: np.ndarray | None = None) -> "Axes":
-        """Draw the tree with matplotlib: one row per level, the coarsest on top. A class is as wide as its items.
+        """Draw the tree with matplotlib: one row per level, coarsest on top. A class's width is its item count.
 
         Args:
             ax: axes to draw on. Default: the axes of a new figure (``.figure.savefig(path)`` writes it).
@@ -439,7 +443,7 @@ class Hierarchy:
 
         Nodes have the attributes ``level``, ``name`` and ``label`` (class id). :meth:`from_networkx` reads the graph.
         """
-        from networkx import DiGraph  # torch depends on it
+        from networkx import DiGraph  # always installed, because torch depends on it
 
         graph: DiGraph[tuple[str, str]] = DiGraph(hgld_levels=self.levels)
         for level, names in zip(reversed(self.levels), reversed(self.names), strict=True):
@@ -495,12 +499,12 @@ class Hierarchy:
             where: name of the source in messages.
 
         Raises:
-            SchemaError: the file has another schema version.
-            TableError: the file is not readable parquet, or has other columns.
+            SchemaError: this hgld does not read the file's schema version.
+            TableError: the file is not readable parquet, or has wrong columns.
             HierarchyError: the rows are not a tree.
         """
         file = where or (FILE if isinstance(source, bytes) else str(source))
-        fix = "Rebuild the file, or install the hgld that wrote it."
+        fix = "Rebuild the file, or install the version of hgld that wrote it."
         levels = read_levels(source, SCHEMA_VERSION, "hierarchy", where=file, fix=fix)
         frame = read_parquet(source, schema=_COLUMNS, where=file)
         other = frame.filter(~pl.col("level").is_in(levels).fill_null(False))
@@ -523,10 +527,10 @@ class Hierarchy:
 
 
 def _table_columns(columns: Any) -> dict[str, list[Any]]:
-    """Return the cells of a table, by column name."""
+    """Return the cells of a table per column name."""
     if isinstance(columns, Mapping):
         return {str(name): list(column) for name, column in columns.items()}
-    if hasattr(columns, "iloc"):  # pandas; its Arrow interface needs pyarrow
+    if hasattr(columns, "iloc"):  # pandas is read directly, because its Arrow interface needs pyarrow
         return {str(name): columns[name].tolist() for name in columns.columns}
     return pl.DataFrame(columns).to_dict(as_series=False)
 
@@ -537,21 +541,21 @@ def _class_name(cell: Any, level: str) -> str | None:
     if not isinstance(cell, str):
         raise HierarchyError(
             f"level {quoted(level)} has the class {quoted(cell)}; expected names (text), or None where unknown. "
-            "Hierarchy.from_labels takes integers."
+            "Use Hierarchy.from_labels for integers."
         )
     return cell
 
 
 def _paths_down(taxonomy: Taxonomy) -> list[list[str]]:
-    """Return the names from the top down to each class without children; a single top class is excluded."""
+    """Return for each class without children the names from the top down to it; a single top class is excluded."""
     if several := taxonomy.with_several_parents:
         shown = (
             f"{quoted(taxonomy.names[p])} under " + " and ".join(quoted(taxonomy.names[q]) for q in taxonomy.parents[p])
             for p in several
         )
-        raise HierarchyError(f"classes have several parents: {_some(shown)}. Leave one parent each.")
+        raise HierarchyError(f"classes have several parents: {_some(shown)}. Keep one parent for each.")
     paths: dict[int, list[str]] = {}
-    for place in taxonomy.order:  # each class comes after its parent
+    for place in taxonomy.order:  # each class is after its parent in this order
         above = taxonomy.parents[place]
         paths[place] = [*(paths[above[0]] if above else ()), taxonomy.names[place]]
     has_one_top = len(taxonomy) > 1 and sum(not parents for parents in taxonomy.parents) == 1
@@ -561,7 +565,7 @@ def _paths_down(taxonomy: Taxonomy) -> list[list[str]]:
 def _parents(
     fine: np.ndarray, coarse: np.ndarray, size: int, levels: tuple[str, str], names: tuple[Sequence[str], Sequence[str]]
 ) -> np.ndarray:
-    """Return the parent of each of ``size`` fine classes, from the labels of items; fail if a class has two parents."""
+    """Return the parent of each of ``size`` fine classes, from items' labels; raise an error for two parents."""
     parent = np.full(size, -1, dtype=np.int32)
     both = (fine >= 0) & (coarse >= 0)
     pairs = np.unique(np.stack([fine[both], coarse[both]], axis=1), axis=0)
@@ -575,6 +579,6 @@ def _parents(
                 f"{quoted(names[0][i])} under " + " and ".join(quoted(names[1][j]) for j in pairs[pairs[:, 0] == i, 1])
                 for i in several
             )
-            + ". Give each one parent, or rename the classes that are really different."
+            + ". Give each one parent, or rename the classes if they are different classes."
         )
     return parent

@@ -1,4 +1,4 @@
-"""HTML pages from templates, with escaped values and one allowed script, and tables and images for notebooks."""
+"""HTML pages from templates with escaped values and one allowed script; tables and images for notebooks."""
 
 import base64
 import functools
@@ -23,7 +23,7 @@ _QUALITY = 82
 
 @functools.cache  # compiling templates takes most of the time of a small page
 def page_templates(folder: Path) -> jinja2.Environment:
-    """Return the templates of a folder: every value is escaped, and a missing one is an error."""
+    """Return the templates of a folder: they escape every value and raise an error for a missing one."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),
         autoescape=True,
@@ -34,12 +34,12 @@ def page_templates(folder: Path) -> jinja2.Environment:
 
 
 def own_text(file: Path) -> Markup:
-    """Return a style or script that ships with hgld, to be included in a page unchanged."""
+    """Return a style or script file of hgld as markup that a page includes unescaped."""
     return Markup(file.read_text(encoding="utf-8"))  # noqa: S704 - a file of hgld
 
 
 def script_hash(script: str) -> str:
-    """Return the hash by which a page's content security policy allows only this script."""
+    """Return the hash with which a page's content security policy allows only this script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
 
 
@@ -53,7 +53,7 @@ def data_uri(image: "Image", longest: int = THUMBNAIL) -> str:
 
 # -- notebooks --------------------------------------------------------------------------------------------------------
 #
-# Notebooks show pieces of HTML of bounded size, with inline styles, without scripts and without anything to load.
+# HTML for notebooks has a limited size, inline styles, no scripts, and loads nothing.
 
 _MOST_TEXT = 160
 _TILE = f"margin:0;width:{THUMBNAIL}px;font-size:.8em;line-height:1.3"
@@ -62,13 +62,13 @@ _PICTURE += "background:rgba(127,127,127,.15);overflow:hidden;overflow-wrap:anyw
 
 
 def one_line(text: object) -> str:
-    """Return escaped text on one line of at most 160 characters, with control characters spelled out."""
+    """Return escaped text on one line of at most 160 characters, with control characters escaped."""
     plain = " ".join(printable(str(text)).split())
     return html.escape(plain if len(plain) <= _MOST_TEXT else plain[: _MOST_TEXT - 1] + "…")
 
 
 def table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
-    """Draw a table whose first column is text and whose others are numbers."""
+    """Return an HTML table whose first column is text; all other columns are numbers."""
 
     def line(tag: str, cells: Sequence[object], style: str = "") -> str:
         sides = ("left", *["right"] * len(cells))
@@ -83,12 +83,12 @@ def table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
 
 
 def picture_sheet(heading: Sequence[object], tiles: Iterable[tuple[str, Sequence[object]]], note: str = "") -> str:
-    """Draw images with lines of text below them, in rows as wide as the page.
+    """Return HTML of images with lines of text below them, in rows as wide as the page.
 
     Args:
-        heading: lines above, the first one bold.
-        tiles: for every image its ``data:`` URI, or text to show in its place, and the lines below it.
-        note: a line below all.
+        heading: lines above the images, the first one bold.
+        tiles: for every image, its ``data:`` URI (or a text to show in its place) and the lines below it.
+        note: a line below all images.
     """
     first, *others = map(one_line, heading)
     parts = [f"<p><b>{first}</b>{''.join(f'<br>{line}' for line in others)}</p>"]

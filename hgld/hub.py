@@ -1,4 +1,4 @@
-"""Datasets and trained models on the Hugging Face Hub, pushed and read."""
+"""Pushing and reading of datasets and trained models on the Hugging Face Hub."""
 
 import re
 import sys
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["dataset", "model"]
 _ADDRESS = re.compile(r"hf:(?://)?(?:datasets/)?([\w.-]+/[\w.-]+)")
-_FILES_A_COMMIT = 25  # a stopped push sends at most so many files again
+_FILES_A_COMMIT = 25  # a resumed push sends at most this many files again
 
 
 def is_address(place: object) -> bool:
@@ -39,7 +39,7 @@ def repository(address: str) -> str:
     """
     match = _ADDRESS.fullmatch(address)
     if match is None or ".." in match[1]:
-        raise ConfigError(f"{quoted(address)} is no address on the Hub; expected hf:USER/NAME.")
+        raise ConfigError(f"{quoted(address)} is not an address on the Hub; expected hf:USER/NAME.")
     return match[1]
 
 
@@ -48,7 +48,7 @@ def repository(address: str) -> str:
 
 @dataclass(frozen=True)
 class Contents:
-    """Files of a repository by their paths there; each is a file of this machine, or bytes."""
+    """Files of a repository, keyed by their paths in it; each is a local file, or bytes."""
 
     kind: Kind
     files: Mapping[str, Path | bytes]
@@ -58,7 +58,7 @@ def dataset_contents(folder: Path) -> Contents:
     """Return the files of a dataset directory to push: all files in its manifest, its card and Croissant metadata.
 
     Raises:
-        InputError: the folder holds no dataset, or a file that the manifest names is missing or of another size.
+        InputError: the folder holds no dataset, or a file in the manifest is missing or has another size.
     """
     from hgld.data.format import CROISSANT, MANIFEST
     from hgld.data.storage import ShardStorage, read_manifest
@@ -69,7 +69,9 @@ def dataset_contents(folder: Path) -> Contents:
     for name, size in sizes.items():
         file = folder / name
         if not file.is_file() or file.stat().st_size != size:
-            raise InputError(f"{file} is missing or has not the {size} bytes that {MANIFEST} states; see hgld verify.")
+            raise InputError(
+                f"{file} is missing, or does not have the {size} bytes that {MANIFEST} states; run hgld verify."
+            )
     cards = [name for name in ("README.md", CROISSANT) if (folder / name).is_file()]
     return Contents("dataset", {name: folder / name for name in (*cards, MANIFEST, *sizes)})
 
@@ -83,16 +85,16 @@ def push(
 ) -> None:
     """Push files. The Hub's client does not send unchanged files again, so a stopped push resumes.
 
-    The client reads the token that ``hf auth login`` stores (or ``HF_TOKEN``). hgld neither takes nor shows a token.
+    The client reads the token that ``hf auth login`` stores (or ``HF_TOKEN``). hgld itself never handles the token.
 
     Args:
-        address: ``hf:USER/NAME``; a new repository if there is none.
+        address: ``hf:USER/NAME``; created if it does not exist.
         contents: files to push.
-        private: whether a new repository is private.
+        private: whether to make a new repository private.
         progress: called with a task, the number of files done and their total.
 
     Raises:
-        ServiceError: the Hub does not answer, or refuses.
+        ServiceError: the Hub does not respond, or denies the request.
     """
     name, files = repository(address), list(contents.files.items())
     with _asking(address) as api:
@@ -114,7 +116,7 @@ def push(
 def fetched(address: str, kind: Kind, patterns: list[str] | None = None) -> Path:
     """Return a folder with files of a repository; fetch missing files into hgld's cache.
 
-    Every revision has its own folder, named by its commit, so that files of two revisions never mix.
+    Every revision has its own folder, named after its commit, so files of two revisions never mix.
 
     Args:
         address: ``hf:USER/NAME``.
@@ -122,7 +124,7 @@ def fetched(address: str, kind: Kind, patterns: list[str] | None = None) -> Path
         patterns: name patterns of the files to fetch; None: all.
 
     Raises:
-        ServiceError: the Hub does not answer, or there is no such repository.
+        ServiceError: the Hub does not respond, or the repository does not exist.
     """
     import platformdirs
 
@@ -139,14 +141,14 @@ def fetched(address: str, kind: Kind, patterns: list[str] | None = None) -> Path
 
 
 def dataset_folder(address: str, split: str | None) -> Path:
-    """Return a local folder of a dataset on the Hub: its tables, and the shards of a split (None: of all splits)."""
+    """Return a local folder with the tables and the shards of a split (None: all splits) of a dataset on the Hub."""
     tables = ["*.json", "*.parquet", "README.md"]
     return fetched(address, "dataset", [*tables, "*.tar" if split is None else f"{split}-*.tar"])
 
 
 @contextmanager
 def _asking(address: str) -> "Iterator[HfApi]":
-    """Yield the Hub's client, and turn its errors into errors of hgld."""
+    """Yield the Hub's client, and turn its errors into hgld's errors."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
 
@@ -156,12 +158,14 @@ def _asking(address: str) -> "Iterator[HfApi]":
     try:
         yield HfApi(library_name="hgld")
     except LocalTokenNotFoundError as error:
-        raise MissingResourceError(f"{address}: no token on this machine. Log in with: hf auth login") from error
+        raise MissingResourceError(
+            f"{address}: there is no token on this machine. Log in with: hf auth login"
+        ) from error
     except HfHubHTTPError as error:
         raise ServiceError(f"{address}: {_refusal(error)}") from error
     except OfflineModeIsEnabled as error:
         raise ServiceError(
-            f"{address}: HF_HUB_OFFLINE forbids requests to the Hub. Unset it, or name a folder."
+            f"{address}: HF_HUB_OFFLINE forbids requests to the Hub. Unset it, or use a local folder."
         ) from error
     except lost as error:
         raise ServiceError(
@@ -170,18 +174,20 @@ def _asking(address: str) -> "Iterator[HfApi]":
 
 
 def _refusal(error: "HfHubHTTPError") -> str:
-    """Return the Hub's reason for a refusal, and a fix; without a token, private or missing repositories give 401."""
+    """Return the Hub's reason for an error, and a fix; without a token, a private or missing repository gives 401."""
     from huggingface_hub import errors, get_token
 
     status = getattr(getattr(error, "response", None), "status_code", None)
     log_in = "" if get_token() else " Log in first: hf auth login"
     if isinstance(error, errors.GatedRepoError):
-        return f"it is gated: ask its owner for access on its page.{log_in}"
+        return f"it is gated: request access on its page.{log_in}"
     if isinstance(error, errors.RepositoryNotFoundError) or (status == 401 and log_in):
-        return f"there is no such repository, or you may not see it. Check its name and type.{log_in}"
+        return f"the repository does not exist, or you have no access to it. Check its name and type.{log_in}"
     is_passing = status is None or status == 429 or status >= 500
     fix = (
-        "Wait, then run the same command: it resumes." if is_passing else "Check the name and the rights of your token."
+        "Wait, then run the same command: it resumes."
+        if is_passing
+        else "Check the name and the permissions of your token."
     )
     return f"the Hub answered {status}: {_first_line(error)} {fix}"
 
@@ -191,12 +197,12 @@ def _first_line(error: Exception) -> str:
 
 
 def model_card(name: str, facts: Mapping[str, Any], values: Mapping[str, float], dataset: str) -> str:
-    """Return the README of a model: a description, how to load it, and its evaluation in the Hub's results format.
+    """Return the README of a model: a description, instructions to load it, and its metrics in the Hub's format.
 
     Args:
         name: ``USER/NAME``.
         facts: facts about the run, shown as a table.
-        values: metrics of its evaluation, as fractions.
+        values: metrics of the model, as fractions.
         dataset: dataset of the evaluation.
     """
     from huggingface_hub import EvalResult, ModelCardData

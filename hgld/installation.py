@@ -19,10 +19,10 @@ def installation() -> dict[str, Any]:
 
     Returns:
         ``hgld``, ``python``, ``machine`` and ``torch`` hold versions and paths (the home folder as ``~``). ``missing``
-        lists required packages that are not installed. ``extras`` tells whether each extra is installed. ``hints`` says
-        how to mend errors.
+        lists required packages that are not installed. ``extras`` tells whether each extra is installed. ``hints``
+        lists fixes.
     """
-    packages: dict[str, list[str]] = {}  # by the extra that brings them, "" for the base
+    packages: dict[str, list[str]] = {}  # packages per extra; "" for hgld without extras
     for line in _requirements():
         name, extra = re.match(_REQUIREMENT, line).groups()  # pyright: ignore[reportOptionalMemberAccess]
         packages.setdefault(extra or "", []).append(name)
@@ -49,7 +49,7 @@ def installation() -> dict[str, Any]:
 
 
 def _requirements() -> list[str]:
-    """Return the requirements of hgld and of its extras for users; of a tree that is not installed, none."""
+    """Return the requirements of hgld and its extras for users; empty if hgld is not installed."""
     try:
         lines = requires("hgld") or []
     except PackageNotFoundError:
@@ -67,7 +67,7 @@ def _is_installed(name: str) -> bool:
 def _torch() -> str:
     try:
         import torch
-    except (ImportError, OSError) as error:  # OSError: one of its shared libraries
+    except (ImportError, OSError) as error:  # OSError: a shared library of the package cannot be loaded
         return f"cannot be imported: {error}"
     if torch.cuda.is_available():
         gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]

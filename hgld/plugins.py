@@ -1,4 +1,4 @@
-"""Registries: hgld's own definitions in TOML files, and the definitions of other packages by entry points.
+"""Registries: hgld's own definitions in TOML files, and definitions of other packages from entry points.
 
 hgld lists the names of other packages without importing them; it imports an object when it is used.
 
@@ -28,7 +28,7 @@ class Plugins:
 
     Attributes:
         group: group of entry points, for example ``hgld.losses``.
-        noun: name of one member of the group, for messages.
+        noun: noun for a member of the group, for messages.
         own: hgld's own names, which no other package can take.
     """
 
@@ -41,35 +41,37 @@ class Plugins:
         return sorted({point.name for point in _points(self.group)} - set(self.own))
 
     def refuse_namesakes(self, name: str) -> None:
-        """Refuse a name of hgld's own that another package claims too.
+        """Raise an error if another package claims a name that hgld defines.
 
         Raises:
             ConfigError: another package claims the name; the message names the package.
         """
         for point in (point for point in _points(self.group) if point.name == name):
             raise ConfigError(
-                f"the {self.noun} {name!r} is hgld's own, and {_source(point)} claims the name in the entry points "
-                f"{self.group!r}. Uninstall that package, or have it take another name."
+                f"the {self.noun} {name!r} is hgld's own, but {_source(point)} claims the name in the entry points "
+                f"{self.group!r}. Uninstall that package, or rename its entry point."
             )
 
     def load(self, name: str) -> Any:
         """Import the object of that name.
 
         Raises:
-            ConfigError: no package has that name, two packages have it, or it cannot be imported.
+            ConfigError: no package has an object of that name, two packages have one, or it cannot be imported.
         """
         found = [point for point in _points(self.group) if point.name == name]
         if not found:
-            raise ConfigError(f"there is no {self.noun} {name!r}. There are {', '.join([*self.own, *self.names()])}.")
+            raise ConfigError(
+                f"there is no {self.noun} {name!r}. Expected one of {', '.join([*self.own, *self.names()])}."
+            )
         if len(found) > 1:
             raise ConfigError(
-                f"{' and '.join(map(_source, found))} both bring a {self.noun} {name!r}. Uninstall one of them."
+                f"{' and '.join(map(_source, found))} both define a {self.noun} {name!r}. Uninstall one of them."
             )
         try:
             return found[0].load()
         except HgldError:
             raise
-        except Exception as error:  # importing runs the package's code, which may raise any error
+        except Exception as error:  # importing runs code of the package, which may raise any error
             reason = f"{type(error).__name__}: {error}"
             raise ConfigError(
                 f"the {self.noun} {name!r} of {_source(found[0])} cannot be imported ({reason}). Repair or uninstall "
@@ -79,7 +81,7 @@ class Plugins:
 
 @cache
 def _points(group: str) -> tuple[EntryPoint, ...]:
-    """Return the entry points of a group; installed packages do not change while a process runs."""
+    """Return the entry points of a group; cached, because installed packages do not change while a process runs."""
     return tuple(entry_points(group=group))
 
 
@@ -88,7 +90,7 @@ def _source(point: EntryPoint) -> str:
 
 
 def read_definitions(file: Path, kind: type[_Definition]) -> dict[str, _Definition]:
-    """Return the definitions in a TOML file by their names.
+    """Return the definitions in a TOML file; the keys are their names.
 
     Args:
         file: the file, with a table per name.

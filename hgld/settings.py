@@ -1,6 +1,6 @@
-"""Options as fields of dataclasses: the flag, its help and its checks are made from one field.
+"""Options as fields of dataclasses: one field defines the flag, its help and its checks.
 
-This module imports nothing heavy, because the help of the command line is made from such fields.
+This module imports nothing heavy, because the command line builds its help from such fields.
 """
 
 import dataclasses
@@ -37,26 +37,27 @@ def setting(
     parse: Callable[[str], Any] | None = None,
     offered: Callable[[], Iterable[str]] | None = None,
 ) -> Any:
-    """Make the field of a config dataclass for one option.
+    """Return a field of a config dataclass for one option.
 
     Args:
         default: the value if the user gives none; ``...``: the user must give a value.
-        help: description for people, in sentences.
-        unit: unit of its number, in the plural.
-        choices: the allowed texts if its type is no ``Literal``.
-        above: bound that its number must exceed.
+        help: description of the option for users, in sentences.
+        unit: unit of a number, in the plural.
+        choices: the allowed texts if the type is not a ``Literal``.
+        above: bound that a number must exceed.
         least: smallest value of a number.
         most: largest value of a number.
-        repeated: whether its flag can be given several times (tuples).
+        repeated: whether the flag can be given several times (tuples).
         commas: whether commas separate the values of one text (tuples).
-        key: whether it can change the output of its stage.
-        common: whether the short help lists it; None: only if a single subcommand has it. ``--help-all`` lists all.
-        argument: whether it is a positional argument of its subcommand.
-        flag: spelling of its flag without dashes; default: the name of the field.
+        key: whether the option can change the output of its stage.
+        common: whether the short help lists the option; None: only if a single subcommand has it. ``--help-all`` lists
+            all options.
+        argument: whether the option is a positional argument of its subcommand.
+        flag: spelling of the flag without dashes; default: the name of the field.
         metavar: placeholder of the value in the help.
-        path: kind of path: an existing file, a folder of this machine, an existing path, or a new file to write.
-        parse: reader of a text in a special form; raises ValueError with the expected form.
-        offered: returns names that the shell completes; the field may have other values too.
+        path: kind of path: an existing file, a local folder, an existing path, or a new file to write.
+        parse: parser of a special text format; raises ValueError with the expected format.
+        offered: function that returns names for shell completion; other values are allowed too.
     """
     facts = {name: value for name, value in locals().items() if name not in ("default", "above", "least", "most")}
     bounds = {name: bound for name, bound in (("above", above), ("least", least), ("most", most)) if bound is not None}
@@ -84,7 +85,7 @@ class Option:
         several: whether the value is a tuple.
         optional: whether it can be None.
         choices: the allowed texts; empty: any text.
-        facts: the other arguments of :func:`setting`.
+        facts: all other arguments of :func:`setting`.
     """
 
     name: str
@@ -97,14 +98,14 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """Spelling of its flag, without dashes."""
+        """Spelling of the flag, without dashes."""
         return self.facts["flag"] or self.name.rstrip("_").replace("_", "-")
 
     def parse(self, text: str) -> Any:
-        """Return the value that a text represents; if the field's ``commas`` is true, commas separate a tuple's values.
+        """Parse a text into a value; if ``commas`` of the field is True, commas separate the values of a tuple.
 
         Raises:
-            ConfigError: the text is not of the field's type.
+            ConfigError: the text does not have the field's type.
         """
         if self.facts["parse"] is not None:
             try:
@@ -121,10 +122,10 @@ class Option:
         return tuple(self._parse_one(part) for part in parts)
 
     def check(self, value: Any) -> Any:
-        """Return a value if it is of the field's type; whole numbers pass for real ones, lists for tuples.
+        """Check and return a value of the field's type; an integer is allowed for a float, and a list for a tuple.
 
         Raises:
-            ConfigError: the value has another type, or is none of the choices.
+            ConfigError: the value has a wrong type, or is not one of the choices.
         """
         if self.several:
             if not isinstance(value, tuple | list) or not all(self._fits(one) for one in value):
@@ -180,7 +181,7 @@ class Option:
 
 @functools.cache
 def options_of(config: type) -> dict[str, Option]:
-    """Return the options of a config dataclass by their names; fields without :func:`setting` are no options."""
+    """Return the options of a config dataclass, keyed by name; fields without :func:`setting` are not options."""
     hints = typing.get_type_hints(config)
     fields = [field for field in dataclasses.fields(config) if "help" in field.metadata]
     return {field.name: _option(field, hints[field.name]) for field in fields}

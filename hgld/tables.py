@@ -1,8 +1,8 @@
-"""Tables as files: parquet and CSV, read within bounds of memory, and written whole.
+"""Parquet and CSV tables: reading with limited memory, and atomic writing.
 
 Every table that hgld reads goes through :func:`read_parquet`, :func:`read_csv` or :class:`CsvText`. Paths are literal:
-``[``, ``]``, ``*`` and ``?`` in them mean themselves. A file that would take too much memory is refused before it is
-decoded.
+``[``, ``]``, ``*`` and ``?`` in them have no special meaning. If a file would take too much memory, hgld raises an
+error before it decodes the file.
 """
 
 import csv
@@ -22,15 +22,15 @@ import polars as pl
 from hgld.errors import SchemaError, StorageError, TableError, excerpt, quoted
 from hgld.files import open_regular, write_atomic
 
-POLARS_FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # some damaged parquet files make it panic
-NUMPY_FAULTS = (  # numpy raises them for hostile headers of npy files, which are Python literals of any depth
+POLARS_FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # polars panics on some damaged parquet files
+NUMPY_FAULTS = (  # numpy raises these for malicious npy headers, which are Python literals of any depth
     *(ValueError, TypeError, KeyError, SyntaxError, EOFError, OverflowError, RecursionError, MemoryError),
     tokenize.TokenError,
 )
 MAX_CSV_BYTES = 1 << 30
 _MAX_COLUMNS = 1 << 14
-_LEAST_BUDGET = 1 << 29  # bytes that any table may take in memory
-_MOST_GROWTH = 64  # a larger table may take this many times its file's bytes
+_LEAST_BUDGET = 1 << 29  # bytes in memory that every table may take
+_MOST_GROWTH = 64  # a larger table may take this multiple of its file's size
 _COMPRESSED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda", b"\x28\xb5\x2f\xfd")  # gzip, zlib, zstd
 
 Source = Path | str | bytes
@@ -49,19 +49,19 @@ def read_parquet(
     where: str | None = None,
     fix: str = "",
 ) -> pl.DataFrame:
-    """Read a parquet table, after its footer has been checked.
+    """Check the footer of a parquet file, then read the table.
 
     Args:
         source: the file, or its bytes.
-        columns: columns to read; default: those of ``schema``, else all.
-        schema: column types that the file must have; other columns are ignored.
-        rows: first row and number of rows; default: all.
+        columns: columns to read; default: the columns of ``schema``, else all.
+        schema: required column types; other columns are ignored.
+        rows: first row and number of rows to read; default: all.
         where: name of the source in messages.
-        fix: last sentence of messages: the fix for a file that cannot be used.
+        fix: last sentence of error messages: how to fix an unusable file.
 
     Raises:
-        TableError: not a readable parquet file, a column is missing or of another type, or the wanted columns take more
-            memory than 512 MiB and 64 times the file's size.
+        TableError: the file is not readable parquet, a column is missing or has a wrong type, or the columns to read
+            take more memory than both 512 MiB and 64 times the file's size.
     """
     with _footer_of(source, where, fix) as footer:
         scan = _scan(source)
@@ -116,11 +116,11 @@ def read_levels(source: Source, version: int, what: str, *, where: str, fix: str
         version: schema version that this hgld reads.
         what: name of the table's type in messages.
         where: name of the source in messages.
-        fix: last sentence of the message about another version.
+        fix: last sentence of the error message about the version.
 
     Raises:
-        SchemaError: another schema version, or metadata without levels.
-        TableError: not a readable parquet file.
+        SchemaError: this hgld does not read the schema version, or the metadata have no levels.
+        TableError: the file is not readable parquet.
     """
     metadata = parquet_metadata(source, where=where)
     if (found := metadata.get("hgld.schema_version")) != str(version):
@@ -136,7 +136,7 @@ def read_levels(source: Source, version: int, what: str, *, where: str, fix: str
 
 
 def row_groups(source: Source) -> list[int]:
-    """Return the number of rows of every row group of a parquet table, as its footer states them.
+    """Return the number of rows of every row group of a parquet table, from its footer.
 
     Raises:
         TableError: not a readable parquet file.
@@ -146,7 +146,7 @@ def row_groups(source: Source) -> list[int]:
 
 
 def write_table(table: pl.DataFrame, path: Path, metadata: Mapping[str, str] | None = None) -> None:
-    """Write a table as parquet, whole or not at all.
+    """Write a table as parquet, completely or not at all.
 
     Raises:
         StorageError: the disk is full or not writable.
@@ -154,7 +154,7 @@ def write_table(table: pl.DataFrame, path: Path, metadata: Mapping[str, str] | N
     facts = dict(metadata) if metadata else None
     try:
         write_atomic(path, lambda aside: table.write_parquet(aside, metadata=facts))
-    except POLARS_FAULTS as error:  # polars has errors of its own for a full disk
+    except POLARS_FAULTS as error:  # polars raises its own errors for a full disk
         raise StorageError(f"{path}: cannot be written ({error}). Free space, then run again.") from error
 
 
@@ -171,7 +171,7 @@ def _scan(source: Source) -> pl.LazyFrame:
 
 @contextmanager
 def _footer_of(source: Source, where: str | None = None, fix: str = "") -> Iterator["_Footer"]:
-    """Yield the footer of a parquet file; errors in the body become a TableError with the file's name and the fix."""
+    """Yield the footer of a parquet file; turn errors in the ``with`` block into a TableError with file and fix."""
     name = where or ("parquet table" if isinstance(source, bytes) else str(source))
     try:
         with io.BytesIO(source) if isinstance(source, bytes) else open_regular(Path(source)) as file:
@@ -185,16 +185,16 @@ def _footer_of(source: Source, where: str | None = None, fix: str = "") -> Itera
 
 
 class _Footer:
-    """The parts of a parquet file's footer that tell how much memory its table takes.
+    """The parts of a parquet file's footer from which the memory of its table follows.
 
-    Polars offers neither the sizes of row groups nor the headers of pages. A small file can hold 150 million repeated
-    values, and only the headers of its pages tell their number.
+    Polars exposes neither the sizes of row groups nor the page headers. A small file can hold 150 million repeated
+    values, and only its page headers state their number.
     """
 
     _MAGIC = b"PAR1"
     _MOST_BYTES = 1 << 25
-    _PAGE_BYTES = 1 << 10  # of memory that every page counts at least
-    _WIDTHS = (1, 4, 8, 12, 4, 8, 16)  # bytes of a value in memory by its physical type, boolean to byte array
+    _PAGE_BYTES = 1 << 10  # least bytes of memory to count per page
+    _WIDTHS = (1, 4, 8, 12, 4, 8, 16)  # bytes of a value in memory per physical type, from boolean to byte array
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -216,7 +216,7 @@ class _Footer:
         self._leaf_widths = [self._WIDTHS[leaf[1]] if leaf[1] < 7 else leaf[2] for leaf in leaves if 1 in leaf]
 
     def decoded_size(self, wanted: Mapping[str, Any], budget: int, rows: tuple[int, int] | None = None) -> int:
-        """Return the bytes that columns take in memory, by the headers of their pages; stop counting above a budget.
+        """Return the bytes that columns take in memory, computed from page headers; stop counting above a budget.
 
         ``rows`` (first row and number of rows) limits the count to the row groups that hold them.
         """
@@ -230,7 +230,7 @@ class _Footer:
                 column = facts[3][0].decode()
                 if column not in wanted:
                     continue
-                cell = width + 8 * (len(facts[3]) > 1)  # lists have an offset
+                cell = width + 8 * (len(facts[3]) > 1)  # lists also have an offset
                 values, pages = self._pages(facts, budget)
                 count = max(values, facts[5], group[3])
                 total += pages + count * max(cell, 8 * _array_cells(wanted[column]))
@@ -252,7 +252,7 @@ class _Footer:
         return values, total
 
     def _page_header(self, at: int) -> tuple[dict[int, Any], int]:
-        for most in (1 << 12, 1 << 22):  # most are short; statistics can make them long
+        for most in (1 << 12, 1 << 22):  # most page headers are short, but statistics can make them long
             self._file.seek(at)
             reader = _Thrift(self._file.read(most))
             try:
@@ -263,7 +263,7 @@ class _Footer:
 
 
 def _array_cells(dtype: Any) -> int:
-    """Return the cells of fixed-size arrays per row, which take memory even if a row is empty; 0 without arrays."""
+    """Return the number of cells per row in fixed-size arrays, which take memory even in empty rows; else 0."""
     if isinstance(dtype, pl.Array):
         return dtype.size * max(1, _array_cells(dtype.inner))
     if isinstance(dtype, pl.Struct):
@@ -274,7 +274,7 @@ def _array_cells(dtype: Any) -> int:
 class _Thrift:
     """Reader of Thrift's compact protocol, in which parquet writes footers and page headers.
 
-    Structs become dictionaries by field number. Bytes that end early raise IndexError.
+    Structs become dictionaries keyed by field number. If the bytes end early, IndexError is raised.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -288,7 +288,7 @@ class _Thrift:
         return fields
 
     def _value(self, kind: int, *, is_element: bool = False) -> Any:
-        if kind in (1, 2):  # a boolean: a field's type is its value
+        if kind in (1, 2):  # a boolean's value is encoded in the field's type
             return (self._byte() if is_element else kind) == 1
         if kind == 3:
             return self._byte()
@@ -342,26 +342,26 @@ def read_csv(
     where: str | None = None,
     max_bytes: int = MAX_CSV_BYTES,
 ) -> pl.DataFrame:
-    """Read a CSV table as text, null if a cell is empty; :class:`CsvText` also tells the line of every row.
+    """Read a CSV table as text; empty cells are null. :class:`CsvText` also gives the line of every row.
 
     Args:
         source: the file, or its bytes.
-        columns: columns to read; default: those of ``schema``, else all.
+        columns: columns to read; default: the columns of ``schema``, else all.
         schema: types of some columns.
-        infer: whether to read other columns as numbers if every cell is one.
+        infer: whether to read another column as numbers if every cell of it is one.
         where: name of the source in messages.
-        max_bytes: most bytes that the file may have.
+        max_bytes: largest size of the file in bytes.
 
     Raises:
-        TableError: the file cannot be read, is too large, not CSV in UTF-8, or lacks a column.
+        TableError: the file cannot be read, is too large, is not CSV in UTF-8, or lacks a column.
     """
     name = where or ("CSV table" if isinstance(source, bytes) else str(source))
     data = source if isinstance(source, bytes) else _csv_bytes(Path(source), max_bytes)
     try:
         header = next(csv.reader(io.StringIO(data[: 1 << 22].decode("utf-8-sig", "replace"), newline="")), [])
         if data.startswith(_COMPRESSED):
-            raise TableError(f"{name}: compressed; expected the CSV itself. Unpack it first.")
-        if any("\ufffd" in cell for cell in header):  # polars would take the name as it is
+            raise TableError(f"{name}: the file is compressed; expected plain CSV. Unpack it first.")
+        if any("\ufffd" in cell for cell in header):  # polars would accept such a column name
             decode_table(name, data)
         cells = len(header) * data.count(b"\n")
         if len(header) > _MAX_COLUMNS or 16 * cells > max(_LEAST_BUDGET, _MOST_GROWTH * len(data)):
@@ -377,12 +377,12 @@ def read_csv(
 
 def _csv_bytes(path: Path, max_bytes: int) -> bytes:
     try:
-        with open(path, "rb") as file:  # the shell's pipes are allowed
+        with open(path, "rb") as file:  # pipes are allowed (process substitution of a shell)
             data = file.read(max_bytes + 1)
     except OSError as error:
-        raise TableError(f"{path} cannot be read ({error.strerror}); expected a table there.") from error
+        raise TableError(f"{path} cannot be read ({error.strerror}); expected a table.") from error
     if len(data) > max_bytes:
-        raise TableError(f"{path} has more than {max_bytes:,} bytes; that is too large for a table.")
+        raise TableError(f"{path} has more than {max_bytes:,} bytes; expected a smaller table.")
     return data
 
 
@@ -390,7 +390,7 @@ def decode_table(path: Path | str, data: bytes) -> str:
     """Return the text of a table's bytes, without its byte order mark.
 
     Raises:
-        TableError: not UTF-8.
+        TableError: the bytes are not UTF-8.
     """
     try:
         return data.decode("utf-8-sig")
@@ -406,7 +406,7 @@ def read_text(path: Path) -> str:
     """Return the text of a table from outside, without its byte order mark.
 
     Raises:
-        TableError: it cannot be read, is too large, empty or not UTF-8.
+        TableError: the file cannot be read, is too large, is empty, or is not UTF-8.
     """
     text = decode_table(path, _csv_bytes(path, MAX_CSV_BYTES))
     if not text.strip():
@@ -417,18 +417,18 @@ def read_text(path: Path) -> str:
 def table_rows(
     path: Path, text: str, separator: str = ",", width: int | None = None
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of each row's first line (from 1) and its cells; skip blank lines.
+    """Yield each row's first line number (from 1) and its cells; skip blank lines.
 
-    Cells between commas may be quoted; between tabs, quotes are plain characters.
+    Comma-separated cells may be quoted. In tab-separated cells, quotes are plain characters.
 
     Args:
         path: path of the table, for errors.
         text: content of the file.
         separator: a comma or a tab.
-        width: number of cells that every row but the first has; None: any.
+        width: required number of cells of every row but the first; None: any.
 
     Raises:
-        TableError: a row is not valid, or has another number of cells.
+        TableError: a row is not valid, or has a wrong number of cells.
     """
     is_csv = separator != "\t"
     quoting = csv.QUOTE_MINIMAL if is_csv else csv.QUOTE_NONE
@@ -455,10 +455,10 @@ def table_rows(
 
 @dataclass(frozen=True)
 class CsvText:
-    """The text of a CSV file and the columns of its header; rows are read with the number of their first line.
+    """The text of a CSV file and the columns of its header; rows are read with their first line number.
 
     Raises:
-        TableError: the file cannot be read, is too large, empty or not UTF-8, or its header is not CSV.
+        TableError: the file cannot be read, is too large, is empty or not UTF-8, or its header is not CSV.
     """
 
     path: Path
@@ -473,11 +473,11 @@ class CsvText:
         return cls(path, text, tuple(cell.strip() for cell in header))
 
     def select(self, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-        """Yield the number of each row's first line (from 1) and its cells of these columns; skip blank lines.
+        """Yield each row's first line number (from 1) and its cells in these columns; skip blank lines.
 
         Raises:
-            TableError: a column is missing or repeated, or a row is no CSV or has another number of cells than the
-                header.
+            TableError: a column is missing or repeated, or a row is not CSV or has too many or too few cells for
+                the header.
         """
         for column in columns:
             if (times := self.columns.count(column)) != 1:
@@ -492,7 +492,7 @@ class CsvText:
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> str:
-    """Return rows of cells as CSV with the necessary quotes, each with a newline at its end."""
+    """Return rows of cells as CSV, quoted if necessary; every row ends with a newline."""
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()

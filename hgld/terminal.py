@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TextIO
 
-# Control characters (C0 without tab and newline, DEL, C1) command a terminal. Bidirectional overrides change the order
-# of the characters that people see. Surrogates are bytes of file names that are no text.
+# Control characters (C0 without tab and newline, DEL, C1) can control a terminal. Bidirectional overrides change the
+# order of visible characters. Surrogates are bytes of file names that are not text.
 _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Tell whether the stream is a terminal that can move its cursor, so that a person is looking.
+    """Tell whether the stream is an interactive terminal, which can move its cursor.
 
     The terminal of a notebook's cell (``!hgld ...``) cannot move its cursor, although it is called xterm.
     """
@@ -22,22 +22,22 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def printable(text: str) -> str:
-    r"""Escape the characters of a text that could command a terminal (ESC becomes ``\x1b``); lines stay lines."""
+    r"""Escape the characters of a text that could control a terminal (ESC becomes ``\x1b``), but not newlines."""
     return _COMMANDS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def printable_json(text: str) -> str:
-    """Escape the characters of a JSON text that could command a terminal, in JSON's own form."""
+    """Escape the characters of a JSON text that could control a terminal, as JSON escapes."""
     return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def say(text: str) -> None:
-    """Print a line on stderr, for functions whose caller asked for reports of progress."""
+    """Print a line of progress on stderr, for functions whose caller requested progress."""
     print(printable(text), file=sys.stderr, flush=True)  # noqa: T201
 
 
 class Progress(Protocol):
-    """Protocol for a function of a task, its number of finished units and their total (None: unknown)."""
+    """Protocol for a progress function: takes the task, the number of finished units, and the total (None: unknown)."""
 
     def __call__(self, task: str, done: int, total: int | None) -> None: ...
 
@@ -48,7 +48,7 @@ def silent(task: str, done: int, total: int | None) -> None:
 
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """Yield a function that shows progress bars on stderr, or does nothing if stderr is no terminal."""
+    """Yield a function that shows progress bars on stderr, and does nothing if stderr is not a terminal."""
     if not is_terminal(sys.stderr):
         yield silent
         return

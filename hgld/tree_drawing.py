@@ -27,7 +27,7 @@ class Branch:
         name: name of the class; None for the group of classes whose parent at this level is unknown.
         level: column of the level.
         items: number of finest classes, or items, below the class.
-        below: (n,) labels of its children.
+        below: (n,) labels of the class's children.
     """
 
     name: str | None
@@ -44,14 +44,16 @@ class _Tree:
         counts = hierarchy.counts() if counts is None else counts
         self._counts = [counts[level] for level in hierarchy.levels]
         self.counts_items = bool((self._counts[0] != 1).any())
-        self._children = [[np.empty(0, np.int64)] * (hierarchy.num_classes[0] + 1)]  # classes of unknown parent first
+        self._children = [
+            [np.empty(0, np.int64)] * (hierarchy.num_classes[0] + 1)
+        ]  # the first list is for classes without a known parent
         for parents, above in zip(hierarchy.parents, hierarchy.num_classes[1:], strict=True):
             order = np.argsort(parents, kind="stable")
             starts = np.searchsorted(parents, np.arange(above), sorter=order)
             self._children.append(np.split(order, starts))
 
     def top(self) -> list[Branch]:
-        """Return the classes of the coarsest level, and one branch per level with classes of unknown parents."""
+        """Return the classes of the coarsest level, and one branch per level that has classes with unknown parents."""
         coarsest = len(self.hierarchy.levels) - 1
         found = self._branches(coarsest, np.arange(self.hierarchy.num_classes[coarsest]))
         for c in range(coarsest, 0, -1):
@@ -88,7 +90,7 @@ def tree_text(
         hierarchy: the classes.
         depth: number of levels, from the coarsest; None: all.
         most: most children to draw per class, the largest first; None: all.
-        lines: most lines to draw; without ``depth``, only as many levels as fit. None: any number.
+        lines: most lines to draw; without ``depth``, only the levels that fit are drawn. None: any number.
         width: most characters per line; longer names are cut.
         counts: number of items per class and level (:meth:`hgld.Hierarchy.counts`). Default: count finest classes.
 
@@ -138,7 +140,7 @@ def tree_data(
     most: int | None = None,
     counts: Mapping[str, np.ndarray] | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the tree for JSON: per class its name, level and items, and its children under ``below``."""
+    """Return the tree as JSON-ready data: per class its name, level, number of items, and children (``below``)."""
     tree = _Tree(hierarchy, counts)
     lowest = 0 if depth is None else max(len(hierarchy.levels) - depth, 0)
 

@@ -1,4 +1,4 @@
-"""Folders in the user's cache: results that are made once, and found again by the facts that they depend on."""
+"""Folders in the user's cache for results, keyed by the facts from which the results were computed."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from platformdirs import user_cache_path
 
 from hgld.files import read_json, write_folder
 
-MOST_BYTES = 8 << 30  # of all folders of one subject; beyond it, the folders whose last read is oldest are removed
+MOST_BYTES = 8 << 30  # limit for all folders of one subject; above it, the least recently read folders are removed
 _RECORD = "made-from.json"
 _Result = TypeVar("_Result")
 
@@ -21,11 +21,11 @@ _Result = TypeVar("_Result")
 class KeptFolder:
     """A folder of the cache, which may not exist yet.
 
-    A folder is read only if its files have the checksums that were written with them.
+    A folder is read only if its files have the checksums that were stored with them.
 
     Args:
         subject: name of the parent folder, for instance ``galleries``.
-        made_from: JSON-ready facts that the content depends on; other facts have another folder.
+        made_from: JSON-ready facts that determine the content; different facts have a different folder.
     """
 
     def __init__(self, subject: str, made_from: Mapping[str, Any]) -> None:
@@ -34,7 +34,7 @@ class KeptFolder:
         self.folder = user_cache_path("hgld") / subject / name
 
     def read(self, load: "Callable[[Path], _Result]") -> "_Result | None":
-        """Return ``load(folder)``; None if the folder does not exist, or one of its files changed."""
+        """Return ``load(folder)``; None if the folder does not exist or one of its files changed."""
         try:
             record = read_json(self.folder / _RECORD, kind=dict)
             if record != self._make_record(self.folder):
@@ -45,10 +45,10 @@ class KeptFolder:
             return None
 
     def write(self, fill: Callable[[Path], object]) -> None:
-        """Make the folder anew: ``fill(folder)`` writes plain files into an empty folder.
+        """Replace the folder: ``fill(folder)`` writes plain files into an empty folder.
 
         Raises:
-            OSError: the disk is full or not writable; the existing folder stays.
+            OSError: the disk is full or not writable; the existing folder is kept.
         """
 
         def fill_and_seal(folder: Path) -> None:
@@ -65,7 +65,7 @@ class KeptFolder:
     def _remove_oldest(self) -> None:
         found = []
         for record in self.folder.parent.glob(f"*/{_RECORD}"):
-            with suppress(OSError):  # another process removes folders too
+            with suppress(OSError):  # another process may have removed the folder
                 size = sum(file.stat().st_size for file in record.parent.iterdir())
                 found.append((record.parent == self.folder, record.stat().st_mtime_ns, size, record.parent))
         total = sum(size for _, _, size, _ in found)

@@ -122,7 +122,7 @@ def test_error_message_contains_the_missing_extra(tmp_path):
     assert set(said) == set(CASES)
     owners = packages_distributions()
     for extra, message in said.items():
-        (package,) = re.findall(r" takes the package (\w+), which is not installed: ", message)
+        (package,) = re.findall(r" needs the package (\w+), which is not installed: ", message)
         brought = brought_by(EXTRAS[extra])
         assert package == "wandb" or brought & {*map(canonicalize_name, owners[package])}
         assert f"pip install 'hgld[{extra}]'." in message

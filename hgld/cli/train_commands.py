@@ -95,7 +95,8 @@ def train(asked: TrainOptions, reading: ReadingOptions, given: Mapping[str, Any]
     data, out = asked.data, asked.out
     if data is None or out is None:
         raise click.UsageError(
-            "train needs --data and --out, the dataset and the run's folder; --show prints only the options, --list the recipes."
+            "train needs --data and --out, the dataset and the run's folder; --show prints only the options, --list "
+            "the recipes."
         )
     if "monitor" in given:
         _refuse_test_choice(config, data)

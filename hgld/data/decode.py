@@ -2,8 +2,8 @@
 
 libjpeg-turbo decodes plain JPEGs, as in Pillow, and torchvision's own function resizes the crop. Pillow decodes all
 other images, and JPEGs that libjpeg-turbo cannot decode. So the pixels equal those of Pillow and torchvision, with one
-exception. If the crop is at least twice as large as its target, the JPEG is decoded at 1/2, 1/4 or 1/8 of its size. Only
-these three scales are quicker than decoding the whole image.
+exception. If the crop is at least twice as large as its target, the JPEG is decoded at 1/2, 1/4 or 1/8 of its size.
+Only these three scales are quicker than decoding the whole image.
 """
 
 from collections.abc import Sequence

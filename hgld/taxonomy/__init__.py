@@ -1,4 +1,4 @@
-"""Readers of existing taxonomies, and the rules that make even levels of them.
+"""Readers of existing taxonomies, and rules that turn a taxonomy of uneven depth into levels.
 
 >>> import hgld
 >>> from hgld.taxonomy.graph import TaxonomyBuilder
@@ -9,7 +9,7 @@
 >>> found = even_levels(birds.finish(), cut="root:1,0", levels=("species", "kind", "class"))
 >>> found.hierarchy.names
 (('eider', 'mallard', 'ostrich'), ('duck', 'ostrich'), ('bird',))
->>> found.counts["stand for themselves at kind"]  # the ostrich has no kind above it
+>>> found.counts["stand for themselves at kind"]  # the ostrich has no parent at the level kind
 1
 """
 
@@ -24,8 +24,8 @@ FORMAT_LINES = {
     "edge-list": "a table with columns child and parent",
     "paths": "a table with a column path: animal > dog > beagle",
     "columns": "a table with a column per level, finest first",
-    "folders": "a folder tree: a folder per class",
+    "folders": "a folder tree with one folder per class",
 }
-"""The formats, in the order in which detection tries them."""
+"""The formats and their descriptions, in the order in which detection tries them."""
 
 PARENTS_RULES = ("refuse", "first", "most-specific")

@@ -28,16 +28,16 @@ _HEAD = 1 << 16
 
 
 class Document:
-    """A file or folder of unknown format. Its content is read when it is needed, up to a limit.
+    """A file or folder of unknown format, whose content is read on demand and up to a limit.
 
     Attributes:
-        path: its path.
+        path: path of the file or folder.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         if not self.path.exists():
-            raise HierarchyError(f"{self.path} is not there; expected a file or folder with a taxonomy.")
+            raise HierarchyError(f"{self.path} does not exist; expected a file or folder with a taxonomy.")
         self.is_folder = self.path.is_dir()
 
     @cached_property
@@ -106,7 +106,7 @@ class Document:
 
 
 def _strip_text(value: Any) -> str:
-    """Return a JSON text without blanks around it; empty for any other value."""
+    """Return a JSON text without blanks around it; an empty text for any other value."""
     return value.strip() if isinstance(value, str) else ""
 
 
@@ -125,11 +125,11 @@ def taxonomy_of(hierarchy: Hierarchy, source: str = "hierarchy") -> Taxonomy:
     classes = [(level, name) for level, names in zip(hierarchy.levels, hierarchy.names, strict=True) for name in names]
     times = Counter(name for _, name in classes)
     ids = [f"{name} [{level}]" if times[name] > 1 else name for level, name in classes]
-    if len(set(ids)) < len(ids):  # one class has the name that is another one's id
+    if len(set(ids)) < len(ids):  # the name of one class is the id of another
         ids, _ = distinct_names([name for _, name in classes], [f"{level} {i}" for i, (level, _) in enumerate(classes)])
     parents, first = list[tuple[int, ...]](), 0
     for c, names in enumerate(hierarchy.names):
-        first += len(names)  # position of the next level's first class
+        first += len(names)  # the next level's first class
         column = hierarchy.parents[c].tolist() if c < len(hierarchy.parents) else [-1] * len(names)
         parents += [(first + parent,) if parent >= 0 else () for parent in column]
     ranks, names = [level for level, _ in classes], [name for _, name in classes]
@@ -158,9 +158,9 @@ def _read_edge_list(document: Document) -> Taxonomy:
 
 
 def _read_paths(document: Document) -> Taxonomy:
-    """Read a column ``path`` from the top to the class of each row; ``name`` or ``label`` is the name of that class.
+    """Read a column ``path``, which leads from the top to a class; ``name`` or ``label`` is the name of the class.
 
-    The id of a class is its path. A class gets one name per row with its path.
+    The id of a class is its path. If several rows have the same path, their names are all names of the class.
     """
     made = TaxonomyBuilder(str(document.path), "paths")
     declared: set[str] = set()
@@ -184,8 +184,8 @@ def _read_paths(document: Document) -> Taxonomy:
 def _read_level_columns(document: Document, levels: Sequence[str] = ()) -> Taxonomy:
     """Read the columns of these levels, finest first; all columns by default.
 
-    A class is a pair of level and name. It may have several parents. An empty cell is unknown: the class below it is
-    put under the next known level.
+    A class is a pair of level and name, and may have several parents. If a cell is empty, the class is unknown. The
+    class below it then becomes a child of the next known level.
     """
     made = TaxonomyBuilder(str(document.path), "columns")
     chosen = tuple(levels) or document.columns
@@ -204,7 +204,7 @@ def _read_level_columns(document: Document, levels: Sequence[str] = ()) -> Taxon
 
 
 def _read_darwin_core(document: Document) -> Taxonomy:
-    """Read taxa of GBIF and museums by their parent ids; a synonym is one more name of its accepted taxon."""
+    """Read taxa of GBIF and museums with their parent ids; a synonym becomes a further name of its accepted taxon."""
     made = TaxonomyBuilder(str(document.path), "darwin-core")
     optional = ("acceptedNameUsageID", "scientificName", "taxonRank", "vernacularName")
     synonyms: list[tuple[int, str, str]] = []
@@ -220,7 +220,7 @@ def _read_darwin_core(document: Document) -> Taxonomy:
     for line, accepted, name in synonyms:
         if accepted not in made:
             raise HierarchyError(
-                f"{document.path}, line {line:,}: a synonym of {short(accepted)}, which the file does not have. Add "
+                f"{document.path}, line {line:,}: a synonym of {short(accepted)}, which is not in the file. Add "
                 "it, or remove this row."
             )
         if name:
@@ -236,15 +236,15 @@ _RANKS = ("kingdom", "phylum", "class", "order", "family", "genus")  # the ranks
 
 
 def _entries(document: Document) -> list[Any]:
-    """Return the categories of a document, which is a list or has one under "categories"; [] without categories."""
+    """Return a document's list of categories, which is the whole JSON or under "categories"; [] if there is none."""
     data = document.json.get("categories") if isinstance(document.json, dict) else document.json
     return data if isinstance(data, list) and data and isinstance(data[0], dict) else []
 
 
 def _read_categories(document: Document) -> Taxonomy:
-    """Read iNaturalist's categories, which name a class per rank, or COCO's, which have a supercategory.
+    """Read iNaturalist's categories, which state a class per rank, or COCO's, which have a supercategory.
 
-    iNaturalist's supercategories do not follow the ranks, so they are excluded and counted.
+    iNaturalist's supercategories do not follow the ranks, so this reader excludes and counts them.
     """
     entries = _entries(document)
     if not entries:
@@ -272,7 +272,7 @@ def _read_categories(document: Document) -> Taxonomy:
 def _read_open_images(document: Document) -> Taxonomy:
     """Read Open Images' nested objects, with the names of ``*class-descriptions*.csv`` in the file's folder.
 
-    A class may have several parents. Parts (``Part``) are not subclasses.
+    A class may have several parents. Entries under ``Part`` are parts, not subclasses, so they are ignored.
     """
     made = TaxonomyBuilder(str(document.path), "open-images", "entry")
     names: dict[str, str] = {}
@@ -318,7 +318,7 @@ def _read_wordnet(document: Document) -> Taxonomy:
     """Read WordNet's database files (wndb(5WN)): the synsets in ``data.noun`` and the senses in ``index.noun``.
 
     The id of a synset is its part of speech and byte offset, as in ImageNet: ``n02084071``. Its name is its first word.
-    Its parents are its hypernyms, and an instance's class.
+    Its parents are its hypernyms or, for an instance, the classes of the instance.
     """
     file = Document(document.path / "data.noun") if document.is_folder else document
     made = TaxonomyBuilder(str(file.path), "wordnet")
@@ -353,7 +353,7 @@ def _read_wordnet(document: Document) -> Taxonomy:
 
 
 def _read_senses(made: TaxonomyBuilder, document: Document) -> None:
-    """Read the senses of each word, the most usual first."""
+    """Read the senses of each word, the most frequent first."""
     senses: dict[str, list[str]] = {}
     for line, text in enumerate(document.text.split("\n"), 1):
         if not text.strip() or text.startswith("  "):
@@ -372,7 +372,7 @@ def _read_senses(made: TaxonomyBuilder, document: Document) -> None:
         if lost := [synset for synset in meant if synset not in made]:
             raise HierarchyError(
                 f"{document.path}, line {line:,}: {short(fields[0])} means {short(lost[0])}, which "
-                f"{made.source} does not have. Take both files of one release."
+                f"{made.source} does not have. Use both files of one release."
             )
         senses[fields[0].replace("_", " ")] = meant
     made.order_senses(senses)
@@ -396,7 +396,7 @@ def _read_folders(document: Document) -> Taxonomy:
         hidden = [name for name in below if name.startswith(".") and name not in links]
         made.count("links to folders", len(links))
         made.count("hidden folders", len(hidden))
-        below[:] = sorted(set(below) - {*links, *hidden})  # os.walk then enters these folders alone
+        below[:] = sorted(set(below) - {*links, *hidden})  # os.walk then enters only these folders
         for name in below:
             here = "/".join((*parts, name))
             made.add(here, name, row=len(made) + 1)
@@ -431,10 +431,12 @@ FORMATS: dict[str, TaxonomyFormat] = {
     "darwin-core": TaxonomyFormat(_read_darwin_core, lambda d: set(_TAXA) <= set(d.columns)),
     "edge-list": TaxonomyFormat(_read_edge_list, lambda d: set(_EDGES[:2]) <= set(d.columns)),
     "paths": TaxonomyFormat(_read_paths, lambda d: "path" in d.columns),
-    "columns": TaxonomyFormat(_read_level_columns, lambda d: False),  # any table fits, so the caller names its levels
+    "columns": TaxonomyFormat(
+        _read_level_columns, lambda d: False
+    ),  # any table has columns, so the caller must name the levels
     "folders": TaxonomyFormat(_read_folders, lambda d: d.is_folder),
 }
-"""The formats by name, in the order in which a document is tried; ``hgld.taxonomy.FORMAT_LINES`` describes each."""
+"""The formats by name, in the order in which detection tries them; ``hgld.taxonomy.FORMAT_LINES`` describes each."""
 
 
 def sniff(document: Document) -> str:
@@ -455,7 +457,7 @@ def sniff(document: Document) -> str:
     elif len(document.columns) > 1:
         found = f"a table with the columns {', '.join(map(short, document.columns[:10]))}"
     raise SchemaError(
-        f"{document.path}: {found}; expected a taxonomy. Name its format ({', '.join(FORMATS)}), or the columns that "
+        f"{document.path}: {found}; expected a taxonomy. Give its format ({', '.join(FORMATS)}), or the columns that "
         "are its levels, finest first: --levels A,B,C."
     )
 
@@ -465,7 +467,7 @@ def read_taxonomy(path: str | Path, format: str = AUTO, *, columns: Sequence[str
 
     Args:
         path: the file or folder.
-        format: its format; ``auto``: detected from the content.
+        format: format of the taxonomy; ``auto``: detected from the content.
         columns: the columns of a table that are its levels, finest first. If a table has all of them, ``auto`` means
             ``columns``.
 
@@ -489,20 +491,20 @@ def read_levels(
     cut: str = "",
     levels: Sequence[str] = (),
 ) -> EvenLevels:
-    """Read a taxonomy and make even levels of it (:func:`hgld.taxonomy.levels.even_levels`).
+    """Read a taxonomy and cut it into even levels (:func:`hgld.taxonomy.levels.even_levels`).
 
-    Without rules, a hierarchy of hgld's own keeps its class ids.
+    Without rules, a hierarchy that hgld wrote keeps its class ids.
 
     Args:
         path: the file or folder.
-        format: its format; ``auto``: detected from the content.
-        parents: rule for classes under several parents.
+        format: format of the taxonomy; ``auto``: detected from the content.
+        parents: rule for classes with several parents.
         cut: rule for uneven depth.
         levels: names of the levels, finest first; for a table with these columns, the columns.
 
     Raises:
-        ConfigError: a rule is invalid, or the names are not as many as the levels.
-        InputError: the file is not a taxonomy, or the rules do not suit it.
+        ConfigError: a rule is invalid, or the number of names differs from the number of levels.
+        InputError: the file is not a taxonomy, or the rules cannot be applied to it.
     """
     taxonomy = read_taxonomy(path, format, columns=levels)
     if taxonomy.format == "hgld" and not cut and not levels:

@@ -1,4 +1,4 @@
-"""Taxonomies as graphs of named classes without cycles; a class may have several parents."""
+"""Taxonomies as acyclic graphs of named classes; a class may have several parents."""
 
 import graphlib
 import hashlib
@@ -13,28 +13,28 @@ from hgld.errors import HierarchyError, some
 
 MOST_NODES = 10_000_000
 MOST_STEPS = 1000
-"""Most steps from a class to the top: real taxonomies have up to some 40."""
+"""Largest number of steps from a class to the top; real taxonomies have up to about 40."""
 _MOST_NAMED = 5
 _LONGEST = 80
 
 
 @dataclass(frozen=True)
 class Taxonomy:
-    """A directed graph of classes without cycles. Each class has any number of parents.
+    """A directed acyclic graph of classes; a class has any number of parents.
 
     Attributes:
         ids: distinct ids of the N classes.
         names: names of the classes; several classes may share a name.
         parents: positions of each class's parents, in the order of the file.
-        ranks: the rank that the file gives each class (``species``, or a level's name); None if it gives none.
+        ranks: rank of each class in the file (``species``, or a level's name); None if the file states none.
         synonyms: further names, each with the positions of the classes that it can mean.
-        by_usage: True if each synonym's most usual class comes first, as WordNet's senses do.
+        by_usage: True if each synonym's most frequent class comes first, as in WordNet.
         source: the file, for messages.
         format: format of the file.
-        counts: numbers of rows that the reader excluded or changed, by reason.
+        counts: numbers of rows that the reader excluded or changed, per reason.
 
     Raises:
-        HierarchyError: parents lead in a circle, or through more than 1,000 steps.
+        HierarchyError: parents form a circle, or a path to the top has more than 1,000 steps.
     """
 
     ids: tuple[str, ...]
@@ -51,8 +51,8 @@ class Taxonomy:
         steps = int(self.steps_to_top.max(initial=0))  # also finds cycles
         if steps > MOST_STEPS:
             raise HierarchyError(
-                f"{self.source}: {short(self.names[int(self.steps_to_top.argmax())])} lies {steps:,} steps below the "
-                f"top; expected {MOST_STEPS:,} at most. That is a chain, not a taxonomy: look at its parents."
+                f"{self.source}: {short(self.names[int(self.steps_to_top.argmax())])} is {steps:,} steps below the "
+                f"top; expected {MOST_STEPS:,} at most. That is a chain, not a taxonomy: check its parents."
             )
 
     def __len__(self) -> int:
@@ -63,7 +63,7 @@ class Taxonomy:
         """Positions of all classes, every class after its parents.
 
         Raises:
-            HierarchyError: the parents lead in a circle; the message lists it.
+            HierarchyError: the parents form a circle; the message lists it.
         """
         waiting = list(map(len, self.parents))
         below: list[list[int]] = [[] for _ in self.ids]
@@ -86,7 +86,7 @@ class Taxonomy:
         if len(shown) > _MOST_NAMED + 2:
             shown = [*shown[:_MOST_NAMED], f"{len(shown) - _MOST_NAMED - 1} more", shown[-1]]
         raise HierarchyError(
-            f"{self.source}: parents lead in a circle: {' -> '.join(shown)} (each the child of the next). Remove one "
+            f"{self.source}: parents form a circle: {' -> '.join(shown)} (each the child of the next). Remove one "
             "of these links."
         )
 
@@ -107,18 +107,18 @@ class Taxonomy:
 
     @property
     def with_several_parents(self) -> tuple[int, ...]:
-        """Positions of the classes under more than one parent."""
+        """Positions of the classes with more than one parent."""
         return tuple(place for place, parents in enumerate(self.parents) if len(parents) > 1)
 
     def fingerprint(self) -> str:
-        """Return a hash of the classes, names, ranks and parents; it does not depend on the file's format."""
+        """Return a hash of the classes, names, ranks and parents, which is the same for every file format."""
         synonyms = list(self.synonyms.items())
         content = (self.ids, self.names, self.parents, self.ranks, synonyms, self.by_usage)
         return hashlib.sha256(json.dumps(content, ensure_ascii=False).encode(errors="replace")).hexdigest()
 
 
 def short(text: str) -> str:
-    """Return a name as messages show it: quoted, with at most 80 characters."""
+    """Return a name for messages: quoted, with at most 80 characters."""
     return repr(text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…")
 
 
@@ -126,7 +126,7 @@ def short(text: str) -> str:
 class _Class:
     """A class while its file is read.
 
-    ``named`` is the first row that mentions the class, ``declared`` the row that declares it (0: none so far).
+    ``named`` is the first row that mentions the class. ``declared`` is the row that declares it (0: none so far).
     """
 
     place: int
@@ -138,7 +138,7 @@ class _Class:
 
 
 class TaxonomyBuilder:
-    """Builder of a taxonomy, whose errors name the row of a class or link.
+    """Builder of a taxonomy; its error messages state the row of a class or link.
 
     Args:
         source: the file, for messages.
@@ -172,19 +172,19 @@ class TaxonomyBuilder:
         made = self._class(class_id, row)
         if made.declared:
             raise HierarchyError(
-                f"{self.source}, {self.unit} {row:,}: the id {short(class_id)} is that of {self.unit} "
-                f"{made.declared:,} too; expected every id once. Rename one, or remove the repetition."
+                f"{self.source}, {self.unit} {row:,}: the id {short(class_id)} is also the id of {self.unit} "
+                f"{made.declared:,}; expected every id once. Rename one, or remove the repetition."
             )
         made.declared = row or 1
         self.describe(class_id, name, rank)
 
     def describe(self, class_id: str, name: str = "", rank: str | None = None) -> None:
-        """Give a class a name and a rank; an empty value changes nothing."""
+        """Set a class's name and rank; an empty value changes nothing."""
         made = self._classes[class_id]
         made.name, made.rank = name or made.name, rank or made.rank
 
     def link(self, child: str, parent: str, row: int = 0) -> None:
-        """Put a class under a parent; the same link twice counts as repeated.
+        """Put a class under a parent; a second identical link is counted as repeated.
 
         Raises:
             HierarchyError: an id is empty, or the class is its own parent.
@@ -192,7 +192,7 @@ class TaxonomyBuilder:
         below, above = self._class(child, row), self._class(parent, row)
         if below is above:
             raise HierarchyError(
-                f"{self.source}, {self.unit} {row:,}: {short(child)} is its own parent; expected another class there, "
+                f"{self.source}, {self.unit} {row:,}: {short(child)} is its own parent; expected another class, "
                 "or nothing for a class at the top."
             )
         if above.place in below.parents:
@@ -200,9 +200,9 @@ class TaxonomyBuilder:
         below.parents[above.place] = None
 
     def link_chain(self, chain: Iterable[tuple[str, str]], row: int) -> str:
-        """Add the classes of a row that names one class per rank, each under the next coarser known class.
+        """Add the classes of a row with one class per rank, each as a child of the next coarser known class.
 
-        The id of a class is its path from the top, because genera of two families can have one name.
+        The id of a class is its path from the top, because genera of two families can have the same name.
 
         Args:
             chain: pairs of rank and class name, coarsest first; an empty name is unknown.
@@ -227,11 +227,11 @@ class TaxonomyBuilder:
         return self._classes[parent].place in self._classes[child].parents
 
     def call(self, synonym: str, class_id: str) -> None:
-        """Add a class to the meanings of a further name, after its earlier meanings."""
+        """Add a class to the meanings of a synonym, after its earlier meanings."""
         self._synonyms.setdefault(synonym, {})[self._classes[class_id].place] = None
 
     def order_senses(self, senses: Mapping[str, Sequence[str]]) -> None:
-        """Put these classes before the other meanings of each name; the most usual class comes first."""
+        """For each name, put these classes, the most frequent first, before its other meanings."""
         ordered = {name: dict.fromkeys(self._classes[i].place for i in ids) for name, ids in senses.items()}
         for name, places in self._synonyms.items():
             ordered[name] = ordered.get(name, {}) | places
@@ -246,11 +246,12 @@ class TaxonomyBuilder:
         """Return the taxonomy.
 
         Args:
-            declared: reject parents that were never declared. Default: they are classes at the top.
-            by_usage: attribute of :class:`Taxonomy`.
+            declared: whether to raise an error for parents that were never declared. Default: they become top classes.
+            by_usage: whether the most frequent class of each synonym comes first (see :class:`Taxonomy`).
 
         Raises:
-            HierarchyError: there is no class, a parent was not declared, or the parents lead in a circle or too far.
+            HierarchyError: there is no class, a parent was not declared, or the parents form a circle or too long a
+                chain.
         """
         if not self._classes:
             raise HierarchyError(f"{self.source} has no classes; expected some in the format {self.format}.")
@@ -277,9 +278,11 @@ class TaxonomyBuilder:
         found = self._classes.get(class_id)
         if found is None:
             if not class_id:
-                raise HierarchyError(f"{self.source}, {self.unit} {row:,}: an empty id; expected a class there.")
+                raise HierarchyError(f"{self.source}, {self.unit} {row:,}: an empty id; expected the id of a class.")
             if len(self._classes) == MOST_NODES:
-                raise HierarchyError(f"{self.source} has more than {MOST_NODES:,} classes; that is no taxonomy.")
+                raise HierarchyError(
+                    f"{self.source} has more than {MOST_NODES:,} classes, which is too many for a taxonomy."
+                )
             found = self._classes[class_id] = _Class(len(self._classes), row)
         return found
 

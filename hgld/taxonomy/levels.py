@@ -1,18 +1,18 @@
-"""Rules that make even levels of a taxonomy of any shape, with counts of what they changed.
+"""Rules that turn a taxonomy of any shape into levels, and count their changes.
 
-Several parents (``parents``): ``refuse`` stops with the names of the classes. ``first`` keeps the first parent in the
-file. ``most-specific`` keeps the parent with the longest path to the top; of equal ones, the first.
+Several parents (``parents``): ``refuse`` raises an error with the names of the classes. ``first`` keeps the first
+parent in the file. ``most-specific`` keeps the parent with the longest path to the top (the first of several).
 
-Uneven depth (``cut``): the levels above the finest one are
+Uneven depth (``cut``) has three rules for the levels above the finest one:
 
-- ``root:2,1``: the ancestors so many steps below the top. The finest level has the classes without children. ``root``
-  alone takes all depths, except a top level of one class, because it distinguishes nothing;
-- ``leaves:1,2``: the ancestors so many steps above the finest class; a single top class is in no level;
-- ``ranks:species,family,order``: the classes of these ranks, including the finest level. ``ranks`` alone takes all
-  ranks of the file.
+- ``root:2,1``: the ancestors 2 and 1 steps below the top. The finest level has the classes without children. ``root``
+  alone uses all depths, but no top level with a single class, because such a level distinguishes nothing.
+- ``leaves:1,2``: the ancestors 1 and 2 steps above the finest class. A single top class is in no level.
+- ``ranks:species,family,order``: the classes of these ranks; the first rank is the finest level. ``ranks`` alone uses
+  all ranks of the file.
 
-If a class has no ancestor at a level, it is its own class there. With ``ranks``, this needs an ancestor of a coarser
-level; otherwise the level is unknown (-1).
+If a class has no ancestor at a level, the class itself is also a class of that level. With ``ranks``, this needs
+an ancestor at a coarser level; otherwise its class at the level is unknown (-1).
 """
 
 import itertools
@@ -35,15 +35,15 @@ _Changes = list[tuple[str, str, str, str]]
 
 @dataclass(frozen=True)
 class EvenLevels:
-    """The even levels of a taxonomy, and the changes that the rules made.
+    """The levels made from a taxonomy, and the changes that the rules made.
 
     Attributes:
-        hierarchy: class ids follow the sorted names of a level; hgld's own files keep theirs.
+        hierarchy: the levels; class ids follow the sorted names of a level, but ids in hgld's own files are kept.
         taxonomy: the taxonomy that was read.
         nodes: per level, the position of each class in the taxonomy.
         parents: the rule for several parents.
         cut: the rule for uneven depth, with its depths or ranks.
-        counts: numbers of changes by reason, the reader's first.
+        counts: numbers of changes per reason, first those that the reader made.
         changes: one row per class that a rule changed: id, name, what, detail.
     """
 
@@ -77,20 +77,21 @@ def even_levels(
     levels: Sequence[str] = (),
     items: Sequence[int] | np.ndarray | None = None,
 ) -> EvenLevels:
-    """Make even levels of a taxonomy.
+    """Turn a taxonomy into levels.
 
     Args:
         taxonomy: taxonomy of any shape.
-        parents: rule for classes under several parents.
+        parents: rule for classes with several parents.
         cut: rule for uneven depth; empty: ``ranks`` if every class has one, else ``root``.
-        levels: names of the levels, finest first. With ``root`` and ``leaves`` without numbers, they also set the
-            number of levels.
-        items: positions of the classes of the finest level, with or without children. The ranks are then those above
-            the items. Default: the classes without children; with ``ranks``, the classes of the finest rank.
+        levels: names of the levels, finest first. If ``cut`` is ``root`` or ``leaves`` without numbers, they also set
+            the number of levels.
+        items: positions of the classes of the finest level, with or without children; the rule ``ranks`` then selects
+            only levels above them. Default: the classes without children; with ``ranks``, the classes of the finest
+            rank.
 
     Raises:
-        ConfigError: a rule is invalid, or the names are not as many as the levels.
-        HierarchyError: a class has several parents and the rule refuses, or the rules do not suit the taxonomy.
+        ConfigError: a rule is invalid, or the number of names differs from the number of levels.
+        HierarchyError: a class has several parents and the rule is ``refuse``, or the taxonomy lacks what a rule needs.
     """
     changes: _Changes = []
     above = _choose_parents(taxonomy, parents, changes)
@@ -99,7 +100,7 @@ def even_levels(
     if rule == "ranks":
         named = list(marks) or _rank_order(taxonomy, above)
         if items is not None and all(taxonomy.ranks[place] == named[0] for place in finest):
-            named = named[1:]  # the finest rank is that of the items
+            named = named[1:]  # the finest rank is the rank of the items
         rows = _by_ranks(taxonomy, above, named, None if items is None else finest)
         spelt, default = f"ranks:{','.join(named)}", (*(("class",) if items is not None else ()), *named)
     else:
@@ -120,14 +121,14 @@ def even_levels(
     if levels and len(levels) != len(default):
         raise ConfigError(
             f"{taxonomy.source}: {len(levels)} level names ({', '.join(levels)}) for {len(default)} levels "
-            f"({', '.join(default)}). Name as many, or choose others with --cut."
+            f"({', '.join(default)}). Give as many names, or choose other levels with --cut."
         )
     table = np.array(rows, dtype=np.int64).reshape(len(rows), len(default))
     return _make_levels(taxonomy, tuple(levels) or default, table, (parents, spelt), changes, is_whole=items is None)
 
 
 def _choose_parents(taxonomy: Taxonomy, rule: str, changes: _Changes) -> list[int]:
-    """Return the position of the one parent of each class, -1 at the top."""
+    """Choose one parent for each class, and return its position; -1 at the top."""
     if rule not in get_args(ParentsRule):
         raise ConfigError(f"parents is {quoted(rule)}; expected one of {', '.join(get_args(ParentsRule))}.")
     several, names = taxonomy.with_several_parents, taxonomy.names
@@ -144,7 +145,7 @@ def _choose_parents(taxonomy: Taxonomy, rule: str, changes: _Changes) -> list[in
     for place in several:
         candidates = taxonomy.parents[place]
         if rule == "most-specific":
-            above[place] = max(candidates, key=lambda parent: taxonomy.steps_to_top[parent])  # first of equal ones
+            above[place] = max(candidates, key=lambda parent: taxonomy.steps_to_top[parent])  # the first if equal
         others = [names[parent] for parent in candidates if parent != above[place]]
         detail = f"kept {names[above[place]]}, left out {' | '.join(others)}"
         changes.append((taxonomy.ids[place], names[place], "several parents", detail))
@@ -158,7 +159,7 @@ def _path_up(above: Sequence[int], place: int) -> Iterator[int]:
 
 
 def _parse_cut(taxonomy: Taxonomy, cut: str) -> tuple[str, tuple[str, ...]]:
-    """Return the name of the rule and its marks: ranks, or numbers of steps."""
+    """Return the name of the rule and its values: ranks, or numbers of steps."""
     rule, colon, marks = cut.partition(":")
     if not cut:
         return ("ranks" if all(taxonomy.ranks) else "root"), ()
@@ -170,7 +171,7 @@ def _parse_cut(taxonomy: Taxonomy, cut: str) -> tuple[str, tuple[str, ...]]:
     if not is_valid:
         raise ConfigError(
             f"cut is {quoted(cut)}; expected root, root:2,1 (steps below the top), leaves:1,2 (steps above the finest "
-            "classes, from 1 on), ranks or ranks:species,family (finest first), each mark once."
+            "classes, from 1 on), ranks or ranks:species,family (finest first), each value once."
         )
     return rule, listed
 
@@ -200,14 +201,14 @@ def _step_numbers(taxonomy: Taxonomy, rule: str, marks: tuple[str, ...], count: 
 
 
 def _rank_order(taxonomy: Taxonomy, above: Sequence[int]) -> list[str]:
-    """Return all ranks, finest first. Ranks that are not above each other keep the order of the file."""
+    """Return all ranks, finest first. Ranks whose classes are never above each other keep the order of the file."""
     ranks = taxonomy.ranks
     if not any(ranks):
         raise HierarchyError(f"{taxonomy.source}: no class has a rank. Choose --cut root or leaves.")
     below: dict[str, set[str]] = {rank: set() for rank in ranks if rank}
     if len(below) > MOST_LEVELS:
         raise HierarchyError(
-            f"{taxonomy.source}: {len(below):,} ranks; name {MOST_LEVELS} of them at most, with --cut ranks:A,B,C."
+            f"{taxonomy.source}: {len(below):,} ranks; choose at most {MOST_LEVELS} of them with --cut ranks:A,B,C."
         )
     nearest = list[str | None](ranks)
     for place in taxonomy.order:
@@ -222,8 +223,8 @@ def _rank_order(taxonomy: Taxonomy, above: Sequence[int]) -> list[str]:
         if free is None:
             left = [r for r in below if r not in order]
             raise HierarchyError(
-                f"{taxonomy.source}: the ranks {some(map(short, left))} lie above as well as below each other, so they "
-                f"have no order. Name the ranks to use: --cut ranks:{','.join(left[:2])}."
+                f"{taxonomy.source}: the ranks {some(map(short, left))} are above as well as below each other, so they "
+                f"have no order. Choose the ranks to use: --cut ranks:{','.join(left[:2])}."
             )
         order.append(free)
     return order
@@ -238,7 +239,7 @@ def _by_ranks(
         taxonomy: taxonomy with ranks.
         above: position of each class's parent.
         named: the ranks, finest first.
-        finest: classes of a level below these ranks; None: there is no such level.
+        finest: classes of a finer level below these ranks; None: there is no such level.
     """
     levels = {rank: c for c, rank in enumerate(named, int(finest is not None))}
     own = [levels.get(rank, -1) if rank else -1 for rank in taxonomy.ranks]
@@ -257,7 +258,7 @@ def _by_ranks(
             ranked = [own[place] for place in way[here:]]
             if c in ranked:
                 here += ranked.index(c)
-            elif max(ranked) < c:  # no coarser class is known either
+            elif max(ranked) < c:  # its class is unknown at all coarser levels too
                 row += [-1] * (last + 1 - c)
                 break
             row.append(way[here])
@@ -274,7 +275,7 @@ def _make_levels(
     *,
     is_whole: bool,
 ) -> EvenLevels:
-    """Return the levels of a table of positions in the taxonomy.
+    """Build the levels from a table of positions in the taxonomy.
 
     Args:
         taxonomy: the taxonomy.
@@ -282,7 +283,7 @@ def _make_levels(
         table: (N, L) positions: one row per finest class, one column per level; -1: unknown.
         rules: the rules for several parents and for uneven depth.
         changes: the changes so far; this function appends to them.
-        is_whole: True if every class should have a level, so that the others are counted.
+        is_whole: True if every class should have a level; classes without one are then counted.
     """
     ids, plain = taxonomy.ids, taxonomy.names
     counts = {**taxonomy.counts}

@@ -103,10 +103,15 @@ def test_truncated_file_is_not_pushed(made):
 @pytest.mark.parametrize(
     ("status", "headers", "token", "told"),
     [
-        (404, {"X_Error_Code": "RepoNotFound"}, True, r"no such repository, or you may not see it.*type\.$"),
-        (401, {}, False, "no such repository, .* Log in first: hf auth login"),
-        (401, {"X_Error_Message": "Invalid credentials in Authorization header"}, True, "401: .* rights of your token"),
-        (403, {"X_Error_Code": "GatedRepo"}, True, r"it is gated: ask its owner for access on its page\.$"),
+        (404, {"X_Error_Code": "RepoNotFound"}, True, r"the repository does not exist, or you have no access.*type\.$"),
+        (401, {}, False, "the repository does not exist, .* Log in first: hf auth login"),
+        (
+            401,
+            {"X_Error_Message": "Invalid credentials in Authorization header"},
+            True,
+            "401: .* permissions of your token",
+        ),
+        (403, {"X_Error_Code": "GatedRepo"}, True, r"it is gated: request access on its page\.$"),
         (403, {"X_Error_Code": "GatedRepo"}, False, r"it is gated: .*Log in first"),
         (404, {"X_Error_Code": "RevisionNotFound"}, True, "404: .* Check the name"),
         (503, {}, True, "503: .* the same command: it resumes"),
@@ -122,7 +127,7 @@ def test_hub_errors_include_a_fix(hub, monkeypatch, status, headers, token, told
 
 
 def test_missing_repository_and_offline_mode_have_different_errors(hub, monkeypatch):
-    with pytest.raises(ServiceError, match="there is no such repository, or you may not see it"):
+    with pytest.raises(ServiceError, match="the repository does not exist, or you have no access to it"):
         hgld.open_dataset("hf://nobody/nothing", "train")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ServiceError, match="HF_HUB_OFFLINE forbids requests to the Hub"):

@@ -121,7 +121,7 @@ NOT_SUMMED = [
         (lambda: memory(losses.FastAP(), 8, 4).enqueue(E, Y[:, 0]), InputError, "expects (N, 4) and (N, 1)"),
         (lambda: memory(losses.FastAP(), 8, 2).enqueue(E, Y), InputError, "the memory expects"),
         (lambda: losses.wrap(torch.nn.Identity(), level=3)(E, Y), InputError, "reads level 3"),
-        (lambda: DistributedLoss(losses.SupAP(**EACH)), ConfigError, "the processes share a scalar"),
+        (lambda: DistributedLoss(losses.SupAP(**EACH)), ConfigError, "need a loss that returns a scalar"),
         (lambda: DistributedLoss(losses.SupAP())(E, ["a", "a", "b"]), InputError, "labels are list; expected a tensor"),
         *((lambda w=wrong: losses.SumOverLevels(*w), ConfigError, "") for wrong in NOT_SUMMED),
         (lambda: losses.SumOverLevels(*[losses.SmoothAP()] * 3)(E, Y), ConfigError, "3 losses and the labels have 2"),

@@ -47,7 +47,7 @@ def test_unknown_entry_point_error_lists_the_known_names(install):
 def test_a_package_cannot_use_a_name_of_hgld(install):
     install("thief", one="thief:THING", two="thief:OTHER")
     assert OWN.names() == ["two"]
-    with pytest.raises(ConfigError, match=r"'one' is hgld's own, and the package thief \(thief:THING\) claims"):
+    with pytest.raises(ConfigError, match=r"'one' is hgld's own, but the package thief \(thief:THING\) claims"):
         OWN.refuse_namesakes("one")
 
 
@@ -75,5 +75,5 @@ def test_error_of_a_broken_package_contains_its_name(install, text, reason):
 def test_error_of_a_name_in_two_packages_lists_both_packages(install):
     install("first", two="first:THING")
     install("second", two="second:THING")
-    with pytest.raises(ConfigError, match=r"(?s)package (first|second).*and the package .* both bring a thing 'two'"):
+    with pytest.raises(ConfigError, match=r"(?s)package (first|second).*and the package .* both define a thing 'two'"):
         OWN.load("two")

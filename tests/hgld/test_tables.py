@@ -88,7 +88,7 @@ REFUSED = {  # content of a file, its reader, words of the error
     "empty": (b"", read_parquet, "not a readable parquet file"),
     "footer beyond the file": (b"PAR1\xff\xff\xff\x7fPAR1", read_parquet, "it does not end as one"),
     "footer of nothing": (b"PAR1\x00\x00\x00\x00\x00PAR1", read_parquet, "not a readable parquet file"),
-    "gzip": (gzip.compress(b"a,b\n1,2\n"), read_csv, "compressed; expected the CSV itself"),
+    "gzip": (gzip.compress(b"a,b\n1,2\n"), read_csv, "compressed; expected plain CSV"),
     "latin-1": ("é,b\n1,2\n".encode("latin-1"), read_csv, "line 1: not UTF-8 (byte 0xe9)"),
     "ragged": (b"a\n1,2,3\n", read_csv, "not a readable CSV table"),
     "wide": (b"a" + b"," * 20_000 + b"\n", read_csv, "20,001 columns; too many"),

@@ -125,7 +125,7 @@ def test_show_reports_and_lists_the_changes_by_rules(hgld, tmp_path):
     named = json.loads(hgld(*words, "--levels", "name,kind", "--json")[1])
     assert named["levels"] == {"name": 3, "kind": 3}
     assert named["tree"][0]["below"][0]["level"] == "name"
-    assert "Name as many" in hgld("show", file, "--parents", "first", "--levels", "a,b,c,d,e")[2]
+    assert "Give as many names" in hgld("show", file, "--parents", "first", "--levels", "a,b,c,d,e")[2]
 
 
 def test_show_refuses_unfinished_folders(hgld, tmp_path):

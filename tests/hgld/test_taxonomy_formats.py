@@ -241,7 +241,7 @@ TAXA = "taxonID,parentNameUsageID,acceptedNameUsageID,scientificName\n1,,,Animal
 @pytest.mark.parametrize(
     ("content", "kind", "words"),
     [
-        ("child,parent\na,b\nb,a\n", "auto", "parents lead in a circle: 'b' -> 'a' -> 'b'|'a' -> 'b' -> 'a'"),
+        ("child,parent\na,b\nb,a\n", "auto", "parents form a circle: 'b' -> 'a' -> 'b'|'a' -> 'b' -> 'a'"),
         ("child,parent\na,b\nc,c\n", "auto", "line 3: 'c' is its own parent"),
         ("child,parent\na,b\n,c\n", "auto", "line 3: an empty id"),
         ("child,parent\na\n", "auto", "line 2: 1 cells where the header has 2"),
@@ -264,7 +264,7 @@ TAXA = "taxonID,parentNameUsageID,acceptedNameUsageID,scientificName\n1,,,Animal
         (f"{TAXA}22,20,99,c\n", "auto", "line 4: a synonym of '99'"),
         ("path\nanimal >> dog\n", "auto", "line 2: the path 'animal >> dog' has an empty part"),
         ("label,mid\na,b\n", "paths", "lacks the column 'path'; found 'label', 'mid'"),
-        ("\x00\x01", "auto", r"a file of unknown content; expected a taxonomy\. Name its format"),
+        ("\x00\x01", "auto", r"a file of unknown content; expected a taxonomy\. Give its format"),
         ("a", "folders", "is a file; expected a folder"),
     ],
 )

@@ -173,7 +173,7 @@ CHAIN = [(str(i), str(i + 1)) for i in range(MOST_LEVELS + 2)]
         ),
         (LINKS, {"cut": "ranks:species,genus"}, HierarchyError, r"no class has the rank 'genus'; found 'clade', 'spec"),
         (CHAIN, {"cut": "ranks"}, HierarchyError, "no class has a rank"),
-        ([*LINKS, ("c", "d"), ("d", "e")], {"cut": "ranks"}, HierarchyError, r"'clade', 'order' lie above as well as"),
+        ([*LINKS, ("c", "d"), ("d", "e")], {"cut": "ranks"}, HierarchyError, r"'clade', 'order' are above as well as"),
         (CHAIN, {}, HierarchyError, f"expected {MOST_LEVELS} at most"),
     ],
 )

@@ -100,7 +100,7 @@ def test_search_restricted_to_a_class_returns_only_images_of_that_class(hgld):
     for words, said in (
         (("--within", "kind=2"), "within kind=2: the levels are fine, coarse."),
         (("--within", "coarse=church"), "within coarse='church': the classes of coarse have names; such as 0, 1, 2"),
-        (("--within", "coarse"), "expected a level and the name of a class of it"),
+        (("--within", "coarse"), "expected a level and one of its class names"),
         (("--within", "coarse=2", "--index", "ivf"), "leave it out (--index exact)"),
         (("--within", "coarse=2", "--within", "coarse=3"), "--within has a level twice"),
         (("--level", "kind"), "--level kind: the dataset's levels are fine, coarse."),
@@ -122,7 +122,7 @@ def test_search_ignores_a_calibration_made_with_other_weights_and_prints_a_note(
     assert "run/calibration.json: it was made with other weights. Calibrate again" in err
     code, _, err = hgld(*SEARCH, "--checkpoint-choice", "last", "--min-confidence", "0.5")
     assert code == 2
-    assert "--min-confidence and --level are for predictions" in err
+    assert "--min-confidence and --level set predictions" in err
 
 
 @pytest.mark.slow

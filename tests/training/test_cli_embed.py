@@ -127,7 +127,7 @@ def test_evaluating_a_checkpoint_equals_evaluating_its_saved_embeddings(places, 
         ("--resize 1", "resize of a view is 1; expected 24 (the size) to 16384 pixels."),
         (
             "--device meta",
-            "device 'meta' cannot be used here (Cannot copy out of meta tensor; no data!). Take the device cpu.",
+            "device 'meta' cannot be used here (Cannot copy out of meta tensor; no data!). Use the device cpu.",
         ),
     ],
 )
@@ -190,5 +190,5 @@ def test_embed_reports_and_excludes_unreadable_images(places, tmp_path, hgld):
     code, printed, told = hgld("evaluate", *of, "--json")
     settings = json.loads(printed)["settings"]
     assert (code, settings["queries"], settings["unreadable"]["items"]) == (0, 15, 1)
-    assert "left out: 1; the first: test" in told
+    assert "excluded: 1; the first: test" in told
     assert "test/0006" in told

@@ -121,13 +121,13 @@ def test_main_process_is_found_from_environment_variables(variables, main, monke
 
 
 def test_error_about_a_lost_process_contains_the_hint():
-    told = r"process 0 of 1: another process of the run is gone .* Start again\."
+    told = r"process 0 of 1: another process of the run died .* Start again\."
     with pytest.raises(HgldError, match=told), process_group("cpu", lambda: "Start again."):
         raise RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:538] Connection closed by peer")
 
 
 def test_sync_batch_norm_on_cpu_and_unknown_devices_are_refused():
-    with pytest.raises(ConfigError, match="sync-batch-norm of several processes needs GPUs"):
+    with pytest.raises(ConfigError, match="sync-batch-norm with several processes needs GPUs"):
         wrap_model(nn.Linear(2, 2), Processes(0, 2, torch.device("cpu")), sync_batch_norm=True)
     with pytest.raises(ConfigError, match="device 'tpu'"):
         launch("tpu")

@@ -101,5 +101,5 @@ def test_export_refuses_missing_runs_and_unsupported_models(tmp_path, monkeypatc
     with pytest.raises(ConfigError, match=r"cannot be written as ONNX .data-dependent control flow"):
         export_model(run, tmp_path / "m.onnx")
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(MissingExtraError, match=r"takes the package onnxscript, .* pip install 'hgld\[onnx\]'"):
+    with pytest.raises(MissingExtraError, match=r"needs the package onnxscript, .* pip install 'hgld\[onnx\]'"):
         export_model(run, tmp_path / "m.onnx")
