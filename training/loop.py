@@ -400,9 +400,7 @@ def _evaluate(state: TrainState, monitor: TrainingMonitor) -> None:
             values[split] = {name: float(value) for name, value in report.values.items() if math.isfinite(value)}
             if "unreadable" in report.settings:
                 count, first = report.settings["unreadable"].values()
-                monitor.reporter.note(
-                    f"{split}: unreadable images, which are excluded: {count}; the first: {first[0]}"
-                )
+                monitor.reporter.note(f"{split}: unreadable images, which are excluded: {count}; the first: {first[0]}")
             assert monitor.log is not None
             monitor.log.evaluation(state.step, state.epoch, split, report.values)
     state.values = distributed.from_main(values, state.processes)
