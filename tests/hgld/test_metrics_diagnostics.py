@@ -1,4 +1,4 @@
-"""Metrics of the whole set: their values, and how reports hold them."""
+"""Clustering metrics, which have one value for the whole gallery: their values, and their place in reports."""
 
 import itertools
 
@@ -86,7 +86,7 @@ def test_clustering_metrics_use_only_the_gallery():
     assert whole.values["NMI/fine"] == pytest.approx(clustering_nmi(embeddings[8:], labels[8:, 0]))
     alone = evaluate(embeddings, labels, levels=LEVELS, metrics=["NMI/fine"])
     assert (len(alone.per_query), alone.query_metrics) == (48, [])
-    labels[:, 0] = -1  # no item has a class
+    labels[:, 0] = -1  # without any known class, NMI is undefined
     assert np.isnan(evaluate(embeddings, labels, levels=LEVELS, metrics=["NMI/fine"]).values["NMI/fine"])
 
 

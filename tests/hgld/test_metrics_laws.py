@@ -1,4 +1,4 @@
-"""Laws of the metrics, worked examples of their papers, and scikit-learn where it has the metric."""
+"""Properties of the metrics, worked examples from papers, and equality with scikit-learn where it has the metric."""
 
 import numpy as np
 import pytest
@@ -71,7 +71,7 @@ def test_ap_equals_scikit_learn_without_ties_and_is_lower_with_ties(query):
     found = value("AP/fine", scores, grades)
     if len(set(scores[0].tolist())) == scores.shape[1]:
         np.testing.assert_allclose(found, expected, rtol=1e-12)
-    assert found <= expected + 1e-12  # our value counts ties against the query
+    assert found <= expected + 1e-12  # hgld counts ties against the query, so its value is lower
 
 
 @given(queries(ties=False), st.none() | st.integers(1, 20))
@@ -87,7 +87,7 @@ def test_ndcg_without_ties_equals_scikit_learn(query, k):
     ("grades", "hierarchical_rank", "h_ap"), [([2, 3, 0, 1, 3], 5 / 3, 0.78), ([1, 3, 0, 2, 3], 4 / 3, 0.67)]
 )
 def test_worked_examples_of_happier_paper(grades, hierarchical_rank, h_ap):
-    """HAPPIER, ECCV 2022: the same AP, but the list whose first mistake is less severe has the greater H-AP."""
+    """HAPPIER, ECCV 2022: both lists have equal AP; the list with the less severe first mistake has a higher H-AP."""
     scores, worth = [0.9, 0.8, 0.7, 0.6, 0.5], [grade / 3 for grade in grades]
     assert reference.hierarchical_rank_plus(scores, grades, worth, 1) == pytest.approx(hierarchical_rank)
     tables = torch.tensor([scores]), torch.tensor([grades])

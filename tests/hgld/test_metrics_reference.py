@@ -1,4 +1,4 @@
-"""Every metric against its slow reference implementation, by both backends, on the same scores."""
+"""Both backends of every metric against the slow reference implementation, on the same scores."""
 
 import numpy as np
 import pytest
@@ -56,8 +56,8 @@ def rankings(draw, max_items: int = 12):
     table = draw(
         st.lists(st.lists(score, min_size=num_items, max_size=num_items), min_size=num_queries, max_size=num_queries)
     )
-    most = draw(st.integers(0, num_levels))  # 0: no positives at all
-    grade = st.integers(draw(st.sampled_from([0, most])), most)  # or all of one grade
+    most = draw(st.integers(0, num_levels))  # 0: no item is positive
+    grade = st.integers(draw(st.sampled_from([0, most])), most)  # the second choice gives all items the same grade
     grades = draw(
         st.lists(st.lists(grade, min_size=num_items, max_size=num_items), min_size=num_queries, max_size=num_queries)
     )

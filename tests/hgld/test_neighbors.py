@@ -1,4 +1,4 @@
-"""The nearest gallery items: those of a stable sort of all scores, ties at the cut included."""
+"""Nearest neighbours equal the first items of a stable sort of all scores, including ties at the last rank."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from hgld.evaluation.neighbors import nearest_neighbors
     seed=st.integers(0, 99),
 )
 def test_neighbors_equal_stable_sort_of_all_scores(count, queries, chunk_size, k, values, own, seed):
-    """Small whole numbers: their products are exact, and most of them tie."""
+    """The embeddings are small integers, so products are exact and most scores are tied."""
     rng = np.random.default_rng(seed)
     gallery = rng.integers(0, values, (count, 3)).astype(np.float64)
     query = rng.integers(0, values, (queries, 3)).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Drawings for notebooks: whole, bounded, and names are text in them; trees are text."""
+"""Notebook views are complete HTML of limited size that escapes names; trees are shown as text."""
 
 import re
 from html.parser import HTMLParser
@@ -14,7 +14,7 @@ TEXT = {"p", "b", "br", "div", "table", "thead", "tbody", "tr", "th", "td", "det
 
 
 class Visible(HTMLParser):
-    """The text of a page, and its tags."""
+    """Parser that collects the text and the tags of a page."""
 
     def __init__(self):
         super().__init__()
@@ -62,7 +62,7 @@ def test_notebook_view_of_a_dataset_shows_sample_images_with_class_names_of_all_
     assert "small, train: 50 items" in page.said
     assert "12 of 50 items, evenly spaced." in page.said
     shown = pictures(page)
-    assert len(shown) == 11  # the page shows the reason in place of the first image
+    assert len(shown) == 11  # the first image is corrupt: the page shows the error instead
     assert any("train/0000" in text and "shard" not in text for text in page.said)
     assert shown[0]["alt"].startswith("<script>alert(1)</script>\\x1b[2J")
     assert len(dataset._repr_html_()) < 100_000

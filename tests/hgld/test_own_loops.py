@@ -1,4 +1,4 @@
-"""Samplers, metrics and losses in loops of other people's making."""
+"""Samplers, metrics and losses in custom training loops: Lightning, torchmetrics, pytorch-metric-learning."""
 
 import pickle
 import sys
@@ -34,7 +34,7 @@ def test_samplers_are_torch_batch_samplers_with_length_and_set_epoch():
 
 
 def remade(sampler, rank):
-    """Make a batch sampler again for a process, from what Lightning looks up."""
+    """Recreate a batch sampler for a process from the attributes that Lightning reads."""
     items: Any = LABELS.tolist()
     injected = DistributedSampler(items, num_replicas=2, rank=rank)
     kwargs = {**getattr(sampler, "__pl_saved_kwargs"), "sampler": injected}
@@ -48,7 +48,7 @@ def test_sampler_recreated_by_lightning_for_a_rank_has_its_part_of_every_batch()
     for step in range(len(whole)):
         batch = [part.batch(1, step) for part in parts]
         assert np.concatenate(batch).tolist() == whole.batch(1, step).tolist()
-        assert all(len(set(LABELS[part].tolist())) == 1 for part in batch)  # a class stays whole
+        assert all(len(set(LABELS[part].tolist())) == 1 for part in batch)  # all items of a class are on one process
 
 
 def test_conflicting_process_indices_are_refused():
@@ -85,7 +85,7 @@ def test_metric_updated_in_batches_equals_one_evaluation():
 
 @pytest.fixture
 def torchmetrics(monkeypatch):
-    """The package where it is installed; elsewhere what is used of it."""
+    """Use torchmetrics if it is installed, otherwise a replacement of the parts that hgld uses."""
     if find_spec("torchmetrics") is None:
         own = {"__init__": lambda self, **_: super(metric, self).__init__(), "reset": lambda self: None}
         metric = type("Metric", (torch.nn.Module,), own)
@@ -104,14 +104,16 @@ def test_torchmetrics_metric_returns_batch_values_and_computes_overall_values(to
         found = {name: torch.tensor(number) for name, number in numbers.items()}
         return found if value is None else found[value]
 
-    assert str(metric(EMBEDDINGS[:6], CLASSES[:6])) == str(tensors(evaluated(slice(0, 6))))  # NaN where undefined
+    # str, because undefined metrics are NaN and NaN != NaN
+    assert str(metric(EMBEDDINGS[:6], CLASSES[:6])) == str(tensors(evaluated(slice(0, 6))))
     metric.update(EMBEDDINGS[6:11], CLASSES[6:11])
     metric.compute()
-    metric(EMBEDDINGS[11:], CLASSES[11:])  # a single item has no metrics, and counts in the whole
+    # the metrics of a single item are undefined, but the item counts in the total
+    metric(EMBEDDINGS[11:], CLASSES[11:])
     assert metric.compute() == tensors(WHOLE)
     metric.reset()
     with pytest.raises(InputError, match="no embeddings: call update"):
-        metric.retrieval.compute()  # the package's own would warn first
+        metric.retrieval.compute()  # metric.compute() of torchmetrics would first warn
 
 
 def test_calling_the_metric_adds_the_batch_and_returns_the_batch_values():
@@ -142,11 +144,12 @@ def test_gallery_batches_are_ranked_but_are_not_queries():
     metric.update(EMBEDDINGS[:6], CLASSES[:6])
     metric.update(EMBEDDINGS[6:], CLASSES[6:], gallery=True)
     expected = hgld.evaluate(EMBEDDINGS[:6], CLASSES[:6], EMBEDDINGS[6:], CLASSES[6:], levels=LEVELS)
-    assert str(metric.compute()) == str(expected.values)  # NaN where nothing is relevant
+    # str, because metrics without relevant items are NaN and NaN != NaN
+    assert str(metric.compute()) == str(expected.values)
 
 
 def other_process(monkeypatch, theirs):
-    """Let a metric meet another process, which says of every exchange what ``theirs`` would have said."""
+    """Simulate a second process that replies to every exchange with the data that ``theirs`` would send."""
     here = distributed.Processes(0, 2, torch.device("cpu"))
     said = []
     monkeypatch.setattr("hgld.evaluation.running.current_processes", lambda: distributed.Processes(0, 1, here.device))
@@ -158,7 +161,8 @@ def other_process(monkeypatch, theirs):
 
 
 def test_items_repeated_on_several_processes_count_once(monkeypatch):
-    shares = torch.tensor([0, 2, 4, 6, 8, 10, 11]), torch.tensor([1, 3, 5, 7, 9, 11, 0])  # two came twice
+    # items 0 and 11 are in both shares
+    shares = torch.tensor([0, 2, 4, 6, 8, 10, 11]), torch.tensor([1, 3, 5, 7, 9, 11, 0])
     mine, theirs = Retrieval(LEVELS), Retrieval(LEVELS)
     for metric, share in zip((mine, theirs), shares, strict=True):
         metric.update(EMBEDDINGS[share], CLASSES[share], share)
@@ -176,7 +180,7 @@ def test_new_batch_on_one_process_makes_all_processes_gather_again(monkeypatch):
     theirs.update(EMBEDDINGS[9:], CLASSES[9:])
     other_process(monkeypatch, theirs)
     assert mine.compute() == WHOLE
-    other_process(monkeypatch, theirs)  # which has its report, and says no more than that
+    other_process(monkeypatch, theirs)  # the other process has its report already and sends nothing else
     assert mine.compute() == WHOLE
 
 
@@ -240,7 +244,7 @@ def test_metric_refuses_inconsistent_batches(batches, error, said):
         update_and_compute()
 
 
-# -- losses, called as pytorch-metric-learning calls its own ----------------------------------------------------------
+# -- losses called like losses of pytorch-metric-learning ----------------------------------------------------------
 
 BATCH, FINE = EMBEDDINGS[:8], torch.arange(8) // 2
 PAIRS = (torch.tensor([0, 2]), torch.tensor([1, 3]), torch.tensor([0]), torch.tensor([5]))
@@ -277,7 +281,7 @@ def test_losses_refuse_miner_indices(loss):
     [
         losses.HAPPIER(4, 4),
         losses.CrossBatchMemory(losses.SmoothAP(), 8, 4),
-        losses.wrap(torch.nn.Linear(4, 4)),  # as their losses with a vector a class
+        losses.wrap(torch.nn.Linear(4, 4)),  # stands for a loss of pytorch-metric-learning with one vector per class
     ],
 )
 def test_losses_with_proxies_or_memory_refuse_class_names(loss):

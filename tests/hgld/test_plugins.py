@@ -1,4 +1,4 @@
-"""Entry points of other packages are found by name, imported when used, and never replace hgld's own names."""
+"""Entry points of other packages are found by name, imported when used, and never replace names of hgld."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ OWN = Plugins("hgld.things", "thing", ("one",))
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Return ``install(package, **entry_points)``, which makes a package for the test."""
+    """Return ``install(package, **entry_points)``, which makes an importable package."""
     monkeypatch.syspath_prepend(tmp_path)
     plugins._points.cache_clear()
 

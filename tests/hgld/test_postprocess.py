@@ -37,7 +37,8 @@ def test_whitening_equals_scikit_learns_pca(power, dimensions):
     whitening = Whitening.fit(train, fitted_on="train", dimensions=dimensions, power=power)
     found = whitening.apply(test)
     assert found.dtype == np.float32
-    np.testing.assert_allclose(found @ found.T, expected @ expected.T, atol=1e-5)  # signs of components are free
+    # compares products, because the signs of principal components are arbitrary
+    np.testing.assert_allclose(found @ found.T, expected @ expected.T, atol=1e-5)
     np.testing.assert_allclose(whitening.variances, pca.explained_variance_, rtol=1e-5)
 
 
@@ -59,7 +60,7 @@ def test_saved_whitening_is_read_back_unchanged(tmp_path, fitted):
     fitted.save(tmp_path / "whitening.safetensors")
     loaded = Whitening.load(tmp_path / "whitening.safetensors")
     described = {"power": 0.25, "dimensions": 6, "fitted_on": "other set", "fitted_items": 300}
-    assert loaded.describe() == fitted.describe() == described  # square-rooted whitening is the default
+    assert loaded.describe() == fitted.describe() == described  # square-rooted whitening (power 0.5) is the default
     np.testing.assert_array_equal(loaded.apply(random_rows(1, 20, 6)), fitted.apply(random_rows(1, 20, 6)))
     first = (tmp_path / "whitening.safetensors").read_bytes()
     loaded.save(tmp_path / "again.safetensors")
@@ -140,7 +141,7 @@ def test_broken_whitening_files_are_refused(tmp_path, fitted, monkeypatch):
 
 
 def slow_expansion(query, gallery, k, alpha, own=None):
-    """Query plus its k best gallery items, each times its score to the alpha (0 below 0), normalised."""
+    """Return each query plus its k best gallery items, weighted by max(score, 0) ** alpha, normalised."""
     expanded = []
     for number, q in enumerate(query):
         scores = [(float(q @ g), place) for place, g in enumerate(gallery) if own is None or place != own[number]]

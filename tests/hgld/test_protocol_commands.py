@@ -1,4 +1,4 @@
-"""Protocols through the command: a dataset and embeddings in files, against values computed by hand."""
+"""Protocols in ``hgld evaluate``: values of small datasets and embeddings equal values computed by hand."""
 
 import json
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from tests.hgld.small_dataset import LEVELS, Item, write_dataset
 
 
 def made(folder: Path, protocol: str, rows, *, judgements=(), lists=(), levels=LEVELS, data=None, keys=None):
-    """A dataset of no images: rows of (split, labels); returns its folder and keys, SPLIT/0000 by the row's number."""
+    """Write a dataset without real images from rows of (split, labels); return folder and keys (SPLIT/ROW NUMBER)."""
     contents = data or [b"%d" % number for number in range(len(rows))]
     items = [Item(labels, split, content) for (split, labels), content in zip(rows, contents, strict=True)]
     tables: dict[str, Any] = {
@@ -38,13 +38,13 @@ def made(folder: Path, protocol: str, rows, *, judgements=(), lists=(), levels=L
 
 
 def directions(degrees) -> np.ndarray:
-    """Unit vectors in a plane; the angles tell which items are nearest."""
+    """Return unit vectors in a plane; items with a small difference of angles are near."""
     angles = np.deg2rad(np.array(degrees, np.float64))
     return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
 def evaluated(hgld, folder: Path, angles: Mapping[str, float], *flags):
-    """The command's JSON for a dataset, of embeddings by key; or its error."""
+    """Evaluate embeddings, given as angle per key, on a dataset; return the command's JSON or its error."""
     np.save(folder / "e.npy", directions(list(angles.values())))
     pl.DataFrame({"key": list(angles)}).write_parquet(folder / "e.labels.parquet")
     code, out, err = hgld("evaluate", "--embeddings", folder / "e.npy", "--data", folder, "--json", *flags)
@@ -73,7 +73,8 @@ def test_protocol_report_lists_files_that_a_report_page_can_read(tmp_path, hgld,
     for gallery in ("gallery", "turned"):
         sides = ("--embeddings", folder / "query.npy", "--gallery-embeddings", folder / f"{gallery}.npy")
         assert hgld("evaluate", *sides, "--data", folder, "--out", folder / f"{gallery}.json")[0] == 0
-    assert [isinstance(vectors, np.memmap) for vectors in galleries] == [True, False]  # in its order it is not copied
+    # embeddings in the order of the dataset are not copied
+    assert [isinstance(vectors, np.memmap) for vectors in galleries] == [True, False]
     roles = ("embeddings", "labels", "gallery_embeddings", "gallery_labels")
     names = ("query.npy", "query.labels.parquet", "gallery.npy", "gallery.labels.parquet")
     told = {
@@ -89,7 +90,7 @@ def test_protocol_report_lists_files_that_a_report_page_can_read(tmp_path, hgld,
 
 @pytest.mark.parametrize("protocol", ["leave-one-out", "sop", "inat-base", "inat-full", "cub", "cars196"])
 def test_leave_one_out_protocols_give_hand_computed_values(tmp_path, hgld, protocol):
-    """At 0, 10, 25 and 90 degrees the first two items are nearest to each other, and the second to the third."""
+    """Items are at 0, 10, 25 and 90 degrees. The nearest items are 1 for item 0, 0 for 1, 1 for 2, and 2 for 3."""
     folder, keys = made(tmp_path / "d", protocol, [("test", labels) for labels in [(0, 0), (0, 0), (1, 0), (1, 0)]])
     found = evaluated(hgld, folder, dict(zip(keys, [0, 10, 25, 90], strict=True)))
     values = found["values"]
@@ -105,7 +106,7 @@ def test_landmarks_clean_evaluates_its_val_split(tmp_path, hgld):
     folder, keys = made(tmp_path / "d", "landmarks-clean", [("val", (label, -1)) for label in (0, 0, 1, 1)])
     found = evaluated(hgld, folder, dict(zip(keys, [0, 10, 25, 90], strict=True)))
     assert found["values"]["AP/fine"] == pytest.approx((1 + 1 + 1 / 3 + 1) / 4)
-    assert not [name for name in found["values"] if name.endswith("/coarse")]  # no label is known there
+    assert not [name for name in found["values"] if name.endswith("/coarse")]  # no item has a label at this level
     assert found["settings"]["levels_without_labels"] == ["coarse"]
     angles = dict(zip(keys, [0, 10, 25, 90], strict=True))
     assert "AP/coarse: no query, or no gallery item, has a label of coarse" in evaluated(
@@ -115,7 +116,7 @@ def test_landmarks_clean_evaluates_its_val_split(tmp_path, hgld):
 
 @pytest.mark.parametrize("protocol", ["query-gallery", "inshop", "h-gldv2"])
 def test_query_gallery_protocols_give_hand_computed_values(tmp_path, hgld, protocol):
-    """The first query finds its item in second place, the second has none, the third has no label."""
+    """The first query has its relevant item at rank 2. The second query has none, and the third has no label."""
     rows = [("query", (0, 0)), ("query", (2, 1)), ("query", (-1, -1))]
     rows += [("gallery", (1, 0)), ("gallery", (0, 0)), ("distractors", (0, 0))]
     folder, keys = made(tmp_path / "d", protocol, rows)
@@ -127,12 +128,12 @@ def test_query_gallery_protocols_give_hand_computed_values(tmp_path, hgld, proto
     assert found["undefined"] == dict.fromkeys(half, 2)
     assert found["settings"]["distractors"] == 1
     del angles["distractors/0005"]
-    nearer = angles | {"distractors/0005": 1}  # matches nothing, whatever it is labelled
+    nearer = angles | {"distractors/0005": 1}  # a distractor is a negative, even if its label equals the query's
     assert evaluated(hgld, folder, nearer, *metrics)["values"]["AP/fine"] == pytest.approx(1 / 3)
 
 
 def test_vehicleid_protocols_give_hand_computed_values(tmp_path, hgld):
-    """Vehicles far apart are found in every draw; two vehicles at the same angles are found by half their images."""
+    """Vehicles far apart are found in every draw. Two vehicles with similar angles are found for half their images."""
     rows = [("test", (vehicle, -1)) for vehicle in (0, 0, 1, 1, 2, 2, 3, 3)]
     lists = [("small", f"test/{i:04d}") for i in range(4)] + [("medium", f"test/{i:04d}") for i in range(4, 8)]
     lists += [("large", f"test/{i:04d}") for i in range(8)] + [("large", "test/9999")]
@@ -151,7 +152,7 @@ def test_vehicleid_protocols_give_hand_computed_values(tmp_path, hgld):
 
 
 def dyml_rows():
-    """Per level one query of class 0, and a gallery of classes 1 and 0."""
+    """Return per level one query of class 0, and gallery items of classes 1 and 0."""
     rows = []
     for level in range(3):
         name, labels = ("fine", "middle", "coarse")[level], [(-1,) * level + (c,) + (-1,) * (2 - level) for c in (0, 1)]
@@ -160,7 +161,7 @@ def dyml_rows():
 
 
 def test_dyml_gives_hand_computed_values(tmp_path, hgld):
-    """The relevant item is second at the fine level, and first at the other levels."""
+    """The relevant item is at rank 2 at the fine level, and at rank 1 at the other levels."""
     folder, keys = made(tmp_path / "d", "dyml", dyml_rows(), levels=("fine", "middle", "coarse"))
     angles = dict(zip(keys, [0, 10, 20, 0, 20, 10, 0, 20, 10], strict=True))
     found = evaluated(hgld, folder, angles)
@@ -168,7 +169,7 @@ def test_dyml_gives_hand_computed_values(tmp_path, hgld):
     assert [values[f"AP/{level}"] for level in ("fine", "middle", "coarse")] == pytest.approx([1 / 2, 1, 1])
     assert values["AP/average"] == pytest.approx((1 / 2 + 1 + 1) / 3)
     assert values["R@1/average"] == pytest.approx(2 / 3)
-    assert values["ASI"] == pytest.approx(2 / 3)  # of one positive: whether it is the first
+    assert values["ASI"] == pytest.approx(2 / 3)  # with one positive, ASI is 1 if it is at rank 1, otherwise 0
     assert found["settings"]["overlap"].startswith("none:")
     assert found["undefined"]["AP/average"] == 0
     assert "takes no distractors" in evaluated(hgld, folder, angles, "--distractors", str(folder / "e.npy"))
@@ -192,7 +193,7 @@ def test_queries_are_found_in_gallery_by_path_and_by_content():
 
 
 def test_dyml_excludes_queries_that_are_in_the_gallery(tmp_path, hgld):
-    """The gallery holds the query itself, which is excluded; then the other item of its class is second."""
+    """The gallery contains the query, which is excluded. Then the other item of its class is at rank 2."""
     rows = dyml_rows()
     for name in ("fine", "middle", "coarse"):
         rows.append((f"gallery_{name}", next(labels for split, labels in rows if split == f"query_{name}")))
@@ -216,7 +217,7 @@ def test_dyml_product_gives_hand_computed_values(tmp_path, hgld):
 
 
 def test_gldv2_gives_hand_computed_values(tmp_path, hgld):
-    """A public query finds its two images in places 1 and 3, a private one its only image in place 2."""
+    """The public query has its two relevant images at ranks 1 and 3, the private query its only one at rank 2."""
     rows = [("query", (-1, -1))] * 2 + [("gallery", (-1, -1))] * 3
     judged = [("q0", "g2", "relevant"), ("q0", "g4", "relevant"), ("q1", "g3", "relevant"), ("q1", "lost", "relevant")]
     lists = [("public", "q0"), ("private", "q1")]
@@ -230,7 +231,7 @@ def test_gldv2_gives_hand_computed_values(tmp_path, hgld):
 
 
 def test_h_gldv2_agreed_gives_hand_computed_values(tmp_path, hgld):
-    """The relevant images show two landmarks of one group: h-gldv2 takes the first, h-gldv2-agreed only the group."""
+    """The relevant images show two landmarks of one group. h-gldv2 uses the first, h-gldv2-agreed only the group."""
     rows = [("query", (0, 0)), ("gallery", (0, 0)), ("gallery", (1, 0)), ("gallery", (2, 1))]
     judged = [("query/0000", f"gallery/000{g}", "relevant") for g in (1, 2)]
     folder, keys = made(tmp_path / "d", "h-gldv2", rows, judgements=judged)
@@ -243,7 +244,7 @@ def test_h_gldv2_agreed_gives_hand_computed_values(tmp_path, hgld):
 
 
 def test_copydays_gives_hand_computed_values(tmp_path, hgld):
-    """The original of one copy is second, behind a distractor; the other copy has no original."""
+    """The original of one copy is at rank 2, after a distractor. The other copy has no original."""
     rows = [
         ("query", (0, -1)),
         ("query", (5, -1)),
@@ -259,22 +260,22 @@ def test_copydays_gives_hand_computed_values(tmp_path, hgld):
 
 
 def test_faces_protocol_gives_hand_computed_values(tmp_path, hgld):
-    """Identity 0 has five images, two of them frames of a template. Identity 1 has four and is dropped."""
+    """Identity 0 has five images; two of them are frames of a template. Identity 1 has only four and is dropped."""
     rows = [("test", (identity, -1)) for identity in (0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 2)]
     lists = [("template/t", "test/0003"), ("template/t", "test/0004")]
     folder, keys = made(tmp_path / "d", "faces", rows, lists=lists)
-    angles = [0, 1, 2, 80, 100, *[3] * 4, 60, 61, 62, 63, 64]  # the template is at 90 degrees
+    angles = [0, 1, 2, 80, 100, *[3] * 4, 60, 61, 62, 63, 64]  # the template, the mean of 80 and 100, is at 90 degrees
     found = evaluated(hgld, folder, dict(zip(keys, angles, strict=True)))
     settings = found["settings"]
     assert (settings["identities_dropped"], settings["images_dropped"], settings["templates"]) == (1, 4, 1)
     assert settings["queries"] == 4 + 5
-    ap_of_three = (1 + 1 + 3 / 8) / 3  # the template comes behind the five of identity 2
+    ap_of_three = (1 + 1 + 3 / 8) / 3  # the template is ranked after the five images of identity 2
     ap_of_template = (1 / 6 + 2 / 7 + 3 / 8) / 3
     assert found["values"]["AP/fine"] == pytest.approx((3 * ap_of_three + ap_of_template + 5) / 9)
 
 
 def test_revisited_gives_hand_computed_values(tmp_path, hgld):
-    """One query at 0 degrees; the ranking is junk, easy, negative, hard."""
+    """One query is at 0 degrees. Its ranking is junk, easy, negative, hard."""
     rows = [("query", (-1, -1)), *[("gallery", (-1, -1))] * 4, ("distractors", (-1, -1))]
     judged = [("query/0000", f"gallery/{i:04d}", verdict) for i, verdict in ((1, "junk"), (2, "easy"), (4, "hard"))]
     folder, _ = made(tmp_path / "d", "revisited", rows, judgements=judged)
@@ -294,29 +295,29 @@ def test_revisited_gives_hand_computed_values(tmp_path, hgld):
 
 
 def test_holidays_gives_hand_computed_values(tmp_path, hgld):
-    """Queries 0 and 3 show two groups; each query is also in the gallery of the other."""
+    """Queries 0 and 3 belong to two groups; each query is also a gallery item of the other query."""
     rows = [("test", labels) for labels in [(0, -1), (0, -1), (0, -1), (1, -1), (1, -1)]] + [("distractors", (-1, -1))]
     queries = [("queries", "test/0000"), ("queries", "test/0003")]
     folder, _ = made(tmp_path / "d", "holidays", rows, lists=queries)
     angles = {f"test/{number:04d}": angle for number, angle in enumerate([0, 5, 30, 10, 80])}
     found = evaluated(hgld, folder, angles | {"distractors/0005": 170})
-    # the first finds 1, then the other query, then 2; the second finds 1, 0, 2 before its own
+    # query 0 is followed by 1, 3 (the other query), 2; query 3 by 1, 0, 2 and then its relevant item 4
     first, second = (1 + (1 / 2 + 2 / 3) / 2) / 2, (0 + 1 / 4) / 2
     assert found["values"]["mAP"] == pytest.approx((first + second) / 2)
     assert found["settings"]["protocol"] == "holidays"
-    del angles["test/0000"]  # an image that could not be read
+    del angles["test/0000"]  # simulates a corrupt query image without embedding
     alone = evaluated(hgld, folder, angles)
     assert alone["values"]["mAP"] == pytest.approx((0 + 1 / 3) / 2)
     assert alone["settings"]["without_embeddings"] == {"test": 1, "distractors": 1}
 
 
 def test_ukbench_gives_hand_computed_values(tmp_path, hgld):
-    """Two objects; the last image of the first object is among the images of the second."""
+    """There are two objects. The last image of the first object is near the images of the second object."""
     folder, _ = made(tmp_path / "d", "ukbench", [("test", (i // 4, -1)) for i in range(8)])
     angles = {f"test/{number:04d}": angle for number, angle in enumerate([0, 1, 2, 83, 80, 81, 82, 84.5])}
     found = evaluated(hgld, folder, angles)
     first = (3 + 3 + 3 + 1) / 4
-    second = 3  # of 80, 81, 82 and 84.5 each finds 83 and lacks the one that is farthest
+    second = 3  # each of 80, 81, 82 and 84.5 has 83 in its first four, instead of its farthest image
     assert found["values"] == {"N-S": pytest.approx((first + second) / 2)}
 
 

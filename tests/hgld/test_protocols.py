@@ -1,4 +1,4 @@
-"""Protocols of benchmarks against reference implementations, and readers of published ground truths."""
+"""Benchmark protocols against reference implementations, and readers of published ground truth files."""
 
 import contextlib
 import math
@@ -30,7 +30,7 @@ def random_unit(seed, *shape):
 
 
 def benchmark(judged=(), lists=(), levels=("group",), **splits):
-    """A benchmark of splits given as (vectors, finest labels), with keys SPLIT/NUMBER."""
+    """Return a benchmark from splits of (vectors, finest labels), with keys SPLIT/NUMBER."""
     embedded = {}
     for name, (vectors, labels) in splits.items():
         keys = pl.Series([f"{name}/{i}" for i in range(len(vectors))], dtype=pl.String)
@@ -52,14 +52,14 @@ def measured(protocol, made):
 
 
 def slow_positions(scores, relevant, left_out):
-    """Positions of the positives, from 0, in the ranking of all items but ``left_out``; negatives precede ties."""
+    """Return the ranks of the positives, from 0, without the items ``left_out``; negatives precede tied positives."""
     kept = [j for j in range(len(scores)) if j not in left_out]
     order = sorted(kept, key=lambda j: (-scores[j], j in relevant))
     return [place for place, j in enumerate(order) if j in relevant]
 
 
 def slow_area(positions, num_relevant):
-    """The area under the line through the points (recall, precision) just before and after every positive."""
+    """Return the area under the line through (recall, precision) just before and after every positive."""
     area = 0.0
     for found, place in enumerate(positions):
         before = 1.0 if place == 0 else found / place
@@ -91,7 +91,8 @@ def test_trapezoid_values_equal_reference_in_any_gallery_order(items, random):
         assert math.isnan(truncated_precision(found, 5))
         return
     assert trapezoid_ap(found) == pytest.approx(slow_area(expected, len(relevant)), rel=1e-12)
-    assert trapezoid_ap(found) <= np.mean((np.arange(len(found)) + 1) / (found + 1)) + 1e-12  # AP
+    # trapezoid AP is at most AP
+    assert trapezoid_ap(found) <= np.mean((np.arange(len(found)) + 1) / (found + 1)) + 1e-12
     for k in (1, 3, 50):
         assert truncated_precision(found, k) == pytest.approx(slow_precision(expected, k), rel=1e-12)
 
@@ -156,7 +157,7 @@ def test_revisited_protocol_equals_reference(ending, dtype):
     assert set(report.settings["printed"]) == set(report.values)
 
 
-# -- by labels --------------------------------------------------------------------------------------------------------
+# -- relevance from labels -----------------------------------------------------------------------------------------
 
 
 def test_level_averages_of_one_report_or_several_reports_equal_the_mean_over_levels(tmp_path):
@@ -265,7 +266,8 @@ def test_published_pickle_is_read_under_every_protocol(tmp_path, protocol, dtype
 
 
 def test_pickle_of_python_2_is_read(tmp_path):
-    data = struct.pack("<3q", 0, 1, 2)  # protocol 2 of Python 2: SHORT_BINSTRING for str, array data as str
+    # Python 2, pickle protocol 2: a str is a SHORT_BINSTRING, and array data is a str
+    data = struct.pack("<3q", 0, 1, 2)
     array = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
     array += b"(K\x01K\x03\x85cnumpy\ndtype\nU\x02i8K\x00K\x01\x87R(K\x03U\x01<NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xff"
     array += b"K\x00tb\x89U" + bytes([len(data)]) + data + b"tb"
@@ -310,7 +312,7 @@ def test_pickle_with_code_or_foreign_types_is_refused(tmp_path, monkeypatch, att
         assert not (tmp_path / "attacked").exists()
 
 
-DEEP = b")" + b"\x85" * 200_000  # a tuple in a tuple in a tuple ...
+DEEP = b")" + b"\x85" * 200_000  # 200,000 nested tuples
 
 
 @pytest.mark.parametrize(
@@ -341,7 +343,7 @@ def test_damaged_pickle_raises_input_error_only(tmp_path_factory, data):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     file = tmp_path_factory.getbasetemp() / "damaged.pkl"
     file.write_bytes(whole[: data.draw(st.integers(1, len(whole)))])
-    with contextlib.suppress(InputError):  # the one way to fail
+    with contextlib.suppress(InputError):  # no other error is allowed
         read_revisited(file)
 
 

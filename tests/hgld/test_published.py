@@ -1,4 +1,4 @@
-"""The published rows: their keys, their tables, and the search for a table or a row."""
+"""Published results: the keys of the rows, the papers' tables, and the search for a table or a row."""
 
 import csv
 import json

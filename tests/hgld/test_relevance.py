@@ -1,4 +1,4 @@
-"""Grades and relevance against their definitions, written slowly, and by worked numbers."""
+"""Grades and relevance against slow implementations of their definitions, and against worked examples."""
 
 import numpy as np
 import pytest

@@ -80,7 +80,8 @@ def test_hostile_level_name_is_escaped_in_markdown():
 
 def noisy(mean: float, seed: int, size: int = 200) -> RetrievalReport:
     rng = np.random.default_rng(seed)
-    base = np.random.default_rng(99).uniform(0.3, 0.5, size)  # queries differ more than the reports do
+    # the variance between queries exceeds the difference between reports
+    base = np.random.default_rng(99).uniform(0.3, 0.5, size)
     values = base + mean + rng.normal(0, 0.01, size)
     values[3] = np.nan
     return report({"H-AP": values}, queries=size)

@@ -1,4 +1,4 @@
-"""The report page in a real browser: its script runs, hostile names do not, and it fits phones."""
+"""The report page in a real browser: its script runs, scripts in names do not, and the page fits phones."""
 
 import html
 import re

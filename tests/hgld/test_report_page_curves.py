@@ -1,4 +1,4 @@
-"""Curves, grades by rank and maps against their definitions and against `evaluate`."""
+"""Curves, grades per rank and maps, against their definitions and the results of ``evaluate``."""
 
 import tracemalloc
 from typing import Any, NamedTuple
@@ -40,7 +40,7 @@ def evaluation(seed=0, size=40, with_gallery=False, **options) -> Any:
 
 
 class Ranking(NamedTuple):
-    """Gallery of one query: indices and grades, best first, without the query itself."""
+    """Ranked gallery of one query: indices and grades, best first, without the query itself."""
 
     query: int
     items: np.ndarray
@@ -48,7 +48,7 @@ class Ranking(NamedTuple):
 
 
 def rank(ranked):
-    """Return the ranking of every query, by one sort of scores and grades per query."""
+    """Return the ranking of every query; each is one sort by score and grade."""
     sides = [prepare_embeddings(side.embeddings, "item") for side in (ranked.query, ranked.other_side)]
     rankings = []
     for query, scores in enumerate((sides[0] @ sides[1].T).numpy()):
@@ -61,8 +61,8 @@ def rank(ranked):
     return rankings
 
 
-def twin(grades, gains, recall):
-    """Return the precision at a recall from the definition, one rank at a time."""
+def slow_precision(grades, gains, recall):
+    """Return the precision at a recall according to the definition, one rank at a time."""
     worth = [gains[g] for g in grades]
     found = 0.0
     for k in range(len(worth)):
@@ -80,13 +80,14 @@ def twin(grades, gains, recall):
 def test_precision_at_a_recall_equals_the_definition(grades, worth, recall):
     gains = np.array([0.0, *sorted(worth)])
     curve = precision_recall(np.array(grades), gains, np.array([recall]))
-    expected = twin(grades, gains, recall)
+    expected = slow_precision(grades, gains, recall)
     if expected is None:
         assert curve is None
     else:
         assert curve is not None
-        nearby = [twin(grades, gains, min(1.0, max(1e-6, recall + d))) for d in (-1e-7, 0, 1e-7)]
-        assert any(curve[0] == pytest.approx(value) for value in nearby)  # a step of the curve lies within rounding
+        nearby = [slow_precision(grades, gains, min(1.0, max(1e-6, recall + d))) for d in (-1e-7, 0, 1e-7)]
+        # the curve may have a step within rounding of this recall
+        assert any(curve[0] == pytest.approx(value) for value in nearby)
 
 
 @pytest.mark.parametrize("with_gallery", [False, True])
@@ -126,7 +127,8 @@ def test_mean_curves_exclude_queries_without_positives():
 @pytest.mark.parametrize("with_gallery", [False, True])
 def test_first_ranks_equal_the_start_of_the_whole_rankings(with_gallery):
     found = evaluation(size=60, with_gallery=with_gallery)
-    few = np.sign(found.ranked.query.embeddings[:, :2])  # four points: nearly every score is tied beyond the last rank
+    # with only four distinct points, ties extend beyond the last kept rank
+    few = np.sign(found.ranked.query.embeddings[:, :2])
     other = found.ranked.gallery
     tied = Ranked(
         Items(few, found.ranked.query.labels, None),
@@ -176,7 +178,7 @@ def test_memory_does_not_grow_with_the_product_of_queries_and_gallery():
     finally:
         tracemalloc.stop()
     assert first.items.shape == (size, rankings.FIRST_RANKS)
-    assert most < 0.5 * size * size * 8  # one 8-byte number per pair would be twice that; a block of scores is torch's
+    assert most < 0.5 * size * size * 8  # half of one 8-byte number per pair; tracemalloc does not see tensors
 
 
 @pytest.mark.parametrize("longest", [4, 14, 22])

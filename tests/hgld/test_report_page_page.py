@@ -1,4 +1,4 @@
-"""The report page: self-contained, escaped and reproducible; its tasks, datasets and score tables."""
+"""The report page is self-contained, escaped and reproducible; tests of its tasks, datasets and score tables."""
 
 import base64
 import csv
@@ -36,7 +36,7 @@ METRICS = ("R@1", "AP", "H-AP")
 
 
 def write_run(folder, *, seed=0, size=24, names=None, keys=None, shift=2.0, embeddings=None, fine=None, **settings):
-    """Write a run folder as training does, with random embeddings that separate their classes a little."""
+    """Write a run folder like training does, with random embeddings that separate the classes a little."""
     rng = np.random.default_rng(seed)
     fine = np.arange(size) // 3 if fine is None else fine
     labels = np.stack([fine, fine // 4], axis=1)
@@ -64,7 +64,7 @@ def write_run(folder, *, seed=0, size=24, names=None, keys=None, shift=2.0, embe
 
 
 class Reader(html.parser.HTMLParser):
-    """Parser that collects addresses, scripts and text of a page."""
+    """Parser that collects URLs, scripts and text of a page."""
 
     def __init__(self):
         super().__init__()
@@ -111,7 +111,7 @@ def test_page_shows_every_section_and_loads_nothing(tmp_path, no_figures):
         *("Training", "Glossary"),
     ):
         assert heading in shown, heading
-    assert "first: epoch 10." in shown  # not epoch 2, which sorts behind it as text
+    assert "first: epoch 10." in shown  # as text, "2" would sort after "10"
     assert reader.tags.count("script") == 1
     asked = {place for place in reader.loaded if place.startswith("#word-")}
     assert {"#word-map", "#word-training-curve"} < asked <= {f"#{name}" for name in reader.ids}
@@ -121,7 +121,7 @@ def test_page_shows_every_section_and_loads_nothing(tmp_path, no_figures):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """Write a run and its page into one folder; return the page."""
+    """Write a run and its page into one folder; return the page's path."""
     page = tmp_path_factory.mktemp("plain") / "r.html"
     write_run(page.parent / "run")
     facts = make_report([page.parent / "run"], page, figures=page.parent / "figures")
@@ -219,7 +219,7 @@ def test_curves_of_many_queries_use_a_sample_and_state_it(tmp_path, monkeypatch)
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A dataset that is named "small"."""
+    """Folder of a dataset with the name "small"."""
     folder = tmp_path_factory.mktemp("of-images") / "data"
     write_dataset(folder, items_of_classes([3] * 8, ("test",), per_coarse=4))
     return folder
@@ -287,7 +287,7 @@ def test_paper_table_shows_a_run_and_its_difference_to_the_recipe(tmp_path, hgld
     assert f'{value:.1f}</span><span class="interval">{difference}</span>' in out.read_text()
     assert "<h2>SupRank Table V</h2>" in out.read_text()
     for arguments, code in ((("--paper", "SupRank Table IX", "--json"), 0), (("--paper", "Nobody 7"), 2)):
-        found, printed, _ = hgld("report", tmp_path / "run", *arguments)  # without a page
+        found, printed, _ = hgld("report", tmp_path / "run", *arguments)  # prints the table, without a page
         assert found == code
         assert ("Table IX" in printed) == (code == 0)
     assert list(tmp_path.glob("*.html")) == [out]
@@ -304,7 +304,7 @@ def test_a_run_of_an_unknown_recipe_has_no_differences(tmp_path, config):
     assert not any(row.against for block in table.blocks for row in block.rows)
 
 
-# -- kept evaluations --------------------------------------------------------------------------------------------------
+# -- saved evaluations ---------------------------------------------------------------------------------------------
 
 SIZE = 60
 
@@ -431,7 +431,7 @@ def report_of(seed=0, **settings):
 
 
 def write_reports(folder, **reports):
-    """Write a run folder with reports, given by name."""
+    """Write a run folder with these reports, keyed by task."""
     (folder / "reports").mkdir(parents=True)
     for entry, report in reports.items():
         report.save_json(folder / "reports" / f"{entry}-epoch-1.json")
@@ -471,7 +471,7 @@ def test_task_names_contain_splits_and_datasets_if_there_are_several(tmp_path):
 
 
 def evaluation(levels, metrics, noise=None):
-    """Evaluate random embeddings, or directions of classes with noise: the less noise, the better."""
+    """Evaluate random embeddings or, with ``noise``, class directions plus noise: less noise gives higher values."""
     fine = np.arange(120) // 4
     rng = np.random.default_rng(1)
     embeddings = rng.normal(size=(120, 16))
@@ -482,7 +482,7 @@ def evaluation(levels, metrics, noise=None):
 
 
 def headings(table):
-    """Return the level and the metric of every column, from the two rows of the heading."""
+    """Return the level and the metric of every column from the two heading rows."""
     levels = [level for level, width in table.groups for _ in range(width)]
     return list(zip(levels, table.columns, strict=True))
 

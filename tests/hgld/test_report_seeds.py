@@ -1,4 +1,4 @@
-"""Runs of several seeds as one row, and tables and figures for papers from them."""
+"""Runs of several seeds become one row, and give tables and figures for papers."""
 
 import itertools
 import json
@@ -89,7 +89,7 @@ def test_deviations_and_p_values_over_seeds_equal_numpy_and_scipy(group):
 def test_runs_of_a_repeated_or_unknown_seed_are_not_grouped(group, tmp_path):
     folder, _ = group
     one, two = (folder / f"loss=HAPPIER,seed={seed}" for seed in (0, 1))
-    assert [run.name for run in read_runs([one, one])] == [one.name, f"{one.name} (2)"]  # one seed twice
+    assert [run.name for run in read_runs([one, one])] == [one.name, f"{one.name} (2)"]  # the same seed twice
     write_run(tmp_path / "bare")
     assert [run.seeds for run in read_runs([tmp_path / "bare", two])] == [[], []]
 
@@ -122,7 +122,7 @@ def test_seed_p_value_of_few_or_equal_differences(ours, theirs, expected):
 
 
 def test_permutation_over_classes_moves_the_queries_of_a_class_together():
-    """With eight classes, a two-sided p-value is at least 2 / 2^8, however many queries there are."""
+    """With eight classes, a two-sided p-value is at least 2 / 2^8, regardless of the number of queries."""
     classes = np.repeat(np.arange(8), 50)
     one = RetrievalReport.from_columns({"AP": np.zeros(400)}, {})
     two = RetrievalReport.from_columns({"AP": np.repeat(np.linspace(0.1, 0.2, 8), 50)}, {})
@@ -146,7 +146,7 @@ _TOKEN = re.compile("|".join(map(re.escape, _COMMANDS)) + r"|.", re.DOTALL)
 
 
 def typeset(text: str) -> str:
-    """Return what LaTeX prints of escaped text; fails on a character that LaTeX would obey."""
+    """Return the text that LaTeX prints for escaped text; fail at an unescaped special character."""
     tokens = _TOKEN.findall(text)
     assert not {*tokens} & {*"\\{}&%$#_~^"}, text
     return "".join([_COMMANDS.get(token) or token for token in tokens])
@@ -160,7 +160,7 @@ def test_escaped_text_is_printed_unchanged(text):
     assert "\n" not in printed
 
 
-# A backslash at the end of a line joins it with the next line.
+# The replacement below joins the line that ends with a backslash and the next line.
 LATEX = r"""\begin{table}[t]
   \centering
   \caption{Retrieval on d\_1, test, in per cent. Mean $\pm$ standard deviation over 3 seeds. Bold: the best value of a \

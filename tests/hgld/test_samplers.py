@@ -25,7 +25,7 @@ from hgld.samplers.shard_order import ShardOrderSampler
 
 @dataclass
 class Table:
-    """Fake dataset with labels and levels."""
+    """Fake dataset with only labels and levels."""
 
     labels: torch.Tensor
     levels: tuple[str, ...]
@@ -105,7 +105,8 @@ def test_iterating_resumes_from_two_integers(make):
         assert [next(batches) for _ in range(done)] == whole[:done]
         resumed = make(process_index=0, process_count=2)
         resumed.load_state_dict(pickle.loads(pickle.dumps(stopped.state_dict())))
-        resumed.set_epoch(resumed.state_dict()["epoch"])  # as training loops do; must not go back
+        # a training loop does this; the sampler must keep its position
+        resumed.set_epoch(resumed.state_dict()["epoch"])
         rest = [batch for _ in range(2) for batch in resumed][: len(whole) - done]
         assert rest == [batch[: len(batch) // 2] for batch in whole[done:]]
 
@@ -170,15 +171,15 @@ def test_exact_coverage_has_every_item_and_the_fewest_repeated_classes(sizes, p,
     assert set(seen) == set(np.flatnonzero(labels >= 0).tolist())
     chunks = [-(-size // k) for size in sizes]
     assert len(batches) == -(-sum(chunks) // p)
-    # a class of more chunks than batches must come twice in at least as many batches as it has chunks too many
+    # if a class has n more chunks than there are batches, it must repeat in at least n batches
     assert repeated_classes(labels, batches) == sum(max(0, chunk - len(batches)) for chunk in chunks)
 
 
 def test_all_plans_of_an_epoch_are_equally_likely():
-    """40 batches of 3; classes 0 and 1 are in 20 batches each, 80 others in one.
+    """There are 40 batches of 3 classes: classes 0 and 1 are in 20 batches each, 80 small classes in one batch each.
 
-    An epoch in which the two meet x times has x batches with 1 place for the others, 40 - 2x with 2 and x with 3, which
-    80 different classes can take in 80! / (1!^x 2!^(40 - 2x) 3!^x) ways.
+    Let classes 0 and 1 meet in x batches. Then x batches have one place for a small class, 40 - 2x have two, and x have
+    three. The 80 small classes can fill these places in 80! / (1!^x 2!^(40 - 2x) 3!^x) ways.
     """
     labels = labels_of([40, 40] + [2] * 80)
     sampler = PKSampler(labels, 3, 2, seed=1)
@@ -220,7 +221,7 @@ def test_the_plan_at_gldv2_size_has_every_item_and_no_repeated_class():
     assert repeated_classes(labels, batches) == 0
 
 
-# -- batches drawn by classes -----------------------------------------------------------------------------------------
+# -- coverage of classes -----------------------------------------------------------------------------------------
 
 
 def test_batches_with_coverage_classes_have_distinct_classes_and_items():
@@ -236,7 +237,7 @@ def test_batches_with_coverage_classes_have_distinct_classes_and_items():
             assert len(set(row.tolist())) == min(3, (labels == labels[row[0]]).sum())
         classes.update(labels[batch[:, 0]].tolist())
         items.update(batch[labels[batch[:, 0]] == 1].reshape(-1).tolist())
-    # each of 8 classes is in half of the batches; standard deviation 8.7
+    # on average, each of 8 classes is in half of the 300 batches, with a standard deviation of 8.7
     assert max(abs(classes[c] - 150) for c in range(8)) < 4 * 8.7
     assert len(items) == 9
 
@@ -285,7 +286,7 @@ def test_every_pair_of_super_classes_comes_equally_often():
 def test_small_super_classes_are_completed_by_other_super_classes_or_excluded():
     table = hierarchical_labels([[4] * 6, [4], [4] * 3])
     sampler = HierarchicalPKSampler(table, 6, 2, batches_per_combination=1)
-    assert sampler.left_out_combinations == 1  # the last two have 4 classes
+    assert sampler.left_out_combinations == 1  # super-classes 1 and 2 together have only 4 classes, and a batch needs 6
     found = {tuple(sorted(Counter(table[sampler.batch(0, s)[::2], 1].tolist()).items())) for s in range(len(sampler))}
     assert found == {((0, 5), (1, 1)), ((0, 3), (2, 3))}
 
@@ -297,7 +298,7 @@ def test_items_without_a_super_class_are_excluded():
     assert all(table[sampler.batch(0, step)].min() >= 0 for step in range(len(sampler)))
 
 
-# -- the others -------------------------------------------------------------------------------------------------------
+# -- other samplers ------------------------------------------------------------------------------------------------
 
 
 @given(items=st.integers(4, 50), images=st.integers(1, 4), repeats=st.integers(1, 4))

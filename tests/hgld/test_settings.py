@@ -1,4 +1,4 @@
-"""Options of config fields read texts and values into their types, and check the bounds of numbers."""
+"""Config fields parse texts into their types, check the types of values, and check the bounds of numbers."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -10,7 +10,7 @@ from hgld.samplers.shard_order import ShardOrderSampler, deal
 
 
 def index_of(groups: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the columns of an index, given (shard, count, label) of its groups in order."""
+    """Return the columns of an index, given (shard, count, label) for each group in order."""
     number: Counter[int] = Counter()
     rows = []
     for shard, count, label in groups:
@@ -21,7 +21,7 @@ def index_of(groups: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray
 
 
 def long_tailed(seed: int, classes: int = 60, shards: int = 5, group_size: int = 4):
-    """Return an index as a build writes it: classes of many sizes, groups shuffled over shards."""
+    """Return an index as ``build-shards`` writes it: classes of many sizes, with groups shuffled over shards."""
     rng = np.random.default_rng(seed)
     groups = []
     for c in range(classes):
@@ -39,7 +39,7 @@ def epoch_of(sampler: ShardOrderSampler, epoch: int = 0) -> np.ndarray:
 
 
 def repetitions(label: np.ndarray, num_streams: int, per_stream: int, window: int, seed: int = 0) -> list[int]:
-    """Return for each batch the number of chunks whose class the batch already has."""
+    """Return for each batch the number of chunks that repeat a class of the batch."""
     drawn = (label[chunks] for chunks in deal(label, num_streams, per_stream, window, seed))
     return [len(labels) - len(set(labels.tolist())) for labels in drawn]
 
@@ -65,7 +65,8 @@ def test_an_epoch_has_every_item_in_chunks_of_one_group(seed, shape, window, epo
     needed = sum(-(-int(count) // k) for count in size.values())
     assert len(sampler) == -(-needed // p)
     again = len(chunks) - len({tuple(sorted(chunk)) for chunk in chunks.tolist()})
-    assert again <= p - 1 + sum(count < k for count in size.values())  # no more than what fills the last batch
+    # repeats only fill short groups and the last batch
+    assert again <= p - 1 + sum(count < k for count in size.values())
 
 
 @settings(max_examples=30, deadline=None)
@@ -84,7 +85,7 @@ def test_streams_are_read_in_order_within_the_window(seed, window, num_streams):
             assert position < (step + window) * per_stream
     first = order.items.min(axis=1)
     same = (shard[first[1:]] == shard[first[:-1]]) & (order.run[1:] != order.run[:-1])
-    assert (np.diff(first)[same] > 0).sum() >= same.sum() - 1  # index order, except at the beginning
+    assert (np.diff(first)[same] > 0).sum() >= same.sum() - 1  # a stream follows the index order and wraps around once
 
 
 @settings(max_examples=100, deadline=None)
@@ -105,7 +106,7 @@ def test_several_streams_and_a_small_window_repeat_no_class():
 
 @pytest.mark.parametrize("num_streams", [4, 8])
 def test_exchanges_between_streams_avoid_repeated_classes(num_streams, monkeypatch):
-    counts = [30, 30, 28, 25, 25, 24, *[20] * 10, *[12] * 15, *[4] * 10]  # 16 of 41 classes a batch, 35 batches
+    counts = [30, 30, 28, 25, 25, 24, *[20] * 10, *[12] * 15, *[4] * 10]  # 35 batches, each with 16 of 41 classes
 
     def repeated(seed):
         label = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(counts)), counts))

@@ -21,7 +21,7 @@ SIZE = 300_000
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder with two files named like shards."""
+    """Return a folder with two files that have names of shards."""
     rng = np.random.default_rng(0)
     for name in ("train-000000.tar", "train-000001.tar"):
         (tmp_path / name).write_bytes(rng.bytes(SIZE))
@@ -37,7 +37,7 @@ def server(folder):
 
 @pytest.fixture(params=["local", "file", "memory", "http"])
 def storage(request, folder, monkeypatch):
-    monkeypatch.setattr(time, "sleep", lambda _: None)  # between attempts
+    monkeypatch.setattr(time, "sleep", lambda _: None)  # avoids the waits between attempts
     if request.param == "http":
         server: RangeServer = request.getfixturevalue("server")
         yield ShardStorage(server.url)
@@ -60,7 +60,7 @@ def bytes_of(folder: Path, name: str, offset: int, size: int) -> bytes:
     return (folder / name).read_bytes()[offset : offset + size]
 
 
-# -- every kind of storage ---------------------------------------------------------------------------------------------
+# -- every type of storage ---------------------------------------------------------------------------------------------
 
 
 def test_ranges_are_read(storage, folder):
@@ -149,7 +149,8 @@ def test_other_processes_open_their_own_files(method, storage, folder, request):
     if method == "spawn" and storage.where.startswith("memory"):
         pytest.skip("memory:// belongs to one process")
     wanted = ("train-000001.tar", 77, 1000)
-    storage.read_many([wanted, ("train-000000.tar", 0, 9)])  # opens files and connections before the fork
+    # files and connections are already open when the child starts
+    storage.read_many([wanted, ("train-000000.tar", 0, 9)])
     context = multiprocessing.get_context(method)
     out = context.SimpleQueue()
     child = context.Process(target=read_in_child, args=(storage, wanted, out))
@@ -176,7 +177,7 @@ def test_number_of_open_files_is_bounded(tmp_path):
     requests = [(name, 0, len(name)) for name in names]
     assert storage.read_many(requests) == [name.encode() for name in names]
     assert len(open_files(tmp_path)) == MOST_OPEN_FILES
-    with ThreadPoolExecutor(8) as pool:  # each thread's files displace those of other threads
+    with ThreadPoolExecutor(8) as pool:  # threads close each other's files when the limit is reached
         assert list(pool.map(storage.read_at, *zip(*requests * 3, strict=True))) == [n.encode() for n in names] * 3
     assert len(open_files(tmp_path)) == MOST_OPEN_FILES
     del storage
@@ -199,7 +200,7 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path):
         with pytest.raises(InputError, match="a link that leads out of the folder is not followed"):
             use()
     assert storage.read_at("train-000001.tar", 0, 4) == b"real"
-    (tmp_path / "link").symlink_to(folder)  # the folder itself may be a link
+    (tmp_path / "link").symlink_to(folder)  # only the folder itself may be a symbolic link
     assert ShardStorage(tmp_path / "link").read_at("real.tar", 0, 4) == b"real"
 
 
@@ -251,7 +252,7 @@ def test_a_relative_folder_is_resolved_when_the_storage_is_opened(folder, tmp_pa
 
 @pytest.mark.parametrize("url", ["pipe:cat x", "pipe://cat", "simplecache::http://a/b", "ssh://a/b", "python://x"])
 def test_schemes_that_run_code_are_refused(url):
-    if url == "pipe:cat x":  # this is a valid name of a folder
+    if url == "pipe:cat x":  # without "//" this is a valid folder name
         assert ShardStorage(url).is_local
         return
     with pytest.raises(ConfigError, match="cannot be read; expected a folder, or a URL"):
@@ -282,7 +283,7 @@ def test_temporary_failures_are_retried(server, remote, folder):
     assert remote.read_at("train-000000.tar", 9, 9) == bytes_of(folder, "train-000000.tar", 9, 9)
     server.failures += [503]
     assert remote.exists("train-000000.tar")
-    server.failures += [502, 502]  # HEAD and GET
+    server.failures += [502, 502]  # one for HEAD, one for GET
     with remote.open_stream("train-000000.tar") as stream:
         assert stream.read(5) == bytes_of(folder, "train-000000.tar", 0, 5)
 
@@ -337,7 +338,7 @@ def test_a_server_without_ranges_is_refused_before_it_floods_the_memory(server, 
     message = r"the server sent 300000 bytes where 10 were requested: it does not serve ranges"
     with pytest.raises(ServiceError, match=message):
         remote.read_many([("train-000000.tar", i * 100_000, 10) for i in range(3)])
-    assert len(server.requests) == 3  # one request per range, without a retry
+    assert len(server.requests) == 3  # one request per range: no retry
 
 
 def test_query_of_a_signed_url_is_sent_for_every_file_but_not_shown_in_messages(server, folder):

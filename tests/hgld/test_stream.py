@@ -37,7 +37,7 @@ from tests.hgld.streamed_dataset import (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Return a dataset that no test changes."""
+    """Return a shared dataset, which no test may change."""
     folder = tmp_path_factory.mktemp("typical")
     typical(folder)
     return folder
@@ -63,14 +63,14 @@ def test_every_batch_has_p_classes_of_k_items_and_an_epoch_has_every_item(folder
         assert batch.images.shape == (P * K, 3, 16, 16)
         assert batch.images.dtype == torch.uint8
         assert torch.equal(batch.labels, labels[batch.indices])
-        assert len(set(batch.labels[:, 0].tolist())) == P  # no class repeats
-        assert (batch.labels[:, 0].reshape(P, K) == batch.labels[::K, :1]).all()  # items of a class are neighbours
+        assert len(set(batch.labels[:, 0].tolist())) == P  # the P classes are distinct
+        assert (batch.labels[:, 0].reshape(P, K) == batch.labels[::K, :1]).all()  # items of a class are adjacent
         assert all(len(set(pair)) == K or pair[0] in alone for pair in batch.indices.reshape(P, K).tolist())
         assert batch.faults == ()
     assert seen.keys() == set(range(len(labels)))
     assert (
         sum(count > 1 for count in seen.values()) < len(labels) / 4
-    )  # only items that fill groups or the last batch repeat
+    )  # items repeat only to complete short groups or the last batch
 
 
 def test_loader_with_the_streams_sampler_gives_the_same_batches(folder):
@@ -79,7 +79,7 @@ def test_loader_with_the_streams_sampler_gives_the_same_batches(folder):
     by_index = Loader(dataset_of(one), one.sampler, VIEW, seed=3)
     for _ in range(2):
         assert same_batches(list(by_index), list(one))
-    usual = PKSampler(dataset_of(one), P, K, seed=3)  # it combines classes at random, not in the order of reading
+    usual = PKSampler(dataset_of(one), P, K, seed=3)  # PKSampler combines classes at random instead of in reading order
     assert not same_batches(list(Loader(dataset_of(one), usual, VIEW, seed=3)), list(one))
 
 
@@ -134,7 +134,7 @@ def test_short_groups_are_repeated_or_dropped(tmp_path, short, dropped):
     assert len(one) == -(-(24 - dropped) // P)
 
 
-# -- going on -------------------------------------------------------------------------------------------------
+# -- resuming -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("step", [1, pytest.param(5, marks=pytest.mark.slow), 9])
@@ -150,7 +150,7 @@ def test_a_stopped_stream_resumes_with_the_same_batches(shards, step):
     assert same_batches(list(one), whole[step:])  # the open stream continues
     again = stream(shards)
     again.load_state_dict(state)
-    again.set_epoch(0)  # a training loop calls it at the beginning of every epoch
+    again.set_epoch(0)  # a training loop calls set_epoch at the beginning of every epoch
     assert same_batches(list(again), whole[step:])
     parts = [stream(shards, process_index=r, process_count=2) for r in range(2)]  # resume on two processes
     for part in parts:
@@ -215,7 +215,8 @@ def test_server_that_always_fails_is_reported_with_its_shard(folder, monkeypatch
 
 
 def hgld_threads() -> list[str]:
-    names = [thread.name for thread in threading.enumerate()]  # threads of connections live as long as their dataset
+    # connection threads ("hgld http") live as long as their dataset
+    names = [thread.name for thread in threading.enumerate()]
     return [name for name in names if name.startswith("hgld") and not name.startswith("hgld http")]
 
 
@@ -251,12 +252,12 @@ def test_read_ahead_makes_a_bounded_number_of_values():
         assert list(ahead) == list(range(100))
 
 
-# -- in other people's pipelines ------------------------------------------------------------------------------
+# -- torch and webdataset pipelines ------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-@pytest.mark.enable_socket  # torch passes on shared memory through a Unix socket
+@pytest.mark.enable_socket  # torch sends handles of shared memory through a Unix socket
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_one_torch_worker_gives_the_same_batches(folder, method):
     expected = list(stream(folder))

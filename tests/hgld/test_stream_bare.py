@@ -1,4 +1,4 @@
-"""Streams of tars without an index."""
+"""Streams from tars without an index ("bare shards")."""
 
 import io
 import json
@@ -60,7 +60,7 @@ def write_tar(path: Path, members: Sequence[tuple[str, bytes]]) -> Tar:
 
 
 def classes(labels: Sequence[int], data: bytes = IMAGE) -> list[tuple[str, bytes]]:
-    """Return the members of a tar with an item of each label."""
+    """Return the members of a tar with one item per label."""
     return [m for i, c in enumerate(labels) for m in ((f"{i:04d}.jpg", data), (f"{i:04d}.json", facts(c, c // 4)))]
 
 
@@ -118,7 +118,7 @@ def test_no_shard_is_read_by_two_processes(folder):
 
 def test_bare_shards_repeat_without_end(folder):
     batches = list(stream(tars(folder), batches_per_epoch=60))
-    assert len(batches) == 60  # the shards have items for 12 batches
+    assert len(batches) == 60  # one pass over the shards gives only 12 batches
     assert len({i for batch in batches for i in batch.indices.tolist()}) == 188
 
 
@@ -150,7 +150,7 @@ def test_adjacent_members_with_one_key_are_one_item(tmp_path):
     members = [
         ("x/1.json", facts(5, 1)),
         ("x/1.jpg", IMAGE),
-        ("__2__/2.PNG", png(np.random.default_rng(0))),  # webdataset reserves such names
+        ("__2__/2.PNG", png(np.random.default_rng(0))),  # webdataset reserves names with double underscores
         ("__2__/2.json", facts(5, 1)),
     ]
     tar = write_tar(tmp_path / "a.tar", [*members, ("__2__/2.txt", b"caption"), ("README", b"no item")])
@@ -201,7 +201,8 @@ def test_members_of_one_key_do_not_fill_the_memory(tmp_path, suffix):
     size = 1 << 19
     members = [(f"1.{suffix.format(n)}", bytes(size)) for n in range(24)]
     tar = write_tar(tmp_path / "a.tar", [*members, *classes([3])])
-    runs([write_tar(tmp_path / "b.tar", classes([3]))], 1, 1)  # the first call imports packages, which takes memory
+    # the first call imports packages, whose memory must not count
+    runs([write_tar(tmp_path / "b.tar", classes([3]))], 1, 1)
     tracemalloc.start()
     try:
         runs([tar], 1, 1)
@@ -224,7 +225,7 @@ def test_damaged_tar_is_reported_and_other_tars_are_read(tmp_path_factory, at, b
     assert all(fault.reason for run in found for fault in run.faults)
 
 
-# -- runs -----------------------------------------------------------------------------------------------------
+# -- class runs -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -239,7 +240,8 @@ def test_damaged_tar_is_reported_and_other_tars_are_read(tmp_path_factory, at, b
 def test_class_runs_have_k_to_2k_items(tmp_path, labels, lengths):
     tar = write_tar(tmp_path / "a.tar", classes(labels))
     found = runs([tar], 2, len(lengths) + 1)
-    assert [len(run.items) for run in found] == [*lengths, lengths[0]]  # the first run repeats
+    # after the last run, the first one follows again
+    assert [len(run.items) for run in found] == [*lengths, lengths[0]]
     assert all(len({item.labels[0] for item in run.items}) == 1 for run in found)
 
 

@@ -29,7 +29,7 @@ from tests.hgld.streamed_dataset import (
 
 @pytest.fixture
 def own(tmp_path) -> tuple[Path, pl.DataFrame]:
-    """Return a dataset to damage, and its index."""
+    """Return a dataset that the test may damage, and its index."""
     return tmp_path, typical(tmp_path)
 
 
@@ -40,8 +40,9 @@ def test_a_damaged_image_is_replaced_by_one_of_its_class_and_reported(own, bare)
     number = {key: item_number(key) if bare else i for i, key in enumerate(dataset.keys)}
     label = dict(zip(number.values(), dataset.labels[:, 0].tolist(), strict=True))
     group = index.with_row_index().filter(shard="train-000002.tar", class_run=1)["index"].to_list()
-    keys = damage(folder, index, [*group, 17, 101], lambda data: data[:-400])  # the header stays intact
-    without_others = {number[key] for key in index["key"][group]}  # only the index finds other items of their class
+    keys = damage(folder, index, [*group, 17, 101], lambda data: data[:-400])  # the image header stays valid
+    # all items of this group are damaged; without an index no other items of the class can be found
+    without_others = {number[key] for key in index["key"][group]}
     of = partial(stream, tars(folder), batches_per_epoch=40) if bare else partial(stream, folder)
     batches = list(of())
     assert all(is_pk(batch) for batch in batches)
@@ -127,7 +128,7 @@ def test_batches_of_too_many_bytes_are_read_image_by_image(own, monkeypatch):
 
 def test_an_image_too_large_for_its_batch_is_replaced_and_reported(tmp_path, monkeypatch):
     items = grouped_items([4] * 24)
-    items[5] = replace(items[5], data=items[5].data + bytes(4000))  # behind the end of the image
+    items[5] = replace(items[5], data=items[5].data + bytes(4000))  # trailing bytes after the end of the image
     index = write_streamed(tmp_path, items, per_shard=20)
     monkeypatch.setattr("hgld.data.images.MOST_BATCH_BYTES", 2 * P * K * index["size"].to_numpy().mean())
     batches = list(stream(tars(tmp_path), batches_per_epoch=40))

@@ -1,4 +1,4 @@
-"""Readers of tables and JSON take literal paths, and refuse large files before decoding them."""
+"""Readers of tables and JSON do not expand glob characters in paths, and refuse large files before decoding."""
 
 import gzip
 import io
@@ -25,7 +25,7 @@ TABLE.write_parquet(WRITTEN)
 def test_tables_are_read_from_paths_with_glob_characters(tmp_path, name):
     file = tmp_path / name
     file.parent.mkdir(exist_ok=True)
-    TABLE.head(1).write_parquet(tmp_path / "a1.parquet")  # a pattern would find these files
+    TABLE.head(1).write_parquet(tmp_path / "a1.parquet")  # these files match the names as glob patterns
     TABLE.head(1).write_parquet(tmp_path / "l1.parquet")
     write_table(TABLE, file, {"version": "2"})
     assert_frame_equal(read_parquet(file), TABLE)
@@ -54,7 +54,7 @@ def test_tables_are_read_back_or_refused_beyond_the_memory_limit(tmp_path_factor
 
 @contextmanager
 def _budget(most):
-    """Let tables take at most so many bytes in memory."""
+    """Limit the memory of a table to this number of bytes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hgld.tables._LEAST_BUDGET", most)
         patch.setattr("hgld.tables._MOST_GROWTH", 0)
@@ -83,7 +83,7 @@ def test_small_file_with_a_huge_column_is_refused_if_that_column_is_requested(tm
         assert len(read_parquet(file, ["b"])) == len(table)
 
 
-REFUSED = {  # content of a file, its reader, words of the error
+REFUSED = {  # (content of a file, its reader, words of the error)
     "no parquet": (b"junk", read_parquet, "not a readable parquet file (it does not end as one)"),
     "empty": (b"", read_parquet, "not a readable parquet file"),
     "footer beyond the file": (b"PAR1\xff\xff\xff\x7fPAR1", read_parquet, "it does not end as one"),
@@ -132,7 +132,7 @@ def test_columns_are_checked_before_decoding(tmp_path, call):
 def test_a_changed_byte_gives_a_table_or_a_table_error(at, byte):
     data = bytearray(WRITTEN.getvalue())
     data[at % len(data)] = byte
-    with suppress(TableError):  # any other error fails the test
+    with suppress(TableError):  # only a TableError is allowed
         read_parquet(bytes(data))
 
 

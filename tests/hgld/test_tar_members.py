@@ -1,4 +1,4 @@
-"""Tar headers equal tarfile's; the reader of members reads tarfile's tars, and names damage."""
+"""Tar headers equal headers written by tarfile. The tar reader reads tars of tarfile and reports damage."""
 
 import contextlib
 import gzip
@@ -20,7 +20,7 @@ NAMES = st.lists(NAME_PARTS.filter(lambda part: part not in (".", "..")), min_si
 
 
 def written(files):
-    """Return a tar with hgld's own headers."""
+    """Return a tar with headers written by hgld."""
     parts = [member_header(name, len(data)) + data + padding(len(data)) for name, data in files]
     return b"".join(parts) + END_OF_ARCHIVE
 
@@ -81,7 +81,7 @@ def test_invalid_member_names_and_sizes_are_refused(name, size):
         member_header(name, size)
 
 
-# -- walking ----------------------------------------------------------------------------------------------------------
+# -- reading ----------------------------------------------------------------------------------------------------------
 
 
 @given(
@@ -91,7 +91,7 @@ def test_invalid_member_names_and_sizes_are_refused(name, size):
 def test_reader_reads_tars_written_by_tarfile(files, form):
     try:
         data = by_tarfile(files, FORMATS[form])
-    except ValueError:  # names in ustar have at most 255 bytes
+    except ValueError:  # the ustar format cannot store names above 255 bytes
         return
     expected = [(name.removeprefix("./"), content) for name, content in files]
     members = streamed(data)
@@ -167,7 +167,7 @@ def until_error(data):
     members = stream_members(io.BytesIO(data), where="x.tar", max_member_bytes=1 << 20)
     found: list[Member] = []
     with pytest.raises(InputError) as caught:
-        found.extend(member for member, _ in members)  # keeps those before the error
+        found.extend(member for member, _ in members)  # extend() keeps the members before the error
     return found, str(caught.value)
 
 
@@ -178,7 +178,7 @@ def test_truncated_tar_raises_an_error_with_its_name_and_offset():
         assert message.startswith("x.tar: ")
         assert "offset" in message
         assert [m.name for m in found] == ["a.jpg", "b.jpg", "c.jpg"][: len(found)]
-        assert len(found) * EACH <= length + 424 + 512  # a member without its padding is complete
+        assert len(found) * EACH <= length + 424 + 512  # a member is complete even if its padding is cut off
 
 
 def pax(records, kind=tarfile.XHDTYPE):
@@ -191,7 +191,7 @@ def flipped(at):
     return bytes(data)
 
 
-DAMAGED = [  # a tar, the members before the damage, the error, (name, error) of the members of a recovery
+DAMAGED = [  # (tar, number of members before the damage, error, (name, error) of each recovered member)
     (
         written(THREE)[: EACH + 612],
         1,
@@ -250,7 +250,7 @@ def test_large_members_have_an_error_and_no_bytes():
 
 
 class _Pipe(io.RawIOBase):
-    """A stream that returns few bytes at a time and cannot seek."""
+    """Stream that returns a few bytes at a time and cannot seek."""
 
     def __init__(self, data):
         self.rest = data

@@ -1,4 +1,4 @@
-"""Hostile tars in webdataset's pipeline fill no memory, run nothing and open nothing."""
+"""A hostile tar in a webdataset pipeline cannot fill the memory, run commands or open other files."""
 
 import gzip
 import os
@@ -41,7 +41,7 @@ def nothing_else_opens(monkeypatch):
 
 
 def header(kind: bytes, size: int, name: bytes = b"1.jpg") -> bytes:
-    """Return a header with any facts and a right checksum."""
+    """Return a header with any values and a valid checksum."""
     block = bytearray(member_header(name.decode(), 0))
     block[124:136] = b"%011o\0" % size if size < 8**11 else b"\x80" + size.to_bytes(11, "big")
     block[156:157] = kind
@@ -60,7 +60,7 @@ def pax(*records: tuple[str, str]) -> bytes:
 
 SPARSE = bytearray(header(b"S", 512))
 SPARSE[386:410] = b"%011o\0%011o\0" % (0, 512)
-SPARSE[483:495] = b"\x80" + struct.pack(">3xQ", 1 << 36)  # size of the file with its holes filled
+SPARSE[483:495] = b"\x80" + struct.pack(">3xQ", 1 << 36)  # claimed size of the sparse file after filling its holes
 SPARSE[148:156] = b"%06o\0 " % checksum(bytes(SPARSE))
 
 HOSTILE = {
@@ -86,7 +86,7 @@ HOSTILE = {
 def test_hostile_headers_are_reported_and_use_little_memory(what, tmp_path):
     sound = write_tar(tmp_path / "sound.tar", classes([0, 0]))
     (tmp_path / "hostile.tar").write_bytes(HOSTILE[what] + (tmp_path / "sound.tar").read_bytes())
-    runs([sound], 2, 1)  # the first call imports packages, which takes memory
+    runs([sound], 2, 1)  # the first call imports packages, whose memory must not count
     tracemalloc.start()
     try:
         found = runs([type(sound)(sound.storage, "hostile.tar"), sound], 2, 3)

@@ -32,7 +32,7 @@ def test_text_tree_has_the_largest_classes_first_without_repeated_names(animals)
         "│  ├─ animal  2\n"
         "│  │  ├─ cat\n"
         "│  │  └─ dog\n"
-        "│  └─ oak  1\n"  # whose only name is "oak" too
+        "│  └─ oak  1\n"  # the only child of "oak" has the same name and is not repeated
         "└─ (top unknown)  1\n"
         "   └─ thing  1\n"
         "      └─ stone"

@@ -1,4 +1,4 @@
-"""Readers of taxonomy formats: files in their published layouts, and errors that name the row or entry."""
+"""Readers of taxonomy formats: files in their published layouts, and errors that contain the row or entry."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ from tests.hgld.small_trees import hierarchies, in_order
 
 @pytest.fixture
 def write(tmp_path):
-    """``write(name, content)`` writes a file of text, or of a value as JSON, and returns its path."""
+    """``write(name, content)`` writes a text, or a value as JSON, to a file and returns its path."""
 
     def put(name: str, content) -> Path:
         place = tmp_path / name
@@ -82,7 +82,7 @@ SYNSETS = {  # key: words, pointers as in WordNet 3.0 (symbol, key), gloss
 
 
 def wordnet_files():
-    """A small database by the rules of wndb(5WN), with offsets in bytes; written without hgld."""
+    """Return a small WordNet database in the format of wndb(5WN), with byte offsets, written without hgld."""
 
     def line(key, offsets):
         words, pointers, gloss = SYNSETS[key]
@@ -110,7 +110,8 @@ def test_wordnet_is_read_with_ordered_senses(write):
         assert len(links(found)) == 9
         assert found.ids[found.names.index("animal")] == f"n{offsets['animal']}"
         meant = [found.ids[p] for p in found.synonyms["canine"]]
-        assert meant == [f"n{offsets['tooth']}", f"n{offsets['canine']}"]  # the order of the index, not of the file
+        # senses are in the order of the index, not of the data file
+        assert meant == [f"n{offsets['tooth']}", f"n{offsets['canine']}"]
         assert [found.names[p] for p in found.synonyms["Canis familiaris"]] == ["dog"]
     assert found.by_usage
     levels = read_levels(file, parents="first", cut="root:1")

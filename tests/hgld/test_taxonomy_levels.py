@@ -1,4 +1,4 @@
-"""Even levels of taxonomies of any shape: rules against their reference implementations, rejections and counts."""
+"""Levels of equal depth from taxonomies of any shape: rules against reference implementations, errors, counts."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def taxonomy(links, ranks=None):
 
 @st.composite
 def graphs(draw, several=True):
-    """Classes n0, n1, ...; each under some of the classes before it."""
+    """Draw a taxonomy of classes n0, n1, ...; the parents of a class are some of the classes before it."""
     size = draw(st.integers(1, 12))
     parents = [()]
     for place in range(1, size):
@@ -50,7 +50,7 @@ def ancestors(graph, place):
 
 
 def columns_of(found):
-    """Return the positions of each finest class in the taxonomy, one per level."""
+    """Return for each finest class the positions of its ancestors in the taxonomy, one per level."""
     labels = found.hierarchy.expand(np.arange(found.hierarchy.num_classes[0]))
     return {int(row[0]): row for row in np.stack([n[labels[:, c]] for c, n in enumerate(found.nodes)], axis=1)}
 
@@ -146,12 +146,12 @@ def test_heights_count_from_the_finest_class():
     graph = taxonomy([*((str(i), str(i + 1)) for i in range(6)), ("x", "y")])
     found = even_levels(graph, cut="leaves:1,2,4")
     assert [names[0] for names in found.hierarchy.names] == ["0", "1", "2", "4"]
-    assert found.counts["stand for themselves at height 2"] == 1  # y is above x
+    assert found.counts["stand for themselves at height 2"] == 1  # at height 2, y stands for itself: only x is below it
 
 
 def test_level_names_set_the_number_of_levels():
     graph = taxonomy([("a", "b"), ("b", "c"), ("c", "d"), ("e", "f"), ("f", "d")])
-    assert even_levels(graph).cut == "root:2,1"  # the single top d distinguishes nothing
+    assert even_levels(graph).cut == "root:2,1"  # the single top class d is no level, because it contains everything
     assert even_levels(graph, levels=("fine", "top")).hierarchy.names == (("a", "e"), ("c", "f"))
     assert even_levels(graph, cut="root:0").hierarchy.names[1] == ("d",)
 

@@ -1,4 +1,4 @@
-"""Folders in the user's cache: found by their facts, never read when damaged, bounded in size."""
+"""Folders in the user's cache are found by their key facts, never read if damaged, and limited in total size."""
 
 import os
 
@@ -61,9 +61,9 @@ def test_least_recently_read_folders_are_removed_beyond_the_limit(monkeypatch):
     kept = [keep({"number": number}, "x" * 1000) for number in range(4)]
     for age, one in enumerate(kept):
         os.utime(one.folder / "made-from.json", ns=(age * 10**9, age * 10**9))
-    assert read(kept[0])  # the read makes it the newest
+    assert read(kept[0])  # the read makes this folder the most recently used
     monkeypatch.setattr("hgld.user_cache.MOST_BYTES", 4000)
     newest = keep({"number": 4}, "x" * 1000)
     assert [one.folder.exists() for one in (*kept, newest)] == [True, False, False, True, True]
     keep({"number": 5}, "x" * 9000)
-    assert len(list(newest.folder.parent.iterdir())) == 1  # the newest folder stays, whatever its size
+    assert len(list(newest.folder.parent.iterdir())) == 1  # the newest folder stays even if it exceeds the limit

@@ -15,7 +15,7 @@ from torchvision.transforms.v2 import functional
 from hgld.data.views import ResizeMode, TestView, TrainView, erase, philox, places, random_rectangles, uniforms
 from hgld.errors import ConfigError
 
-# Published answers of Random123's philox4x32-10: counter, key, result.
+# Published test vectors of philox4x32-10 in Random123: counter, key, result.
 KNOWN = [
     ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
     ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
@@ -50,7 +50,7 @@ def test_seeds_out_of_bounds_are_refused(seed, epoch):
 
 
 def slow_crop(width: int, height: int, numbers: list[float], scale, ratio) -> tuple[int, int, int, int]:
-    """Return torchvision's RandomResizedCrop.get_params for given random numbers: ten areas, ten shapes, left, top."""
+    """Return RandomResizedCrop.get_params of torchvision for given random numbers: ten areas, ten ratios, left, top."""
     for share, shape in zip(numbers[:10], numbers[10:20], strict=True):
         area = height * width * (scale[0] + share * (scale[1] - scale[0]))
         aspect = math.exp(math.log(ratio[0]) + shape * (math.log(ratio[1]) - math.log(ratio[0])))
@@ -107,7 +107,8 @@ def test_parameters_do_not_depend_on_the_batch_they_are_drawn_in():
         for name in ("sizes", "crop", "resized", "window", "flip", "colors"):
             assert np.array_equal(getattr(part, name), getattr(whole, name)[rows]), name
     plain = TrainView(64).parameters(*sizes.T, seed=1, epoch=4, positions=places(9, 12))
-    assert np.array_equal(plain.crop, whole.crop)  # colours use other random numbers than crops
+    # colour options do not change crops, which have separate random numbers
+    assert np.array_equal(plain.crop, whole.crop)
     assert plain.colors is None
 
 
@@ -133,7 +134,7 @@ def test_the_test_view_has_torchvisions_sizes(width, height, size, more):
 def test_whole_images_keep_their_shape_and_the_limit(width, height, size, most):
     left, top, kept_width, kept_height = TestView(size, resize_mode="longest").parameters([width], [height]).crop[0]
     assert (left, top, kept_width, kept_height) == (0, 0, width, height)
-    short = max(1, int(size * min(width, height) / max(width, height)))  # as MultiGrain's Resize(largest=True)
+    short = max(1, int(size * min(width, height) / max(width, height)))  # as Resize(largest=True) in MultiGrain
     assert TestView(size, resize_mode="longest").shape([width], [height]) == (
         (short, size) if width > height else (size, short)
     )
@@ -143,7 +144,7 @@ def test_whole_images_keep_their_shape_and_the_limit(width, height, size, most):
     if width * height <= most:
         assert (wide, high) == (width, height)
     else:
-        assert wide * high <= max(most, wide, high)  # a strip keeps one pixel across
+        assert wide * high <= max(most, wide, high)  # a narrow strip keeps a width of one pixel
         assert (wide + 1) * (high + 1) > most * min(width, height) / (min(width, height) + 1) / 2
     assert limited.count_reduced([width], [height]) == (width * height > most)
 
@@ -161,7 +162,8 @@ def test_erased_rectangles_have_the_documented_share_area_and_ratio():
     left, top, width, height = rectangles[rectangles[:, 2] > 0].T
     assert abs(len(left) / count - 0.3) < 0.03
     assert left.min() == top.min() == 0
-    assert (left + width).max() == (top + height).max() == size  # rectangles reach the edges, but do not cross them
+    # rectangles may touch the image edges, but not cross them
+    assert (left + width).max() == (top + height).max() == size
     inside = np.maximum(width, height) < size
     area, ratio = width * height / size**2, width / height
     assert (area[inside].min(), area[inside].max()) == pytest.approx((0.02, 0.33), abs=0.01)
@@ -178,7 +180,7 @@ def test_erase_changes_only_the_rectangle():
     assert np.array_equal(found[~inside], pixels[~inside])
     assert np.all(found[inside] == [124, 116, 104])
     assert erase(pixels, np.array([2, 3, 0, 5])) is pixels
-    assert np.array_equal(pixels.ravel(), np.arange(216, dtype=np.uint8))  # the argument is unchanged
+    assert np.array_equal(pixels.ravel(), np.arange(216, dtype=np.uint8))  # erase() does not change its argument
 
 
 def test_policies_and_erasing_change_no_other_random_numbers():
