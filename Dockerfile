@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# hgld in a container, run by a user without rights in the folder that is mounted at /work:
+# hgld in a container. It runs as user 1000, who must be able to write to the folder mounted at /work:
 #
 #     docker build -t hgld .
 #     docker run --rm -v "$PWD:/work" hgld demo

@@ -1,4 +1,4 @@
-"""Wrong labels found by hgld's audit, cleanlab and plain kNN disagreement among errors planted in real datasets.
+"""Plant wrong labels in real datasets, and find them with hgld's audit, cleanlab and kNN disagreement.
 
     python benchmarks/audit.py --data DIR --work DIR [--sets grocery ...] [--encoders pixels trained]
         [--seeds 0 1 2 3 4] [--rates 0.02 0.05 0.1] [--parts labels classes copies] [--table]
@@ -6,15 +6,15 @@
 DIR of --data holds ``grocery``, ``gldv2_washington`` and ``omniglot``, each with ``labels.csv`` (path, one column per
 level) and ``images``. Each job plants one kind of error:
 
-- wrong labels at every level, drawn from all classes (random) or from the classes under the same parent (parent)
-- classes that are cut in two or put under another parent
-- copies across splits: re-encoded, halved or cropped
+- wrong labels at every level, chosen from all classes (random) or from the classes under the same parent (parent)
+- classes that are split in two or moved to another parent
+- copies in another split: re-encoded, halved or cropped
 
-Encoder ``pixels`` is 64 principal components of 32 x 32 pixels and knows no labels. Encoder ``trained`` is the small
-net, trained on the planted labels for --steps steps. All methods get the same embeddings.
+Encoder ``pixels`` is 64 principal components of 32 x 32 pixels, computed without labels. Encoder ``trained`` is the
+small network, trained on the planted labels for --steps steps. All methods get the same embeddings.
 
-Every finished measurement is a line of WORK/audit.jsonl. The same call makes only the missing ones, and prints the
-tables (Markdown) of all that are there. --table only prints. The figures of a job depend on its seed alone, so that a
+Every finished measurement is a line of WORK/audit.jsonl. The same call runs only the missing measurements, and prints
+Markdown tables of all finished measurements. --table only prints. The figures of a job depend only on its seed, so a
 stopped call can be resumed.
 """
 
@@ -60,7 +60,7 @@ Job = dict[str, Any]
 
 @cache
 def pictures(data: Path, name: str) -> tuple[list[Image.Image], np.ndarray, np.ndarray]:
-    """Return the images of a set, their finest classes (N,), and the classes at all levels (C, L)."""
+    """Return the images of a dataset, their finest classes (N,), and the classes at all levels (C, L)."""
     levels = LEVELS[name]
     table = pl.read_csv(data / name / "labels.csv").filter(pl.all_horizontal(pl.col(*levels) != "unclassified"))
     opened = [Image.open(io.BytesIO((data / name / path).read_bytes())).convert("RGB") for path in table["path"]]
@@ -72,7 +72,7 @@ def pictures(data: Path, name: str) -> tuple[list[Image.Image], np.ndarray, np.n
 
 @cache
 def pixels(data: Path, name: str) -> np.ndarray:
-    """(N, 32, 32, 3) uint8."""
+    """Return images as (N, 32, 32, 3) uint8."""
     size = (_SIDE, _SIDE)
     shown = [cv2.resize(np.asarray(one), size, interpolation=cv2.INTER_AREA) for one in pictures(data, name)[0]]
     return np.stack(shown).astype(np.uint8)
@@ -93,7 +93,7 @@ def unit(rows: np.ndarray) -> np.ndarray:
 
 
 def trained(images: np.ndarray, classes: np.ndarray, seed: int, steps: int) -> np.ndarray:
-    """Return embeddings of the small net after some steps of a normalised softmax on the planted labels."""
+    """Return embeddings of the small network after some steps with a normalised softmax on the planted labels."""
     torch.manual_seed(seed)
     model = build_model(ModelConfig(backbone="small", pretrained="none", dim=_AXES), image_size=_SIDE)
     criterion = NormSoftmax(int(classes.max()) + 1, _AXES)
@@ -129,7 +129,7 @@ def embedded(options: argparse.Namespace, job: Job, classes: np.ndarray) -> np.n
 
 
 def plant_labels(classes: np.ndarray, ancestors: np.ndarray, job: Job) -> tuple[np.ndarray, np.ndarray]:
-    """Change a share of the classes at the job's level; return the classes and which are changed (N,)."""
+    """Change a share of the classes at the job's level; return the classes and a mask of the changed items (N,)."""
     rng, level = np.random.default_rng(job["seed"]), job["level"]
     given, changed = classes.copy(), np.zeros(len(classes), bool)
     for item in rng.permutation(len(classes)):
@@ -191,7 +191,7 @@ def silent(task: str, done: int, total: int | None) -> None:
 
 
 def measure_classes(options: argparse.Namespace, job: Job) -> Iterator[dict[str, Any]]:
-    """Measure the audit on classes that are cut in two or put under other parents."""
+    """Measure the audit on classes that are split in two or moved to other parents."""
     _, classes, ancestors = pictures(options.data, job["set"])
     rng, sizes = np.random.default_rng(job["seed"]), np.bincount(classes)
     pool = [int(label) for label in rng.permutation(len(ancestors)) if sizes[label] >= 8]
@@ -240,7 +240,7 @@ def measure_classes(options: argparse.Namespace, job: Job) -> Iterator[dict[str,
 
 
 def changed_picture(picture: Image.Image, change: str, rng: np.random.Generator) -> Image.Image:
-    """Return a changed copy of an image, as JPEG of quality 50 to 90."""
+    """Return a changed copy of an image, encoded as JPEG of quality 50 to 90."""
     width, height = picture.size
     if change == "half":
         picture = picture.resize((width // 2, height // 2), Image.Resampling.LANCZOS)
@@ -254,10 +254,10 @@ def changed_picture(picture: Image.Image, change: str, rng: np.random.Generator)
 
 
 def measure_copies(options: argparse.Namespace, job: Job) -> Iterator[dict[str, Any]]:
-    """Cut the finest classes into train and test, and put copies of training images into test.
+    """Split the finest classes into train and test, and put copies of training images into test.
 
-    What test shows of training without being planted (series of one scene) is found in a separate run, and counts
-    neither as right nor as wrong.
+    Some test images resemble training images without a planted copy (series of one scene). A separate run finds
+    them, and they count neither as right nor as wrong.
     """
     opened, classes, ancestors = pictures(options.data, job["set"])
     rng = np.random.default_rng(job["seed"])
@@ -311,7 +311,7 @@ def plan(options: argparse.Namespace) -> Iterator[Job]:
                     continue
                 for rate in options.rates:
                     for level in range(len(LEVELS[name])):
-                        for kind in KINDS[: 1 if level + 1 == len(LEVELS[name]) else 2]:  # one root: the same
+                        for kind in KINDS[: 1 if level + 1 == len(LEVELS[name]) else 2]:  # one root: parent = random
                             yield {"part": "labels", **known, "rate": rate, "level": level, "kind": kind}
 
 
@@ -324,7 +324,7 @@ def run(options: argparse.Namespace, lines: Lines) -> None:
 
 
 def tables(lines: list[dict[str, Any]]) -> Iterator[pl.DataFrame]:
-    """Return tables of means over the seeds, and for wrong labels the differences to other methods."""
+    """Return tables of means over the seeds, and the differences to other methods for wrong labels."""
     by = {
         "labels": ("set", "encoder", "level", "kind", "side"),
         "classes": ("set", "encoder", "side"),
@@ -369,8 +369,8 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=MEASURES, default=list(MEASURES))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--rates", nargs="+", type=float, default=[0.02, 0.05, 0.1])
-    parser.add_argument("--steps", type=int, default=400, help="of the trained encoder")
-    parser.add_argument("--table", action="store_true", help="print what is there, run nothing")
+    parser.add_argument("--steps", type=int, default=400, help="training steps of the encoder trained")
+    parser.add_argument("--table", action="store_true", help="print finished measurements, run nothing")
     options = parser.parse_args()
     lines = Lines(options.work / "audit.jsonl", ("job",))
     if not options.table:

@@ -2,10 +2,10 @@
 
 Run with: python benchmarks/data.py --work DIR [--images 20000] [--only read batches stream open plan]
 
-Everything runs on one core, and seconds are the processor's, so that other load on the machine disturbs little; files
-are in the page cache. All sides of a group take turns within every round; figures are medians over the rounds. The
-images are made on the first run and kept in DIR, which needs some 2 GB. pytorch-metric-learning (for the plan) is a
-benchmark extra.
+Everything runs on one core. Times are CPU seconds, so that other load on the machine has little effect. Files are in
+the page cache. All programs of a group take turns within every round; figures are medians over the rounds. The first
+run makes the images and keeps them in DIR, which needs some 2 GB. The plan needs pytorch-metric-learning, a benchmark
+extra.
 """
 
 import argparse
@@ -182,7 +182,7 @@ def batches(made: Made, rounds: int) -> list[Row]:
 def streams(made: Made, rounds: int) -> list[Row]:
     """Measure images per second in P x K batches of 256 at 224 pixels, sequentially and by random access.
 
-    It writes some 16 new shards, so that each of eight streams of bare shards has at least one.
+    It writes some 16 new shards, so that each of eight streams without an index has at least one shard.
     """
     folder = made.work / "streamed"
     if not (folder / "dataset.json").exists():
@@ -315,13 +315,13 @@ def make(work: Path, count: int, sizes: tuple[int, int]) -> Made:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, required=True, help="folder for what is made")
+    parser.add_argument("--work", type=Path, required=True, help="folder for the generated images and shards")
     parser.add_argument("--images", type=int, default=20_000)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--height", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="+", choices=GROUPS, default=list(GROUPS))
-    parser.add_argument("--json", type=Path, help="file to write the figures to")
+    parser.add_argument("--json", type=Path, help="JSON file for the figures")
     parser.add_argument("--task", choices=["open", "plan", "their plan"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})

@@ -1,12 +1,12 @@
 """GPU benchmark in parts of under nine minutes.
 
     python benchmarks/gpu.py --out DIR                      # all parts, about an hour on one GPU
-    python benchmarks/gpu.py --out DIR --part losses        # one of them; --list names them
+    python benchmarks/gpu.py --out DIR --part losses        # one part; --list prints all names
     python benchmarks/gpu.py --out DIR --part train --data SOP   # happier-sop for 20 minutes, on a dataset directory
 
-DIR/gpu.json keeps the results after every case, so that the same command resumes after a stop. A failed case keeps its
-traceback there, and the next case begins. DIR/gpu.md is one table of all cases. On a machine without a GPU everything
-runs at toy size, which only shows that it runs.
+The program saves DIR/gpu.json after every case, so that the same command resumes after a stop. If a case fails, its
+traceback is saved and the next case begins. DIR/gpu.md is one table of all cases. Without a GPU, everything runs at toy
+size, which only shows that the program works.
 """
 
 import argparse
@@ -42,10 +42,10 @@ class Bench:
     Attributes:
         device: device to measure.
         out: folder of the results.
-        data: a dataset directory of Stanford Online Products; None: none.
-        toy: whether all sizes are toys.
-        asked_for_toys: whether an option asks for toys, and not the lack of a GPU.
-        deadline: time at which a part stops, by ``time.monotonic``; the next call does the remaining cases.
+        data: a dataset directory of Stanford Online Products, or None.
+        toy: whether to use toy sizes.
+        asked_for_toys: whether an option, and not a missing GPU, is the reason for toy sizes.
+        deadline: ``time.monotonic`` at which a part stops; the next call runs the remaining cases.
     """
 
     device: torch.device
@@ -76,7 +76,7 @@ class Bench:
         return 1000 * sorted(times)[len(times) // 2]
 
     def peak_mb(self, run: Callable[[], object]) -> float:
-        """Return the peak GPU memory of a call, without memory held before; 0 on a CPU."""
+        """Return the peak GPU memory of a call, minus the memory in use before the call; 0 on a CPU."""
         if self.device.type != "cuda":
             run()
             return 0.0
@@ -178,7 +178,7 @@ def compiled_kernel(kernel: Any, capability: int, *, smooth: bool) -> Values:
 
 
 class _Loss(nn.Module):
-    """A run's criterion as a function of embeddings and labels."""
+    """A run's loss as a function of embeddings and labels."""
 
     def __init__(self, criterion: nn.Module) -> None:
         super().__init__()
@@ -304,7 +304,7 @@ def timed_loss(bench: Bench, loss: Callable[[Tensor, Tensor], Tensor], embedding
 
 
 def smooth_ap_over_positives(embeddings: Tensor, labels: Tensor) -> Tensor:
-    """Return Smooth-AP of adjacent classes of four items by plain torch, over (B, 4, B)."""
+    """Return Smooth-AP of adjacent classes of four items, computed in plain torch with tensors (B, 4, B)."""
     unit = nn.functional.normalize(embeddings)
     scores = unit @ unit.T
     mine = torch.arange(len(unit), device=unit.device) // 4 * 4
@@ -458,7 +458,7 @@ def stalls(bench: Bench) -> Iterator[Case]:
 
 
 def stalls_of(bench: Bench, fields: Values) -> Values:
-    """Count GPU synchronisations in five steps, by torch's debug mode and by the profiler."""
+    """Count GPU synchronisations in five steps with torch's debug mode and with the profiler."""
     items = 64 if not bench.toy else 8
     run = step_of(bench, "small", 64 if not bench.toy else 16, {"batch_size": items, **fields})
     for _ in range(3):
@@ -560,7 +560,7 @@ def processes(bench: Bench) -> Iterator[Case]:
 
 
 def exchanged(bench: Bench, count: int) -> Values:
-    """Measure a step of DDP and the gathering of embeddings, by torchrun."""
+    """Measure a step of DDP and the gathering of embeddings under torchrun."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), __file__]
     asked = ["--out", str(bench.out), "--exchange", *(["--toy"] if bench.toy else [])]
     done = subprocess.run([*command, *asked], capture_output=True, text=True, check=False, timeout=_PART_SECONDS)
@@ -644,7 +644,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Case]]] = {
 }
 
 
-# -- Cases one after another, kept as they end ------------------------------------------------------------------------
+# -- Run cases in turn, save each result ------------------------------------------------------------------------
 
 
 def run_part(part: str, bench: Bench, done: dict[str, dict[str, Values]]) -> bool:
@@ -656,12 +656,15 @@ def run_part(part: str, bench: Bench, done: dict[str, dict[str, Values]]) -> boo
             if "values" in own.get(name, {}):
                 continue
             if time.monotonic() > bench.deadline:
-                print(f"{part}: the time of this call is over; the same command does the rest.", flush=True)
+                print(
+                    f"{part}: the time limit of this call is reached; the same command runs the remaining cases.",
+                    flush=True,
+                )
                 return False
             began = time.monotonic()
             try:
                 own[name] = {"values": case()}
-            except Exception:  # noqa: BLE001  # the next case may well work
+            except Exception:  # noqa: BLE001  # the next case may work
                 own[name] = {"traceback": traceback.format_exc()}
             own[name]["seconds"] = round(time.monotonic() - began, 2)
             print(f"{part} | {name} | {in_short(own[name])}", flush=True)
@@ -693,10 +696,12 @@ def write(out: Path, done: dict[str, dict[str, Values]]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--part", choices=PARTS, action="append", help="default: all of them")
+    parser.add_argument(
+        "--part", choices=PARTS, action="append", help="part to run; again for more; default: all parts"
+    )
     parser.add_argument("--data", type=Path, help="dataset directory of Stanford Online Products, for the part train")
-    parser.add_argument("--list", action="store_true", help="name the parts and stop")
-    parser.add_argument("--toy", action="store_true", help="toy sizes, also on a GPU")
+    parser.add_argument("--list", action="store_true", help="print the names of the parts and stop")
+    parser.add_argument("--toy", action="store_true", help="use toy sizes even on a GPU")
     parser.add_argument("--exchange", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.list:

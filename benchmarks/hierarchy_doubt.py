@@ -1,16 +1,17 @@
-"""Error probabilities of names in groups, compared with known groupings, by leave-one-taxonomy-out.
+"""Test the error probabilities of names in groups against known groupings, leaving one taxonomy out at a time.
 
     python benchmarks/hierarchy_doubt.py --data DIR --encoder lexical --encoder sbert:PATH
 
-DIR holds the shared sets of names. Every set is grouped with every encoder into its own number of groups, into half and
-twice as many, and into as many as the data suggest. Its names are also put into predefined groups by the groups' names
+DIR has the datasets of names. The program groups each dataset with each encoder: into the reference's number of groups,
+half as many, twice as many, and the number that hgld chooses. It also puts the names into predefined groups
 (``--into``): into all reference groups, and into two thirds of them.
 
-A placement is wrong if the reference group of its name is not the most frequent one in its group. With predefined
-groups it is wrong if it is not the reference group, or not "none of these" if the reference group was left out. The
-model of all other taxonomies predicts how likely that is. Figures are at the set's own number of groups.
+Without predefined groups, a name is in the wrong group if its reference group is not the most frequent reference group
+there. With predefined groups, it is wrong if it is not in its reference group, or, if that group was excluded, not in
+"none of these". A model fitted on all other taxonomies predicts the probability of an error. Figures are for the
+reference's number of groups.
 
-    ... --fit       fits the model on all sets and writes pipelines/hierarchy/groups/doubt.yaml
+    ... --fit       fits the model on all datasets and writes pipelines/hierarchy/groups/doubt.yaml
 """
 
 import argparse
@@ -48,10 +49,10 @@ SETS = (  # printed name, folder, column of names, column of groups
     ("grocery", "grocery", "fine", "coarse"),
 )
 NUMBERS = (1.0, 0.5, 2.0, 0.0)  # number of groups as a multiple of the reference's; 0: chosen from the data
-GIVEN = (1.0, 2 / 3)  # share of the reference groups that are predefined
-ALONE = 0.1  # error of a lone name in the fit, if most of its reference group is in another group
+GIVEN = (1.0, 2 / 3)  # shares of the reference groups that are predefined
+ALONE = 0.1  # error label of a name alone in its group, if most of its reference group is in another group
 PENALTY = 0.003
-MOST_NAMES = 400  # of one placement in the fit
+MOST_NAMES = 400  # most names that the fit uses per placement
 SHARE = 0.2
 
 
@@ -60,22 +61,22 @@ SHARE = 0.2
 
 @dataclass(frozen=True, eq=False)
 class Placements:
-    """Placements of one set by one encoder: features of every name, whether it is wrong, and its confidence."""
+    """Groups of one dataset and encoder: features of each name, whether its group is wrong, and its confidence."""
 
-    kind: str  # found or predefined
+    kind: str  # found or given (predefined) groups
     shown: str
-    source: str  # the taxonomy
+    source: str  # taxonomy that the names come from
     encoder: str
     number: float
     groups: np.ndarray
     marks: Mapping[str, np.ndarray]
     wrong: np.ndarray  # bool; a tie goes to the first reference group
-    soft: np.ndarray  # 0..1, for the fit: ties and names alone by their chances
+    soft: np.ndarray  # 0..1, for the fit: error probability, between 0 and 1 for ties and names alone in a group
     confidence: np.ndarray
 
 
 def names_and_groups(data: Path, folder: str, name: str, group: str) -> tuple[list[str], np.ndarray, list[str]]:
-    """Return the distinct names of a set with one group, the numbers of their groups, and the groups' names."""
+    """Return the distinct names of a dataset that have one group, their group numbers, and the groups' names."""
     found: dict[str, str] = {}
     with (data / folder / "labels.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -123,7 +124,7 @@ def placements(data: Path, encoders: Sequence[str]) -> Iterator[Placements]:
 
 
 def against_majorities(groups: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return which names are outside their group's most frequent reference group, and soft labels for the fit."""
+    """Return a mask of names outside their group's most frequent reference group, and soft labels for the fit."""
     table = np.zeros((groups.max() + 1, truth.max() + 1))
     np.add.at(table, (groups, truth), 1)
     most = table.max(axis=1)
@@ -138,7 +139,7 @@ def against_majorities(groups: np.ndarray, truth: np.ndarray) -> tuple[np.ndarra
 
 
 def fit(train: Sequence[Placements], *, spreads: bool = True) -> dict[str, Any]:
-    """Return a section of ``doubt.yaml``; every taxonomy weighs the same.
+    """Return a section of ``doubt.yaml``; every taxonomy has the same weight.
 
     The spreads come from models that leave out one taxonomy and are tested on it.
     """
@@ -220,7 +221,7 @@ def recall(wrong: np.ndarray, score: np.ndarray) -> float:
 
 
 def calibration_error(wrong: np.ndarray, p: np.ndarray) -> float:
-    """Return the mean distance of probability and frequency over bins of equal size, 20 names each or ten bins."""
+    """Return the mean difference of probability and frequency over bins of equal size: 20 names each, or ten bins."""
     order = np.argsort(p, kind="stable")
     bins = np.array_split(order, int(np.clip(len(p) // 20, 1, 10)))
     return float(sum(abs(p[b].mean() - wrong[b].mean()) * len(b) for b in bins) / len(p))
@@ -228,7 +229,7 @@ def calibration_error(wrong: np.ndarray, p: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class Figures:
-    """Printed figures of one set and encoder."""
+    """Printed figures of one dataset and encoder."""
 
     errors: float
     old: float
@@ -254,7 +255,7 @@ def figures(p: Placements, model: doubt.Model) -> Figures:
 
 
 def table(found: Sequence[Placements], kind: str) -> Iterator[str]:
-    """Yield the lines of a table; the model of each set is fitted on the other taxonomies."""
+    """Yield the lines of a table; the model for each dataset is fitted on the other taxonomies."""
     chosen = [p for p in found if p.kind == kind]
     models = {s: doubt.Model.of(fit([p for p in chosen if p.source != s])) for s in sorted({p.source for p in chosen})}
     judged = [(p, figures(p, models[p.source])) for p in chosen]
@@ -310,16 +311,18 @@ def _rounded(value: Any) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=os.environ.get("HGLD_DATA"), help="default: HGLD_DATA")
+    parser.add_argument(
+        "--data", type=Path, default=os.environ.get("HGLD_DATA"), help="folder of the datasets; default: HGLD_DATA"
+    )
     parser.add_argument(
         "--encoder",
         action="append",
-        help="as of build-hierarchy, or words: lexical without its lexicon; again for more",
+        help="encoder of build-hierarchy, or words (lexical without its lexicon); again for more",
     )
     parser.add_argument("--fit", action="store_true", help="write the coefficients that hgld ships with")
     options = parser.parse_args()
     if options.data is None:
-        parser.error("--data is needed, or HGLD_DATA")
+        parser.error("pass --data DIR, or set HGLD_DATA")
     found = list(placements(Path(options.data), options.encoder or ["words", "lexical"]))
     if options.fit:
         write_model(found, doubt.MODEL)

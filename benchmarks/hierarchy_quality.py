@@ -1,10 +1,10 @@
-"""Quality of groupings of names: ARI and NMI against known groupings, and classes of a top level that may abstain.
+"""Quality of groupings of names: ARI and NMI against known groupings, and scores of the top level.
 
     python benchmarks/hierarchy_quality.py --data DIR --encoder lexical --encoder sbert:PATH
 
 DIR holds ``gldv2_washington_landmarks``, ``taxonomies`` and ``grocery``, each with a ``labels.csv``. Names with several
-groups are excluded. Values at the true number of groups are means over seeds with their standard deviation. The tables
-are Markdown.
+groups are excluded. Values for the true number of groups are means over seeds with standard deviations. The tables are
+Markdown.
 """
 
 import argparse
@@ -41,7 +41,7 @@ SETS = (  # name, folder, column of names, column of groups
 
 @dataclass(frozen=True)
 class NameSet:
-    """Names of a set with their groups and optional descriptions."""
+    """Names of a dataset with their groups and optional descriptions."""
 
     name: str
     names: list[str]
@@ -69,7 +69,7 @@ Grouping = Callable[[np.ndarray, list[str], int, int], np.ndarray]  # rows, name
 
 
 class Spaces:
-    """Vectors of a set's names: by the encoder, by wording, and by all evidence."""
+    """Vectors of a dataset's names from the encoder, from wording, and from all evidence."""
 
     def __init__(self, names: NameSet, encoder: str) -> None:
         self.set = names
@@ -117,7 +117,7 @@ VARIANTS: dict[str, tuple[Rows, Grouping]] = {
 
 
 def scores(space: Spaces, variant: str, seeds: int) -> np.ndarray:
-    """Return (seeds, 2) ARI and NMI."""
+    """Return ARI and NMI per seed, (seeds, 2)."""
     rows, grouping = VARIANTS[variant][0](space), VARIANTS[variant][1]
     found = [grouping(rows, space.set.names, space.set.number, seed) for seed in range(seeds)]
     measures = (adjusted_rand_score, normalized_mutual_info_score)
@@ -208,7 +208,7 @@ def _texts(encoder: Encoder, texts: str, truth: np.ndarray) -> tuple[list[str], 
 
 
 def _macro(truth: np.ndarray, told: np.ndarray) -> float:
-    """Return the macro-F1 over the existing classes; an undecided name is a miss of its class."""
+    """Return the macro-F1 over the existing classes; an undecided name counts as a miss of its class."""
     of_none: Any = 0  # the type inferred from scikit-learn's default does not allow numbers
     labels = sorted(set(truth.tolist()))
     return float(f1_score(truth, told, average="macro", labels=labels, zero_division=of_none))
@@ -219,8 +219,12 @@ PARTS = ("quality", "numbers", "tops")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=os.environ.get("HGLD_DATA"), help="default: HGLD_DATA")
-    parser.add_argument("--encoder", action="append", help="as of build-hierarchy; again for more (default: lexical)")
+    parser.add_argument(
+        "--data", type=Path, default=os.environ.get("HGLD_DATA"), help="folder of the datasets; default: HGLD_DATA"
+    )
+    parser.add_argument(
+        "--encoder", action="append", help="encoder of build-hierarchy; again for more; default: lexical"
+    )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--part", choices=PARTS, action="append", help="default: all")
     options = parser.parse_args()

@@ -2,9 +2,9 @@
 
     python benchmarks/hierarchy_scale.py [--landmarks 200000] [--names 5700] [--encoder lexical] [--out DIR]
 
-The landmarks are synthetic, but their names resemble real names: head nouns with modifiers and place names, with
-frequencies by Zipf's law, some of them in other spellings. A third of the landmarks have no name. It prints
-seconds per stage and the peak memory.
+The landmarks are synthetic, but their names resemble real names: head nouns with modifiers and place names. Their
+frequencies follow Zipf's law, and some have several spellings. A third of the landmarks have no name. The program
+prints seconds per stage and the peak memory.
 """
 
 import argparse
@@ -56,17 +56,17 @@ def make_names(count: int, rng: np.random.Generator) -> list[str]:
         if not place.startswith("(") and (modifier or place)
     ]
     chosen = [combined[i] for i in rng.permutation(len(combined))]
-    names = list(dict.fromkeys([*HEADS, *chosen]))[:count]  # "national park" is a head noun and a combination
+    names = list(dict.fromkeys([*HEADS, *chosen]))[:count]  # "national park" is made twice
     if len(names) < count:
-        raise SystemExit(f"only {len(names)} names can be made of the words here; ask for fewer")
+        raise SystemExit(f"only {len(names)} names can be made from the word lists; lower --names")
     return names
 
 
 def write_table(file: Path, landmarks: int, names: list[str], rng: np.random.Generator) -> None:
-    """Write a table as if scraped: landmark_id, category, supercategory; one landmark in three has no name."""
+    """Write a table like a scraped one: landmark_id, category, supercategory; one landmark in three has no name."""
     frequency = 1 / np.arange(1, len(names) + 1)
     chosen = rng.choice(len(names), size=landmarks, p=frequency / frequency.sum())
-    chosen[: len(names)] = np.arange(len(names))  # every name occurs
+    chosen[: len(names)] = np.arange(len(names))  # so that every name occurs
     unnamed = rng.random(landmarks) < 1 / 3
     unnamed[: len(names)] = False
     spelling = rng.integers(0, 20, size=landmarks)
@@ -108,12 +108,10 @@ def report(stages, whole: float) -> None:
         print(f"{name:10} {count:6.1f} s   {dict(stages[name].result.counts)}")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     total = sum(seconds.values())
-    print(
-        f"clean to export: {total:.1f} s (at most {MOST_SECONDS}); with reading the tables and hashing: {whole:.1f} s"
-    )
+    print(f"clean to export: {total:.1f} s (at most {MOST_SECONDS}); with table reading and hashing: {whole:.1f} s")
     print(f"peak memory: {peak / 2**30:.2f} GiB (at most {MOST_BYTES / 2**30:.0f})")
     if total > MOST_SECONDS or peak > MOST_BYTES:
-        raise SystemExit("over the bound")
+        raise SystemExit("over the limit of time or memory")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Run the programs of docs/loops and the notebooks, and record the versions of the libraries.
 
-The programs run in this environment, or with ``--fresh`` in a new one. With ``--beside`` the new environment also sees
-the packages of this one, so that torch (5 GB) is not installed again::
+The programs run in this environment, or with ``--fresh`` in a new one. With ``--beside``, the new environment can use
+the packages of this environment, so that torch (5 GB) is not installed again::
 
     python -m benchmarks.libraries --write
     python -m benchmarks.libraries --fresh /tmp/tried --beside --write
@@ -38,7 +38,7 @@ class Program:
     """A program of docs/loops, or a notebook.
 
     Attributes:
-        needs: distributions whose versions are recorded.
+        needs: packages whose versions are recorded.
         module: module that starts the program; default: ``python``.
         notebook: whether the program is a notebook.
     """
@@ -75,7 +75,7 @@ NOTEBOOKS = {name: Program(("nbclient", "ipykernel"), notebook=True) for name in
 
 
 def versions(names: tuple[str, ...]) -> str | None:
-    """Return the installed versions as text; None if one is missing."""
+    """Return the installed versions as text, or None if a package is missing."""
     try:
         return ", ".join(f"{name} {version(name)}" for name in names)
     except PackageNotFoundError:
@@ -114,7 +114,7 @@ def run(name: str, program: Program, folder: Path, *, write: bool = False) -> st
 
 
 def install(folder: Path, *, beside: bool) -> str:
-    """Make an environment with hgld and every library; return its Python."""
+    """Make an environment with hgld and every library; return the path of its Python."""
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     python = str(folder / "bin" / "python")
     if beside:
@@ -139,7 +139,7 @@ def tried(names: list[str], *, write: bool) -> Iterator[str]:
 
 
 def write_table(rows: list[str]) -> None:
-    """Write rows into docs/project/libraries.md, in the order of the programs; other rows stay as they are."""
+    """Write rows into docs/project/libraries.md, in the order of the programs; keep all other rows."""
     before, _, rest = TABLE.read_text(encoding="utf-8").partition(BEGIN)
     kept, _, after = rest.partition(END)
     by_program = {row.split("|")[1]: row for row in [*kept.strip().splitlines()[2:], *rows]}
@@ -153,9 +153,15 @@ def main() -> None:
     """Run all programs whose libraries are installed, print the table, and with ``--write`` update libraries.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="programs and notebooks to run; all by default")
-    parser.add_argument("--fresh", type=Path, metavar="DIR", help="install them all into a new environment here first")
-    parser.add_argument("--beside", action="store_true", help="what that one lacks is taken from this one")
-    parser.add_argument("--write", action="store_true", help="keep the table in docs/project/libraries.md, and outputs")
+    parser.add_argument(
+        "--fresh", type=Path, metavar="DIR", help="folder of a new environment with all libraries, made first"
+    )
+    parser.add_argument("--beside", action="store_true", help="let the new environment use the packages of this one")
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="write the table into docs/project/libraries.md, and the notebooks' outputs",
+    )
     asked = parser.parse_args()
     if asked.fresh:
         words = [*asked.names, *(["--write"] if asked.write else [])]

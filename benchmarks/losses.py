@@ -1,20 +1,20 @@
 """Seconds and peak memory of forward + backward of the rank losses, of the authors' code and of other libraries.
 
 Run with: python benchmarks/losses.py [--items 128 256 512 1024 2048 4096] [--threads 1] [--only "hgld SupHAP" ...]
-The authors' classes: python benchmarks/losses.py --authors DIR, a clone of github.com/elias-ramzi/SupRank; its imports
-    need omegaconf and tensorboard beside pytorch-metric-learning
+The authors' classes: python benchmarks/losses.py --authors DIR, a clone of github.com/elias-ramzi/SupRank; it needs
+    omegaconf, tensorboard and pytorch-metric-learning
 A memory bank: python benchmarks/losses.py --bank 60000 --items 256 --dim 128
 On a GPU: python benchmarks/losses.py --device cuda --items 512 4096 --only "hgld SupHAP"
 
-pytorch-metric-learning is a benchmark extra. Every measurement runs in a process of its own, after a small run that
-loads, compiles and warms up. The process keeps freed memory, because the first touch of fresh pages would be measured
-otherwise.
+pytorch-metric-learning is a benchmark extra. Every measurement runs in a separate process, after a small run that
+loads, compiles and warms up. The process keeps freed memory; otherwise the times would include the first use of new
+memory pages.
 
-Seconds are medians: CPU time on a CPU, so that other load on the machine disturbs little, and wall time on a GPU. The
-column "x GEMM" divides them by the same process's seconds for the scores alone, forward + backward of one matrix
-product. Memory is the growth of the peak once the embeddings exist. A library gets no larger batch once the growth of
-its cost predicts more than --most-seconds or --most-memory. Implementations of the same loss must agree to 1e-4; the
-other rows say how the definition differs.
+Seconds are medians of CPU time on a CPU, so that other load on the machine has little effect, and of wall time on a
+GPU. The column "x GEMM" divides them by the time of one matrix product, forward + backward, in the same process. Memory
+is the growth of the peak after the embeddings are made. A batch size is skipped if the growth of earlier costs predicts
+more than --most-seconds or --most-memory. Implementations of the same loss must agree to 1e-4. All other rows say how
+their definition differs.
 """
 
 import argparse
@@ -34,7 +34,7 @@ HGLD = (
     *("SoftBinAP", "FastAP", "FastAP, 10 bins, query left out", "BlackboxAP", "PNP", "PNP, variant O"),
 )
 EQUATIONS: tuple[str, ...] = ("SupHAP, B x B x B", "SupHAP, query by query", "SmoothAP, B x B x B")
-CUBIC = ("SmoothAP", "SupAP", "SmoothRecall", "SupRecall", "SmoothHAP", "SupHAP", "SupNDCG")  # in the authors' code
+CUBIC = ("SmoothAP", "SupAP", "SmoothRecall", "SupRecall", "SmoothHAP", "SupHAP", "SupNDCG")  # (B, B, B) tensors
 AUTHORS = (*CUBIC, "SoftBinAP", "BlackboxAP")
 METRIC_LEARNING = ("SmoothAPLoss", "FastAPLoss", "PNPLoss")
 SIDES = (
@@ -43,7 +43,7 @@ SIDES = (
     *(f"authors {name}" for name in AUTHORS),
     *(f"pml {name}" for name in METRIC_LEARNING),
 )
-# Implementations of the same loss, and the differences of the others.
+# SAME: implementations that must agree. DIFFERS: how the definition of another implementation differs.
 SAME = {"equations SupHAP, B x B x B": "hgld SupHAP", "equations SupHAP, query by query": "hgld SupHAP"}
 SAME["equations SmoothAP, B x B x B"] = "hgld SmoothAP"
 SAME |= {f"authors {name}": f"hgld {name}" for name in AUTHORS if name != "BlackboxAP"}
@@ -134,7 +134,8 @@ def sup_hap_at_once(embeddings: Tensor, labels: Tensor) -> Tensor:
 def sup_hap_query_by_query(embeddings: Tensor, labels: Tensor) -> Tensor:
     """Compute SupHAP query by query over the positives, like the authors' code for large batches.
 
-    It frees each query's graph before the next query. The authors' code does not, and needs 6 GB at B = 1024.
+    This function frees each query's graph before the next query. The authors' code keeps the graphs, and needs 6 GB at
+    B = 1024.
     """
     unit = torch.nn.functional.normalize(embeddings)
     scores = unit @ unit.T
@@ -144,7 +145,7 @@ def sup_hap_query_by_query(embeddings: Tensor, labels: Tensor) -> Tensor:
         loss.backward()
         value += loss.item()
     assert leaf.grad is not None
-    linear = (scores * leaf.grad).sum()  # same gradient as the losses
+    linear = (scores * leaf.grad).sum()  # has the same gradient as the losses
     return linear - linear.detach() + value
 
 
@@ -266,10 +267,12 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--bank", type=int, default=0, help="size of a gallery of references; hgld's sides alone")
+    parser.add_argument(
+        "--bank", type=int, default=0, help="number of reference items in a memory bank; only for hgld's losses"
+    )
     parser.add_argument("--most-seconds", type=float, default=480.0)
-    parser.add_argument("--most-memory", type=float, default=8.0, help="gigabytes")
-    parser.add_argument("--authors", metavar="DIR", help="a clone of the authors' SupRank, measured beside")
+    parser.add_argument("--most-memory", type=float, default=8.0, help="largest expected memory, in gigabytes")
+    parser.add_argument("--authors", metavar="DIR", help="clone of the authors' SupRank, to measure it too")
     parser.add_argument("--only", nargs="+", choices=SIDES, metavar="SIDE")
     parser.add_argument("--measure", nargs=2, metavar=("SIDE", "ITEMS"), help=argparse.SUPPRESS)
     options = parser.parse_args()

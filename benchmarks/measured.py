@@ -1,4 +1,4 @@
-"""Shared parts of benchmarks: child processes, memory as Linux counts it, and files of finished measurements."""
+"""Shared parts of benchmarks: child processes, memory as Linux reports it, and files of finished measurements."""
 
 import json
 import os

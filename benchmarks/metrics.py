@@ -3,9 +3,9 @@
 Run with: python benchmarks/metrics.py [--items 2000 10000 20000] [--dim 128] [--threads 1] [--only hgld pml]
 
 pytorch-metric-learning and torchmetrics are benchmark extras: pip install pytorch-metric-learning torchmetrics. Every
-measurement runs in a child process, after a small warm-up run; memory is the growth of the peak after it. All libraries
-rank the same embeddings; the row "gemm" is the matrix product of the scores alone. Values that two libraries share must
-agree to 1e-6.
+measurement runs in a child process, after a small warm-up run. Memory is the growth of the peak after the warm-up. All
+libraries rank the same embeddings. The row "gemm" is only the matrix product of the scores. If two libraries compute
+the same metric, the values must agree to 1e-6.
 """
 
 import argparse
@@ -33,7 +33,7 @@ HGLD_METRICS = (
     "wAP",
 )
 SIDES = ("gemm", "hgld", "hgld-at-r", "pml", "pml-at-r", "torchmetrics")
-MOST_PML_ITEMS = 10_000  # above, its ranking of all neighbours needs more than 12 GB
+MOST_PML_ITEMS = 10_000  # above this, pytorch-metric-learning ranks all neighbours in more than 12 GB
 
 
 def make(items: int, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -100,7 +100,7 @@ def by_torchmetrics(embeddings: torch.Tensor, labels: torch.Tensor) -> dict[str,
     from torchmetrics.functional import retrieval  # pyright: ignore[reportMissingImports]
 
     found: dict[str, list[float]] = {}
-    scores = (embeddings @ embeddings.T).double() + 2.0  # its average precision ignores scores below 0
+    scores = (embeddings @ embeddings.T).double() + 2.0  # torchmetrics ignores scores below 0 in its average precision
     others = ~torch.eye(len(embeddings), dtype=torch.bool)
     for number in range(len(embeddings)):
         score = scores[number][others[number]]

@@ -1,4 +1,4 @@
-"""Seconds and memory of exact evaluation against a gallery of millions, memory-mapped from a float16 file.
+"""Seconds and memory of exact evaluation with a gallery of millions, memory-mapped from a float16 file.
 
 Run with: python benchmarks/millions.py --folder DIR [--items 4100000] [--dim 512] [--queries 1000] [--threads 1]
     [--only gemm heads lists torch faiss]
@@ -6,15 +6,15 @@ Run with: python benchmarks/millions.py --folder DIR [--items 4100000] [--dim 51
 The file, of 2 x items x dim bytes, is written to the folder if it is missing; remove it afterwards. Every
 row runs in a child process that reads the file again:
 
-- ``gemm``: the products of all queries with the gallery, read from the file tile by tile, and nothing else
+- ``gemm``: only the products of all queries with the gallery, read from the file tile by tile
 - ``heads``: R@1, R@10 and mAP@100 at three levels
-- ``lists``: AP and R@1 at three levels, H-AP, NDCG, ASI: the whole ranking of every query
-- ``torch``: matmul and topk(100), the gallery in memory as float32
-- ``faiss``: IndexFlatIP, the same
+- ``lists``: AP and R@1 at three levels, H-AP, NDCG, ASI, from the whole ranking of every query
+- ``torch``: matmul and topk(100), with the gallery in memory as float32
+- ``faiss``: IndexFlatIP, with the gallery in memory as float32
 
 torch and faiss are slow, so they get one query in eight, and their seconds are multiplied by eight. Loading the gallery
-into memory or into the index is not timed. CPU seconds are of all threads; memory is the peak of the process
-without the pages of the file, which the system may drop at any time.
+into memory or into the index is not timed. CPU seconds are summed over threads. Memory is the peak of the process
+without the pages of the file, which the system can free at any time.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def make(path: Path, items: int, dim: int) -> None:
 
 
 def labels_of(items: int) -> np.ndarray:
-    """Return labels like landmarks': some 20 images per class, 3,000 groups, and two top classes."""
+    """Return labels that resemble landmarks': some 20 images per class, 3,000 groups, and two top classes."""
     fine = np.random.default_rng(1).integers(0, items // 20, items)
     group = fine % 3000
     return np.stack([fine, group, (group % 3 == 0).astype(int)], axis=1)
@@ -129,7 +129,7 @@ def measure(side: str, path: Path, queries: int, threads: int) -> dict[str, floa
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--folder", type=Path, required=True, help="where the file lies")
+    parser.add_argument("--folder", type=Path, required=True, help="folder of the file")
     parser.add_argument("--items", type=int, default=4_100_000)
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--queries", type=int, default=1000)

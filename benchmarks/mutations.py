@@ -1,14 +1,14 @@
-"""Mutation testing: forty small bugs, drawn with a fixed seed, and the fast test that catches each.
+"""Mutation testing: plant forty random small bugs, and find the fast test that catches each.
 
 Run with: python benchmarks/mutations.py --work DIR [--count 40] [--seed 0] [--nearest] [--only FILE:LINE]
 
-Lines are drawn uniformly from the losses, metrics, protocols, samplers, stages and the training loop, if they have
-arithmetic, a comparison or a condition. One operator of the line is replaced (``<`` by ``<=``, ``+`` by ``-``, ``and``
-by ``or``, a condition by its negation).
+The program chooses random lines of the losses, metrics, protocols, samplers, stages and the training loop. A line must
+have arithmetic, a comparison or a condition. One operator of the line is replaced (``<`` by ``<=``, ``+`` by ``-``,
+``and`` by ``or``, a condition by its negation).
 
 Every mutation is tried in a copy of the tree. The ten test files nearest to the module by name and by imports run
 first, then the rest of the fast suite unless ``--nearest`` is given. The run ends when a test fails that passes without
-the mutation. A run that outlasts ``--limit`` seconds counts as a catch, because the mutation made an endless loop.
+the mutation. If a run takes over ``--limit`` seconds, the mutation counts as caught, because it made an endless loop.
 Results are kept in DIR, so that the same call resumes.
 """
 
@@ -44,7 +44,7 @@ MUTATED = (
     "training/step.py",
     "training/loop.py",
 )
-NEAR = 10  # test files
+NEAR = 10  # number of test files that run first
 FAILED = r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$"
 _BOTH_WAYS = (
     *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)),
@@ -92,7 +92,7 @@ def names_of_text() -> set[str]:
 
 
 def is_joined(node: ast.AST) -> bool:
-    """Tell whether a node is text or a list, whose ``+`` and ``/`` are no arithmetic."""
+    """Tell whether a node is text or a list, whose ``+`` and ``/`` are not arithmetic."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, str)
     if isinstance(node, ast.Name):
@@ -156,9 +156,9 @@ def mutations_of(path: Path) -> Iterator[Mutation]:
 
 
 def draw(count: int, seed: int) -> list[Mutation]:
-    """Return mutations of randomly drawn lines, one operator per line.
+    """Return mutations of random lines, one operator per line.
 
-    The draw depends on the seed and the text of each line, so that changes to other lines do not affect it.
+    The choice depends on the seed and the text of each line, so that changes to other lines do not affect it.
     """
     lines: dict[tuple[str, int], list[Mutation]] = {}
     for path in sorted({path for pattern in MUTATED for path in ROOT.glob(pattern)}):
@@ -233,7 +233,7 @@ def ranked_tests(mutation: Mutation) -> list[str]:
         found = reached()[test]
         steps = 0 if any(word in Path(test).stem for word in words) else found.get(name, math.inf)
         if steps == math.inf and any(re.search(rf"\b{word}\b", (ROOT / test).read_text("utf-8")) for word in words):
-            steps = 3  # modules that code loads by name
+            steps = 3  # distance of a module that code loads by name
         return steps, len(found), test
 
     return sorted(reached(), key=rank)
@@ -273,14 +273,15 @@ class Copy:
 
     def _first_failure(self, file: str, source: bytes, words: list[str]) -> str | None:
         """Return the first test that fails with the given text of a file, or None if all pass."""
-        self.stamp += 10  # Python compares times to reuse byte code, so each version gets a new time
+        self.stamp += 10  # Python reuses byte code of a file with the same time, so each version gets a new time
         (self.folder / file).write_bytes(source)
         os.utime(self.folder / file, (self.stamp, self.stamp))
         kernels = self.folder / "compiled"
-        if compiles_kernels(file):  # compiled kernels of the changed module and its callers
+        if compiles_kernels(file):  # recompile kernels of the changed module and its callers
             shutil.rmtree(kernels, ignore_errors=True)
         command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
-        command += ["-o", "timeout=0", "-x", "-n", "0"]  # a slow test on a busy machine is no catch, but a hang is
+        # No limit per test: a slow test on a busy machine must not count as caught. A hang counts as caught.
+        command += ["-o", "timeout=0", "-x", "-n", "0"]
         command += [word for test in sorted(self.broken) for word in ("--deselect", test)] + words
         own = {"PYTHONPATH": str(self.folder), "NUMBA_CACHE_DIR": str(kernels), "OMP_NUM_THREADS": "1"}
         with (self.folder / "pytest.log").open("w+", encoding="utf-8") as log:
@@ -300,7 +301,7 @@ class Copy:
                 return f"no end within {self.limit:.0f} s"
             log.seek(0)
             text = log.read()
-        if code in {0, 5}:  # 5: no test was chosen
+        if code in {0, 5}:  # 5: pytest found no test
             return None
         if code in {3, 4}:
             raise RuntimeError(f"pytest did not run ({code}):\n{text[-3000:]}")
@@ -325,9 +326,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=float, default=1200, help="seconds of one test session")
-    parser.add_argument("--nearest", action="store_true", help="ask only the nearest test files")
+    parser.add_argument("--nearest", action="store_true", help="run only the nearest test files")
     parser.add_argument("--only", default="", help="only mutations of this FILE:LINE")
-    parser.add_argument("--again", action="store_true", help="try those anew that survived before")
+    parser.add_argument("--again", action="store_true", help="try again the mutations that survived before")
     parser.add_argument("--list", action="store_true", help="print the mutations and stop")
     options = parser.parse_args()
     drawn = [m for m in draw(options.count, options.seed) if str(m).startswith(options.only)]

@@ -1,6 +1,6 @@
 """Run the notebooks of docs/notebooks, and store their outputs in them.
 
-The outputs are stored because most readers run nothing. Needs nbclient and ipykernel::
+The outputs are stored because most readers do not run notebooks. The program needs nbclient and ipykernel::
 
     python benchmarks/notebooks.py shards happier --write
 
@@ -37,7 +37,7 @@ def read_notebook(name: str) -> dict[str, Any]:
 
 
 def program_of(notebook: dict[str, Any]) -> str:
-    """Return the code of all cells as one program; lines of the shell (``!command``) are run by bash."""
+    """Return the code of all cells as one program; bash runs shell lines (``!command``)."""
     lines = ["import subprocess"]
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
@@ -55,7 +55,7 @@ def _plain(line: str) -> str:
 
 
 def execute(name: str, folder: Path) -> dict[str, Any]:
-    """Run a notebook in a folder by Jupyter; return it with cleaned outputs."""
+    """Run a notebook in a folder with Jupyter; return it with cleaned outputs."""
     import nbformat  # pyright: ignore[reportMissingImports]
     from nbclient import NotebookClient  # pyright: ignore[reportMissingImports]
 
@@ -67,7 +67,7 @@ def execute(name: str, folder: Path) -> dict[str, Any]:
 
 
 def cleaned(notebook: dict[str, Any], folder: str) -> dict[str, Any]:
-    """Return a notebook without what differs from run to run and machine to machine: times, paths, warnings."""
+    """Return a notebook without times, paths and warnings, which differ between runs and machines."""
     for cell in notebook["cells"]:
         cell["metadata"] = {}
         if cell["cell_type"] == "code":
@@ -122,7 +122,7 @@ def main() -> None:
     """Run notebooks and print their seconds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="notebooks to run; all by default")
-    parser.add_argument("--write", action="store_true", help="keep their outputs")
+    parser.add_argument("--write", action="store_true", help="store the outputs in the notebooks")
     asked = parser.parse_args()
     for name in asked.names or NAMES:
         print(f"{name}: {run_notebook(name, write=asked.write):.0f} s", flush=True)

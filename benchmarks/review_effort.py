@@ -1,32 +1,33 @@
-"""Actions until a hierarchy is right: a simulated annotator works through the review page's interface.
+"""Count the actions of a simulated annotator on the review page until a hierarchy is right.
 
 Run with: python benchmarks/review_effort.py --data DIR --encoder sbert:FOLDER [--sets washington,...] [--seeds 5]
           [--mistakes .05] [--order names] [--found] [--work DIR]
 
-DIR holds sets of names with a reference grouping (``HGLD_DATA``). Every set is built with ``hgld build-hierarchy
---classes``, and with the reference's group names (``--into``) unless ``--found`` is given. The review server then
-answers the simulated annotator, who knows the reference. An action is a request that decides something:
+DIR has datasets of names with a reference grouping (``HGLD_DATA``). ``hgld build-hierarchy --classes`` builds every
+dataset, with the reference's group names (``--into``) unless ``--found`` is given. The simulated annotator knows the
+reference and sends requests to the review server. An action is a request that contains a decision:
 
-* One action moves a name that belongs elsewhere, and one puts the rest of a block of similar names into a group.
-* One action accepts the rest of a screen as it is. If fewer than 16 right names are left they are skipped, which
-  decides nothing.
+* One action moves a name that belongs to another group.
+* One action puts the remaining names of a block of similar names into a group.
+* One action accepts the remaining names of a screen. If fewer than 16 right names remain, the annotator skips them
+  without an action.
 
-A name is right if it is in its reference group. Without predefined names (``--found``) machine-made groups are first
-matched to reference groups one to one, such that most names are right. The tables show the actions, as shares of the
-names, until 80, 90 and 95% of the names, and of the items, are right. They are compared with two baselines:
+A name is right if it is in its reference group. Without predefined names (``--found``), machine-made groups are first
+matched to reference groups one to one, so that most names are right. The tables show the number of actions, as a share
+of the names, until 80, 90 and 95% of the names (or items) are right. Two baselines are measured too:
 
-a. Names are read in the order of the build's confidence, the least confident first.
-b. Margin sampling with nearest-neighbour propagation uses the encoder alone, one name per action, 2% of the names at a
-   time (with predefined names only).
+a. The annotator decides names in the order of the build's confidence, the least confident first.
+b. Margin sampling with nearest-neighbour propagation uses only the encoder, one name per action, 2% of the names at a
+   time (only with predefined names).
 
-Without ``--mistakes`` the output also says, per set, how well the page's probabilities tell which undecided names are
-wrong. This is measured before any decision, after 50 random names (or half of them) were judged, and after 50 actions
-of the queue. The figures are AUROC, calibration error (as in ``hierarchy_doubt.py``), and how often the 80% interval
-held the number of wrong names. For them a name in a machine-made group is wrong if its reference group is not the most
-frequent one there.
+Without ``--mistakes``, the output also says, per dataset, how well the page's probabilities predict which undecided
+names are wrong. This is measured three times: before any decision, after decisions on 50 random names (or half of the
+names), and after 50 actions of the queue. The figures are AUROC, calibration error (as in ``hierarchy_doubt.py``), and
+how often the 80% interval contains the number of wrong names. Here a name in a machine-made group is wrong if its
+reference group is not the most frequent reference group there.
 
-Every seed but the first draws nine tenths of the names and shuffles them. With ``--mistakes`` it also draws the names
-that the annotator decides wrongly.
+The first seed uses all names. Every other seed chooses a random nine tenths of the names. With ``--mistakes``, the seed
+also chooses the names that the annotator decides wrongly.
 """
 
 import argparse
@@ -72,8 +73,8 @@ SETS = {
 }
 BARS = (0.8, 0.9, 0.95)
 DRAWN = 0.9
-LEAST_REST = 16  # fewest right names of a screen that are worth an action
-TOKEN = "benchmark"  # port of a server that does not listen
+LEAST_REST = 16  # with fewer right names left on a screen, the annotator skips them
+TOKEN = "benchmark"  # token of the review page; requests bypass the network
 
 
 # -- the sets ------------------------------------------------------------------------------------------------------
@@ -95,7 +96,7 @@ class Reference:
 
 
 def read_reference(data: Path, name: str) -> Reference:
-    """Read a set; a name that occurs twice counts once, with its first group."""
+    """Read a dataset; a name that occurs twice counts once, with its first group."""
     folder, level = SETS[name]
     with (data / folder / "labels.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -112,7 +113,7 @@ def read_reference(data: Path, name: str) -> Reference:
 
 
 def build(reference: Reference, out: Path, encoder: str, *, are_given: bool) -> Path:
-    """Build a set's hierarchy by the command; return its folder."""
+    """Build a dataset's hierarchy with the command; return the build's folder."""
     out.mkdir(parents=True)
     names = pl.DataFrame({"name": reference.names, "count": reference.items})
     names.write_csv(out / "names.csv")
@@ -139,7 +140,7 @@ def build(reference: Reference, out: Path, encoder: str, *, are_given: bool) -> 
 
 
 def built(name: str, reference: Reference, seed: int, options: argparse.Namespace, work: Path) -> Path:
-    """Return the folder of a set's build, after building it if necessary."""
+    """Return the folder of a dataset's build; build it first if necessary."""
     folder = work / name.replace(" ", "-") / str(seed) / ("found" if options.found else "given")
     if not (folder / "build" / "provenance.json").is_file():
         build(reference, folder, options.encoder, are_given=not options.found)
@@ -151,17 +152,17 @@ def built(name: str, reference: Reference, seed: int, options: argparse.Namespac
 
 @dataclass
 class Effort:
-    """Actions after which shares of names and items were right, and how long the answers took."""
+    """Numbers of actions until shares of names and items were right, and response times of the server."""
 
     names: int
     items: int
     history: list[tuple[int, float, float]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    left: list[tuple[int, int, Sequence[float]]] = field(default_factory=list)  # actions, names wrong, estimate
-    screens: int = 0  # names that were looked at
+    left: list[tuple[int, int, Sequence[float]]] = field(default_factory=list)  # (actions, wrong names, estimate)
+    screens: int = 0  # screens that the annotator saw
 
     def until(self, bar: float, *, of_items: bool = False) -> float | None:
-        """Return the number of actions, as a share of the names, until a share of names is right; None: never."""
+        """Return the number of actions, as a share of the names, until a share of names is right; or None."""
         reached = (actions for actions, *shares in self.history if shares[of_items] >= bar)
         return next((actions / self.names for actions in reached), None)
 
@@ -172,7 +173,7 @@ class Annotator:
     Args:
         folder: folder of the build.
         reference: the right groups.
-        mistakes: share of the names that are decided wrongly.
+        mistakes: share of the names that the annotator decides wrongly.
         seed: seed of the mistakes.
         are_given: whether the groups are predefined by the reference.
         order: order of the queue.
@@ -189,7 +190,7 @@ class Annotator:
         order: Literal["items", "names"] = "items",
     ) -> None:
         tables = BuildTables(folder)
-        file = Path(tempfile.mkdtemp(dir=folder)) / "decisions.yaml"  # each annotator has a file
+        file = Path(tempfile.mkdtemp(dir=folder)) / "decisions.yaml"  # each annotator needs a separate file
         learner = Learner.of(folder / "stages")
         queue = Queue(learner.rows, by=order)
         review = Review(tables, Journal(file, "simulated", "annotator"), (), Thumbnails(None), learner, queue)
@@ -284,7 +285,7 @@ class Annotator:
     def judge_names(self, names: Sequence[str]) -> None:
         """Decide about names one by one: accept the group of a right name, and move a wrong name."""
         homes, wrong = dict(self.target), self.wrong()
-        if not self._are_given:  # the largest group of which most are of the name's reference group
+        if not self._are_given:  # the largest group in which most names have this reference group
             right = Counter((self.place[name] or "", group) for name, group in self.truth.items() if name not in wrong)
             largest = {group: label for (label, group), _ in reversed(right.most_common())}
             free = {group: group if group not in self._made else f"{group} (new)" for group in self.truth.values()}
@@ -296,7 +297,7 @@ class Annotator:
                 self._decide({"action": "accept", "names": [name], "group": self.place[name]})
 
     def judged(self) -> tuple[float, float, float]:
-        """Return AUROC and calibration error of the page's probabilities, and whether its interval holds."""
+        """Return AUROC and calibration error of the page's probabilities, and whether the interval is right."""
         now = self._state()
         rows = [row for row in now["names"] if row[7] is None and row[0] in self.target]
         stand_wrong = self.wrong()
@@ -323,7 +324,7 @@ class Annotator:
         return self.effort
 
     def _to(self, names: Sequence[str], group: str) -> None:
-        """Put names into a group by one action."""
+        """Put names into a group with one action."""
         action = {"action": "move", "names": list(names), "to": group}
         if group not in self._made:
             action = {"action": "new", "names": list(names), "to": group}
@@ -331,7 +332,7 @@ class Annotator:
         self._decide(action)
 
     def _sort(self, screen: dict[str, Any]) -> None:
-        """Move blocks to their groups, the most useful first, until the rest is right; then accept or skip the rest."""
+        """Move blocks of names to their groups, the most useful first; then accept or skip the remaining names."""
         names = screen["names"]
         left = [name for name in names if name in self.says]
         while left:
@@ -376,7 +377,7 @@ class Annotator:
     def _plan(
         self, blocks: Sequence[tuple[int, int]], start: int, stop: int, wrong: Sequence[bool], left: Sequence[str]
     ) -> tuple[int, list[tuple[int, int, str]]]:
-        """Return the fewest actions that correct a range, as a cut of its blocks."""
+        """Return the fewest actions that correct a range of names, and how they divide it into blocks."""
         inside = [b for b in blocks if start <= b[0] and b[1] <= stop and b != (start, stop)]
         cost, chosen, at = 0, list[tuple[int, int, str]](), start
         while at < stop:
@@ -429,7 +430,7 @@ def one_by_one(annotator: Annotator, order: Sequence[str]) -> Effort:
 
 
 def propagation(rows: np.ndarray, seeds: np.ndarray, truth: np.ndarray, says: np.ndarray, items: np.ndarray) -> Effort:
-    """Query names with the smallest margin, 2% at a time; predict by votes of the answered names and group names."""
+    """Decide names with the smallest margin, 2% at a time; predict with votes of decided names and group names."""
     n, k = len(rows), len(seeds)
     effort, answered = Effort(n, int(items.sum())), list[int]()
     while True:
@@ -455,7 +456,7 @@ def propagation(rows: np.ndarray, seeds: np.ndarray, truth: np.ndarray, says: np
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to work on one set, over the seeds."""
+    """One strategy on one dataset, over the seeds."""
 
     title: str
     efforts: tuple[Effort, ...]
@@ -481,7 +482,7 @@ def encoded(encoder: str, texts: Sequence[str]) -> np.ndarray:
 
 
 def arms(name: str, options: argparse.Namespace, work: Path, estimates: dict[str, list[np.ndarray]]) -> Iterator[Arm]:
-    """Yield the ways to work on one set, and record the quality of the page's estimates."""
+    """Yield the strategies for one dataset, and record the quality of the page's estimates."""
     reference = read_reference(options.data, name)
     are_given = not options.found
     found: dict[str, list[Effort]] = {}
@@ -510,7 +511,7 @@ def arms(name: str, options: argparse.Namespace, work: Path, estimates: dict[str
 
 
 def estimates_text(found: Sequence[np.ndarray]) -> str:
-    """Return AUROC, calibration error and how often the interval holds, of several :func:`judgements`."""
+    """Return means of several :func:`judgements`: AUROC, calibration error, and how often the interval is right."""
     a, e, i = (", ".join(f"{value:.2f}" for value in row) for row in np.nanmean(found, axis=0).T)
     return f"AUROC {a}; calibration error {e}; in the interval {i} (before, {DECISIONS} random, of the queue)"
 
@@ -518,18 +519,20 @@ def estimates_text(found: Sequence[np.ndarray]) -> str:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--data", type=Path, default=os.environ.get("HGLD_DATA"), help="folder of the sets; default: HGLD_DATA"
+        "--data", type=Path, default=os.environ.get("HGLD_DATA"), help="folder of the datasets; default: HGLD_DATA"
     )
-    parser.add_argument("--encoder", required=True, help="as of build-hierarchy, such as sbert:FOLDER")
-    parser.add_argument("--sets", default=",".join(SETS), help="names of sets, separated by commas")
+    parser.add_argument("--encoder", required=True, help="encoder of build-hierarchy, such as sbert:FOLDER")
+    parser.add_argument("--sets", default=",".join(SETS), help="names of datasets, separated by commas")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--mistakes", type=float, default=0.0, help="share of names that the annotator decides wrongly")
-    parser.add_argument("--order", choices=("items", "names"), default="items", help="of the queue, as of hgld review")
-    parser.add_argument("--found", action="store_true", help="groups are found, not given by name")
-    parser.add_argument("--work", type=Path, help="folder of the builds; default: a temporary one")
+    parser.add_argument(
+        "--order", choices=("items", "names"), default="items", help="order of the queue, like --order of hgld review"
+    )
+    parser.add_argument("--found", action="store_true", help="let hgld find the groups, in place of predefined groups")
+    parser.add_argument("--work", type=Path, help="folder of the builds; default: a temporary folder")
     options = parser.parse_args()
     if options.data is None:
-        parser.error("name the folder of the sets: --data DIR, or HGLD_DATA")
+        parser.error("pass --data DIR, or set HGLD_DATA")
     return options
 
 
@@ -538,7 +541,7 @@ def main() -> None:
     options = arguments()
     with tempfile.TemporaryDirectory() as temporary:
         work = options.work or Path(temporary)
-        print("| set | way | 80% of names | 90% | 95% | 80% of items | 90% | 95% |")
+        print("| dataset | strategy | 80% of names | 90% | 95% | 80% of items | 90% | 95% |")
         print("| --- | --- | --- | --- | --- | --- | --- | --- |")
         ratios, inside, seconds, efforts = [], [], [], list[Effort]()
         estimates: dict[str, list[np.ndarray]] = {}
@@ -554,7 +557,7 @@ def main() -> None:
                 pairs = [
                     (a.until(BARS[-1]), b.until(BARS[-1])) for a, b in zip(ours.efforts, other.efforts, strict=True)
                 ]
-                # With wrong answers, a way may never reach the bar.
+                # With wrong decisions, a strategy may never reach the share of right names.
                 if shares := [a / b for a, b in pairs if a is not None and b]:
                     ratios.append((name, statistics.fmean(shares)))
         for name, ratio in ratios:
@@ -562,12 +565,12 @@ def main() -> None:
         if ratios:
             print(f"mean {statistics.fmean(r for _, r in ratios):.3f}, most {max(r for _, r in ratios):.2f}")
         held = f"{statistics.fmean(inside):.0%} of {len(inside)} moments"
-        print(f"the 80% interval of the names still wrong holds the truth in {held}")
+        print(f"the 80% interval contains the number of wrong names at {held}")
         means = [("mean", [np.nanmean(found, axis=0) for found in estimates.values()])] if estimates else []
         for name, found in [*estimates.items(), *means]:
             print(f"{name}: {estimates_text(found)}")
-        print(f"screens looked at: {sum(effort.screens for effort in efforts)}")
-        print(f"an answer takes {statistics.median(seconds) * 1e3:.0f} ms, at most {max(seconds) * 1e3:.0f} ms")
+        print(f"screens seen: {sum(effort.screens for effort in efforts)}")
+        print(f"a response takes {statistics.median(seconds) * 1e3:.0f} ms, at most {max(seconds) * 1e3:.0f} ms")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""Exhaustive search against kept indexes of faiss: time and recall@10 on clustered unit vectors.
+"""Compare exhaustive search with saved faiss indexes: time and recall@10 on clustered unit vectors.
 
 Run with: python benchmarks/search.py [--items 100000 1000000] [--dim 128] [--queries 200] [--spread 1.25]
           [--only exact ivf hnsw]
 
-faiss-cpu is an extra: pip install 'hgld[faiss]'. One thread. Times are processor seconds. "opened" is the
-preparation of a command: an index is checked and read; for an exhaustive search, embeddings are read and normalised.
+faiss-cpu is an extra: pip install 'hgld[faiss]'. Every search uses one thread. Times are CPU seconds. "opened" is the
+time before the first query: an index is checked and read, or embeddings are read and normalised for an exhaustive
+search.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ["OMP_NUM_THREADS"] = "1"  # both OpenMP libraries, of faiss and torch, read it at import
+os.environ["OMP_NUM_THREADS"] = "1"  # set before imports: the OpenMP libraries of faiss and torch read it at import
 
 import numpy as np
 import torch
@@ -65,7 +66,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def a_query(ask: Callable[[np.ndarray], Found], queries: np.ndarray, at_once: int) -> tuple[float, np.ndarray]:
-    """Measure processor seconds per query with ``at_once`` queries per call; return them with the results."""
+    """Measure CPU seconds per query with ``at_once`` queries per call; return them with the results."""
     ask(queries[:at_once])  # warm up: memory is allocated
     start = time.process_time()
     found = [ask(queries[begin : begin + at_once])[0] for begin in range(0, len(queries), at_once)]
@@ -108,7 +109,9 @@ def main() -> None:
     parser.add_argument("--items", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--queries", type=int, default=200)
-    parser.add_argument("--spread", type=float, default=1.25, help="100: no clusters to speak of")
+    parser.add_argument(
+        "--spread", type=float, default=1.25, help="spread of items within a class; 100: almost no clusters"
+    )
     parser.add_argument("--only", nargs="+", choices=SIDES, default=SIDES)
     options = parser.parse_args()
     torch.set_num_threads(1)

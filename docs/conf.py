@@ -1,7 +1,7 @@
-"""Sphinx builds the site from the guides and the docstrings: ``python -m sphinx -W -n docs site``.
+"""Configuration of Sphinx, which builds the site: ``python -m sphinx -W -n docs site``.
 
-Sphinx, because the docstrings are reStructuredText and their references are checked; the guides are Markdown (MyST).
-Pages load nothing from other servers: the theme has its fonts and scripts, and formulas are MathML.
+The docstrings are reStructuredText, and Sphinx checks their references. The guides are Markdown (MyST).
+Pages load no file from other servers: the theme includes its fonts and scripts, and formulas are MathML.
 """
 
 import os
@@ -50,7 +50,7 @@ napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 
 html_theme = "furo"
-# The tag or dev, if the site is published beside other versions (docs/versions.py).
+# Name of this version (a tag or dev), if the site is published beside other versions (docs/versions.py).
 published = os.environ.get("HGLD_DOCS_VERSION", "")
 html_title = f"hgld {published or version}"
 html_context = {"published": published}
@@ -65,7 +65,7 @@ html_theme_options = {"navigation_with_keys": True}
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
-html_last_updated_fmt = None  # the same sources give the same bytes
+html_last_updated_fmt = None  # a date would change the bytes of each build
 
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True

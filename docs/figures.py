@@ -1,4 +1,4 @@
-"""Draw the figures of the concept pages and of README.
+"""Draw the figures of README and the concept pages.
 
 ``python docs/figures.py`` writes docs/concepts/*.svg; ``python docs/figures.py hgld-demo`` writes
 docs/pictures/query.png from the files of ``hgld demo``.
@@ -11,7 +11,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parent / "concepts"
 PICTURE = Path(__file__).parent / "pictures" / "query.png"
 INK, GREY, PAPER = "#1f2933", "#7b8794", "#ffffff"
-FILLS = ("#e4e7eb", "#c6dbef", "#6baed6", "#2171b5")  # grade 0 to 3: pale to dark
+FILLS = ("#e4e7eb", "#c6dbef", "#6baed6", "#2171b5")  # colours of grade 0 to 3
 _ON_DARK = 3
 
 
@@ -47,7 +47,7 @@ def figure(width: int, height: int, title: str, *shapes: str) -> str:
 
 
 def draw_levels() -> str:
-    """Draw a tree of three levels, coloured by the grade towards one landmark."""
+    """Draw a tree of three levels; colours show each landmark's grade for one query."""
     leaves = [("Chartres", 3), ("Reims", 2), ("Tower Bridge", 1), ("Lake Como", 0)]
     shapes = [
         text(8, y, level, color=GREY, anchor="start") for y, level in ((38, "top"), (108, "group"), (178, "landmark"))
@@ -126,7 +126,7 @@ def draw_resuming() -> str:
 
 
 def draw_query(demo: Path) -> None:
-    """Draw a test image of the demo with its first results in the colours of their grades, above it their tree."""
+    """Draw a test image of the demo with its first results, coloured by grade, below their tree of classes."""
     import matplotlib.pyplot as plt
     import numpy as np
     from PIL import Image
@@ -142,7 +142,7 @@ def draw_query(demo: Path) -> None:
     np.fill_diagonal(scores, -np.inf)
     first = np.argsort(-scores, axis=1, kind="stable")[:, :shown]
     found = np.take_along_axis(np.asarray(grades), first, axis=1)
-    query = int(np.argmax([len(set(row)) for row in found.tolist()]))  # first query whose results have most grades
+    query = int(np.argmax([len(set(row)) for row in found.tolist()]))  # results with the most different grades
     items = [query, *first[query].tolist()]
     names = [[test.hierarchy.names[level][label] for level, label in enumerate(test.labels[i])] for i in items]
     levels = len(test.levels)

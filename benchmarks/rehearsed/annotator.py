@@ -1,4 +1,4 @@
-"""A scripted annotator, who corrects a build by the true groups of a world."""
+"""A scripted annotator, who corrects a build with the true groups of a world."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ def decide(world: World, build: Path, file: Path) -> int:
     old = set(pl.read_parquet(stages / "review" / "groups.parquet")["label"])
     between = {
         label: f"group {number} in between" for number, label in enumerate(sorted(chosen))
-    }  # two groups may swap labels
+    }  # temporary labels, because two groups may swap labels
     between |= {label: f"{label} as found" for label in old - set(chosen)}
     titles = [label for label, _ in world.groups]
     decisions = [_rename(label, to) for label, to in sorted(between.items())]
@@ -33,7 +33,7 @@ def decide(world: World, build: Path, file: Path) -> int:
         (stays if homes.get(true) == label else moves)[true].append(name)
     for true, kept in sorted(
         stays.items()
-    ):  # otherwise the model would learn from the other decisions that these are wrong
+    ):  # without these decisions, the model would learn from the moves that right names are wrong
         decisions.append({"action": "accept", "group": titles[true], "names": kept})
     for true, moved in sorted(moves.items()):
         action = "move" if true in homes else "new"
@@ -43,7 +43,7 @@ def decide(world: World, build: Path, file: Path) -> int:
     signed = [decision | {"who": "script", "when": _WHEN} for decision in decisions]
     file.write_text(
         json.dumps({"schema_version": 1, "decisions": signed}, indent=1) + "\n", encoding="utf-8"
-    )  # JSON is YAML too
+    )  # JSON is valid YAML
     return len(signed)
 
 

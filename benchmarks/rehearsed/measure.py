@@ -31,7 +31,7 @@ _MARK = "HGLD_REHEARSAL"
 
 @dataclass
 class Spent:
-    """Time, memory and bytes that commands took, in all.
+    """Total time, memory and bytes of commands.
 
     Attributes:
         wall: seconds.
@@ -66,13 +66,13 @@ class Spent:
 def run(
     command: Sequence[str], folder: Path, log: Path, environment: Mapping[str, str], kill_after: float | None = None
 ) -> Spent:
-    """Run a command in a folder, its output appended to ``log``.
+    """Run a command in a folder and append its output to ``log``.
 
     Args:
         command: program and arguments.
-        folder: folder that it runs in.
-        log: file.
-        environment: further variables.
+        folder: working directory of the command.
+        log: file for the output.
+        environment: further environment variables.
         kill_after: seconds after which all its processes are killed (-9); None: never.
     """
     mark = f"{folder.resolve()} {uuid.uuid4().hex}"
@@ -96,11 +96,11 @@ def run(
     killer = threading.Timer(kill_after, _kill, (mark,)) if kill_after is not None else None
     if killer:
         killer.start()
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie still has its counts
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie, whose /proc files are readable
     wall = time.monotonic() - begun
     counts = dict(line.split(": ") for line in Path(f"/proc/{process.pid}/io").read_text().splitlines())
     _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)  # it has ended already
+    process.returncode = os.waitstatus_to_exitcode(status)  # set it by hand: wait4 has reaped the process
     ended.set()
     watch.join()
     if killer:
@@ -132,7 +132,7 @@ def _watch(root: int, peaks: dict[int, int], ended: threading.Event) -> None:
 
 
 def _descendants(root: int) -> list[int]:
-    """Return a process and all its descendants, also of threads."""
+    """Return a process and all its descendants, including children of threads."""
     found, waiting = [], [root]
     while waiting:
         process = waiting.pop()
@@ -154,7 +154,7 @@ def _peak(process: int) -> int | None:
 
 
 def _kill(mark: str) -> None:
-    """Kill all processes with the mark in their environment, also without a parent, until none is left."""
+    """Kill all processes with the mark in their environment, including orphans, until none is left."""
     needle = f"{_MARK}={mark}".encode()
     while found := [process for process in _processes() if needle in _environment(process)]:
         for process in found:

@@ -1,9 +1,9 @@
 """Images of synthetic landmarks, 32 px: class features are visible, and nuisances vary per image.
 
-- Natural or human-made: soft waves with clouds, or waves with hard edges.
-- The group: frequency and direction of two waves. Their phases are random, so that pixels tell little.
-- The landmark: three colours, and a third, finer wave.
-- Nuisances: colour cast, contrast, phases, a patch in front, noise.
+- Natural landmarks have soft waves with clouds, human-made landmarks have waves with hard edges.
+- The group sets frequency and direction of two waves. Their phases are random, so raw pixels are not enough.
+- The landmark sets three colours, and a third, finer wave.
+- Nuisances are colour cast, contrast, phases, an occluding patch, and noise.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ _SMOOTH = np.float32(1.2)
 
 
 class Pictures:
-    """Painter of many places of a world at a time."""
+    """Painter that draws many places of a world at once."""
 
     def __init__(self, world: World) -> None:
         rng = world.rng(3)
@@ -30,7 +30,7 @@ class Pictures:
             (0.0, 0.4),
             (0.5, 1.0),
             (0.0, 1.0),
-        )  # limits the landmark's wave, so that group waves stay visible
+        )  # keep the landmark's wave weak, so that group waves stay visible
         self._colours = np.stack([rng.uniform(*ends, (places, 3)) for ends in (dark, light, accent)], 1).astype(
             np.float32
         )
@@ -75,5 +75,5 @@ def _waves(angle: np.ndarray, cycles: np.ndarray) -> np.ndarray:
 
 
 def jpeg(picture: np.ndarray) -> bytes:
-    """Encode an image as JPEG, some 1.1 kB."""
+    """Encode an image as JPEG of some 1.1 kB."""
     return simplejpeg.encode_jpeg(picture, quality=70, colorspace="RGB", colorsubsampling="420", fastdct=True)

@@ -1,6 +1,7 @@
 """The synthetic release on disk, with GLDv2's layout and file names: tars, MD5 sums, and lists.
 
-It is written tar by tar, so that memory does not grow with the images; a tar that has its sum already is kept.
+The release is written tar by tar, so that memory does not grow with the images. A tar with an MD5 sum is complete and
+kept.
 """
 
 import csv
@@ -19,12 +20,12 @@ from rehearsed.pictures import Pictures, jpeg
 from rehearsed.world import IMAGES, LEAST_SCORED, LEVELS, PUBLIC, SCORED, SETS, World
 
 COMMONS = "http://commons.wikimedia.org/wiki/Category:"
-_AT_A_TIME = 128  # so that their arrays fit the CPU cache
+_AT_A_TIME = 128  # images per batch: their arrays fit into the CPU cache
 _SEVERAL_LANDMARKS = 0.05  # share of queries with relevant images of two landmarks
 
 
 class Release:
-    """Photographs of a world: their ids and places."""
+    """Ids and places of a world's photographs."""
 
     def __init__(self, world: World) -> None:
         self.world = world

@@ -1,4 +1,4 @@
-"""Servers of a rehearsal on 127.0.0.1: files with byte ranges, and a Commons and Wikidata with failures."""
+"""Servers of a rehearsal on 127.0.0.1: files with byte ranges, and fakes of Commons and Wikidata with failures."""
 
 import re
 import sys
@@ -27,13 +27,13 @@ from tests.pipelines.wikimedia_server import (
 
 class _QuietServer(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore killed clients."""
+        """Print no error for killed clients."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
 
 class FileServer:
-    """Server of the files in a folder, with ranges; its ETag is a file's size and time."""
+    """Server of the files in a folder, with ranges; the ETag is the file's size and time."""
 
     def __init__(self, folder: Path, port: int = 0) -> None:
         self._server = _QuietServer(("127.0.0.1", port), partial(_FileHandler, folder.resolve()))
@@ -97,7 +97,7 @@ class _FileHandler(BaseHTTPRequestHandler):
                 while first < end and (data := file.read(min(1 << 18, end - first))):
                     self.wfile.write(data)
                     first += len(data)
-        except ConnectionError:  # a client that was killed
+        except ConnectionError:  # a killed client needs no response
             self.close_connection = True
 
 
@@ -113,7 +113,7 @@ _ALL_ROADS = (*ROADS, *NOTHING)
 
 
 class _SomeFaults(list[Fault]):
-    """Queue of failures: one per hundred requests, beginning with the third, all types in turn."""
+    """Queue of failures: one per hundred requests, beginning with the third, each type in turn."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class _SomeFaults(list[Fault]):
 
 
 class _Looked(Mapping[str, Any]):
-    """Mapping that makes each value at its lookup."""
+    """Mapping that computes each value at lookup."""
 
     def __init__(self, look: Callable[[str], Any]) -> None:
         self._look = look
@@ -148,7 +148,7 @@ class _Looked(Mapping[str, Any]):
 
 
 class Wikis(WikimediaServer):
-    """Both wikis of a world on one address, with a count of requests."""
+    """Both wikis of a world at one address, with a count of requests."""
 
     def __init__(self, world: World, port: int = 0) -> None:
         lists = [world.landmarks[which] for which in SETS]
@@ -163,7 +163,7 @@ class Wikis(WikimediaServer):
         self.log = _Counted()
 
     def _place(self, title: str) -> tuple[int, str] | None:
-        """Return number and road of the place of a title, or None without such a page; ``moved`` has another title."""
+        """Return number and road of a title's place, or None for a missing page; ``moved`` pages have another title."""
         found = re.fullmatch(r"Category:(.+) (\d{1,7})( \(moved\))?", title)
         if found is None or int(found[2]) >= len(self._road):
             return None
@@ -215,7 +215,7 @@ class Wikis(WikimediaServer):
 
 
 class _Counted(list[Asked]):
-    """A log that keeps the number of requests alone."""
+    """A log that keeps only the number of requests."""
 
     def __init__(self) -> None:
         super().__init__()

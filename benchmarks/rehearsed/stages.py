@@ -8,7 +8,7 @@ from pathlib import Path
 from rehearsed.world import IMAGES, LANDMARKS, World
 
 RECIPE = "small-gldv2-washington"
-RUNS = {"happier": (), "smooth-ap": ("--loss", "SmoothAP")}  # files that are compared
+RUNS = {"happier": (), "smooth-ap": ("--loss", "SmoothAP")}  # name of a run: its options
 EPOCHS, PARTS, PIXELS = 2, 4, 8
 HGLD = (sys.executable, "-m", "hgld")
 TWO_PROCESSES = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "hgld")
@@ -20,11 +20,11 @@ class Stage:
 
     Attributes:
         name: name of the stage.
-        commands: run one after the other in the chain's folder.
+        commands: commands to run in turn in the chain's folder.
         items: number of units.
         unit: unit of the count.
-        made: patterns of the output files, which are equal byte for byte after any number of stops.
-        before: called with the chain's folder before the commands.
+        made: patterns of the output files, whose bytes must not depend on stops.
+        before: function to call with the chain's folder before the commands.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Addresses:
-    """Addresses of the servers: the release's owners, the wikis, and the chain's own folder."""
+    """URLs of the release's server, the wikis, and the server of the chain's folder."""
 
     release: str
     wikis: str
@@ -48,7 +48,7 @@ def stages(world: World, at: Addresses, steps: int, runs: Sequence[str] = tuple(
     """Return all stages in order; paths are relative to the chain's folder, so that no file contains its path.
 
     Args:
-        world: the made-up release.
+        world: the synthetic landmarks.
         at: URLs of the servers.
         steps: steps of each training.
         runs: names from :data:`RUNS` of the runs to train and compare.
@@ -123,7 +123,8 @@ def _training(at: Addresses, all_steps: int, runs: Sequence[str]) -> list[Stage]
     def train(name: str, steps: int, *told: str, data: str = "shards", launch: Sequence[str] = TWO_PROCESSES) -> Stage:
         course = f"--steps-per-epoch {max(1, steps // EPOCHS)} --epochs {EPOCHS if steps else 0} --checkpoint-every 20"
         course = [*course.split(), "--warmup-steps", str(min(30, 3 * steps // 4))]
-        images = "--size 32 --resize 32 --crop-min 0.8 --flip 0 --jitter 0 --erasing 0"  # a mirror has another URL
+        # --flip 0: the direction of waves shows the group, so a mirrored image would show another landmark.
+        images = "--size 32 --resize 32 --crop-min 0.8 --flip 0 --jitter 0 --erasing 0"
         images = (*images.split(), "--evaluate-every", "0", "--evaluate-on", "")
         made = (f"runs/{name}/checkpoints/*/*.safetensors", f"runs/{name}/config.json")
         command = (*launch, "train", RECIPE, "--data", data, "--out", f"runs/{name}", "--seed", "0")
@@ -193,7 +194,7 @@ def _use(gallery: int, runs: Sequence[str]) -> list[Stage]:
 
 
 def _take_query(folder: Path) -> None:
-    """Write the image of the first query, in place of a user's photograph."""
+    """Write the image of the first query, which replaces a user's photograph."""
     import hgld
 
     dataset = hgld.open_dataset(folder / "shards", "query")

@@ -27,13 +27,13 @@ def markdown(facts: dict[str, Any]) -> str:
 
 
 def _state(stage: dict[str, Any]) -> str:
-    """Return a remark on a row: the stage is not done, or its sums include several attempts."""
+    """Return a note if a stage is not finished, or its costs are sums over several attempts."""
     again = f" (in {stage['attempts']} attempts)" if stage.get("attempts", 1) > 1 else ""
     return again if stage["done"] else f" (not done){again}"
 
 
 def quality(chain: Path) -> str:
-    """Return the metrics of every model that was evaluated, per cent, the baselines first, as a Markdown table."""
+    """Return a Markdown table with the metrics of every evaluated model in per cent, baselines first."""
     lines = [head("per cent", *QUALITY)]
     for name in ("pixels", "untrained", *RUNS):
         file = chain / "embeddings" / f"{name}.json"

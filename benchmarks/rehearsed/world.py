@@ -1,7 +1,7 @@
 """Synthetic landmarks of a rehearsal: their types, numbers of photographs, and entries in the wikis.
 
 The counts at scale 1 are GLDv2's (docs/tutorials/h-gldv2.md has their sources).
-Everything follows from the seed and the scale.
+The landmarks depend only on the seed and the scale.
 """
 
 import csv
@@ -17,8 +17,8 @@ LANDMARKS = {"train": 203_094, "index": 101_302}
 CLEAN_LANDMARKS, NAMES, SCORED = 81_313, 5_700, 1_129
 IMAGES = {"train": 1_580_470, "index": 761_757, "test": 117_577}
 PUBLIC = 379 / 1_129
-FOUND = {"train": 129_100 / 203_094, "index": 68_100 / 101_302}  # landmarks with a class in the wikis
-LEAST_NAMES, LEAST_SCORED = 120, 112  # minimum at small scales, so that groups and means are meaningful
+FOUND = {"train": 129_100 / 203_094, "index": 68_100 / 101_302}  # share of landmarks with a class in the wikis
+LEAST_NAMES, LEAST_SCORED = 120, 112  # minimum counts, so that groups and means are meaningful at small scales
 SETS = ("train", "index")
 LEVELS = ("landmark_id", "hierarchical_label", "natural_or_human_made")
 
@@ -27,9 +27,9 @@ municipal,private,public,royal,imperial,protected,listed,historic,abandoned,unde
 """.replace("\n", "").split(",")
 PLACES = ["", "in France", "in Germany", "in Italy", "in Japan", "in Norway", "in Poland", "of Bavaria", "of Scotland"]
 ITEM, CATEGORY_ITEM, MERGED_ITEM, CLASS_ITEM = 20_000_000, 40_000_000, 60_000_000, 90_000_000
-# How the wikis lead from a category to its landmark, and the share of each among the landmarks that have a name.
+# Ways from a category to its item in the wikis, with their shares among landmarks that have a name.
 ROADS = {"linked": 0.80, "stated": 0.06, "main topic": 0.05, "merged": 0.02, "moved": 0.03, "template": 0.04}
-NOTHING = {"no item": 0.80, "no instance of": 0.12, "missing": 0.08}  # the same for landmarks without a name
+NOTHING = {"no item": 0.80, "no instance of": 0.12, "missing": 0.08}  # reasons for a missing name, with their shares
 SEVERAL = 0.02  # share of the named landmarks with two classes
 SYLLABLES = [
     "bel",
@@ -53,7 +53,7 @@ SYLLABLES = [
 
 @dataclass(frozen=True)
 class Name:
-    """A type of place in Wikidata: label, item, superclasses, and its group."""
+    """A type of place in Wikidata: label, item, superclasses and group."""
 
     text: str
     item: str
@@ -66,10 +66,10 @@ class Landmarks:
     """The landmarks of a list, one row each.
 
     Attributes:
-        place: number over both lists, from which titles and items follow.
-        name: index of its type; -1 without one in the wikis.
+        place: number over both lists; titles and items are derived from it.
+        name: index of the landmark's type, or -1 if the wikis have no type.
         second: index of a second type, or -1.
-        road: index into ROADS, followed by NOTHING: the way from the category to the item.
+        road: index into ROADS + NOTHING: the way from the category to the item.
         images: number of photographs.
     """
 
@@ -81,7 +81,7 @@ class Landmarks:
 
     @property
     def labelled(self) -> np.ndarray:
-        """Mask of the landmarks with exactly one name, which the published rule labels."""
+        """Mask of the landmarks with exactly one name; the published rule labels only these."""
         return (self.name >= 0) & (self.second < 0)
 
 
@@ -100,19 +100,19 @@ class World:
 
     @cached_property
     def groups(self) -> tuple[tuple[str, str], ...]:
-        """Label and top of every group, those of the sample that hgld ships."""
+        """Label and top of every group of the sample that hgld ships."""
         rows = _table(sample.EXPECTED_GROUPS)
         return tuple(sorted({(row["group"], row["natural_or_human_made"]) for row in rows}))
 
     @cached_property
     def names(self) -> tuple[Name, ...]:
-        """The kinds of places, the most frequent first: those of the sample, then these with modifiers and places."""
+        """Types of places, most frequent first: the sample's types, then the same types with modifiers and places."""
         rows, known = _table(sample.EXPECTED_GROUPS), {row["label"]: row for row in _table(sample.GRAPH)}
         rng = self.rng(0)
         wanted = min(NAMES, max(LEAST_NAMES, round(NAMES * self.scale**0.5)))
         group_of = {label: number for number, (label, _) in enumerate(self.groups)}
         basic = [rows[i] for i in rng.permutation(len(rows))]
-        anchor = {row["group"]: known[row["name"]] for row in rows if row["name"] in known}  # some class of the group
+        anchor = {row["group"]: known[row["name"]] for row in rows if row["name"] in known}  # one class per group
         made: list[Name] = []
         for number, row in enumerate(basic):
             graph = known.get(row["name"])
@@ -128,7 +128,7 @@ class World:
 
     @cached_property
     def ancestors(self) -> dict[str, tuple[str, tuple[str, ...]]]:
-        """Label and superclasses of every class, by its item."""
+        """Label and superclasses of every class; the key is the class's item."""
         above = {
             row["class_id"]: (row["label"], tuple(filter(None, row["parents"].split("|"))))
             for row in _table(sample.GRAPH)
@@ -161,7 +161,7 @@ class World:
 
     @cached_property
     def kinds(self) -> np.ndarray:
-        """Type of every place, also without an entry in the wikis, because photographs show it."""
+        """Type of every place, even if the wikis have no entry, because photographs show it."""
         told = np.concatenate([self.landmarks[which].name for which in SETS])
         return np.where(told < 0, self.rng(2).integers(0, len(self.names), len(told)), told)
 

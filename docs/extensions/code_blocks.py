@@ -1,4 +1,4 @@
-"""Code blocks without the empty line at the end of a doctest, and tables as plain text."""
+"""Remove the empty last line of doctest blocks, and show CSV blocks as plain text."""
 
 from docutils import nodes
 from pygments.lexers.special import TextLexer
@@ -8,13 +8,13 @@ from sphinx.util.typing import ExtensionMetadata
 
 def _drop_last_empty_lines(app: Sphinx, document: nodes.document) -> None:
     for block in document.findall(nodes.literal_block):
-        if block.rawsource == block.astext():  # plain text, without markup of its own
+        if block.rawsource == block.astext():  # the block has no markup, so its text can change
             block.rawsource = block.rawsource.rstrip()
             block.children = [nodes.Text(block.rawsource)]
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:
     """Make it known to Sphinx."""
-    app.add_lexer("csv", TextLexer)  # a language that Pygments does not know
+    app.add_lexer("csv", TextLexer)  # Pygments does not know csv
     app.connect("doctree-read", _drop_last_empty_lines)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

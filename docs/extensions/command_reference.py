@@ -1,4 +1,4 @@
-"""Directive ``{command-reference}``: the help of every subcommand, as click states it."""
+"""Directive ``{command-reference}``: the help of every subcommand, as click prints it."""
 
 import click
 from docutils import nodes
@@ -9,7 +9,7 @@ from sphinx.util.typing import ExtensionMetadata
 
 from hgld.cli import cli
 
-_LITERAL = "\b\n"  # click keeps the lines of a paragraph after this mark
+_LITERAL = "\b\n"  # after this mark, click keeps the line breaks of a paragraph
 
 
 class CommandReference(SphinxDirective):

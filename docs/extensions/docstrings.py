@@ -48,7 +48,7 @@ def _exists(name: str) -> bool:
 
 
 def _keep_first_line(app: Sphinx, what: str, name: str, documented: object, options: Any, lines: list[str]) -> None:
-    """Restore a property's ``Some words: others``, because napoleon reads the first words as a type."""
+    """Restore a property's first line ``words: more words``, because napoleon reads the first words as a type."""
     for number, line in enumerate(lines):
         if what == "property" and line.startswith(_TYPE):
             lines[0] = f"{line.removeprefix(_TYPE)}: {lines[0]}"
@@ -57,7 +57,7 @@ def _keep_first_line(app: Sphinx, what: str, name: str, documented: object, opti
 
 
 def _list_options(app: Sphinx, what: str, name: str, documented: object, options: Any, lines: list[str]) -> None:
-    """List the fields of a config with the help of their flags."""
+    """List the fields of a config with their flags' help."""
     if what == "class" and dataclasses.is_dataclass(documented):
         helped = [field for field in dataclasses.fields(documented) if "help" in field.metadata]
         units = (f" In {field.metadata['unit']}." if field.metadata["unit"] else "" for field in helped)

@@ -25,7 +25,7 @@ def read_imports() -> dict[str, set[str]]:
     for folder in ("hgld", "pipelines", "training"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             if path.relative_to(ROOT).parts[1] in ("pipelines", "training", "data_cards"):
-                continue  # links; the folders themselves are read too
+                continue  # skip links, because the loop reads the linked folders too
             own = found.setdefault(package_of(path), set())
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.ImportFrom):
@@ -46,7 +46,7 @@ def read_imports() -> dict[str, set[str]]:
 
 
 def draw(imports: dict[str, set[str]]) -> str:
-    """Return a matrix as SVG: a dot where the package of the row imports that of the column."""
+    """Return a matrix as SVG: a dot if the package of the row imports the package of the column."""
     names = sorted(imports)
     left, top = 170, 150
     width, height = left + _CELL * len(names) + 10, top + _CELL * len(names) + 10

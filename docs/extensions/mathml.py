@@ -1,4 +1,4 @@
-"""Formulas as MathML, which browsers show without a script from elsewhere."""
+"""Write formulas as MathML, which browsers show without a script from another server."""
 
 from docutils import nodes
 from latex2mathml.converter import convert

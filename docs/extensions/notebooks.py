@@ -1,4 +1,4 @@
-"""Notebooks as pages: text, code and outputs become Markdown when Sphinx reads them."""
+"""Show notebooks as pages: Sphinx reads their text, code and outputs as Markdown."""
 
 import json
 from collections.abc import Iterator
