@@ -27,7 +27,7 @@ CALLS: dict[str, tuple[Callable[[], object], Sequence[str]]] = {
     "a level that the table lacks": (lambda: PK({"fine": ["a", "b"]}, level="top"), ("'top'", "the levels are fine")),
     "what a miner gives": (
         lambda: hgld.losses.SmoothAP()(EMBEDDINGS, FINE, (FINE, FINE, FINE)),
-        ("indices_tuple", "leave the miner out", "hgld.losses.wrap"),
+        ("indices_tuple", "omit the miner", "hgld.losses.wrap"),
     ),
     "an array for a loss": (lambda: HAPPIER()(EMBEDDINGS.numpy(), LABELS), ("are ndarray", "torch.as_tensor")),
     "images for a loss": (lambda: HAPPIER()(EMBEDDINGS[:, None], LABELS), ("(8, 1, 4)", "expect")),
@@ -36,7 +36,7 @@ CALLS: dict[str, tuple[Callable[[], object], Sequence[str]]] = {
     "another dimension": (lambda: HAPPIER(dim=5)(EMBEDDINGS, LABELS), ("(8, 4)", "(B, 5)")),
     "labels of another batch": (lambda: hgld.losses.SmoothAP()(EMBEDDINGS, FINE[:5]), ("(5,)", "8 embeddings")),
     "what is no loss": (lambda: hgld.losses.wrap(3), ("loss is int", "wrap(NTXentLoss())")),  # pyright: ignore[reportArgumentType]
-    "labels and embeddings swapped": (lambda: hgld.evaluate(LABELS, FINE), ("torch.int64", "are they the labels?")),
+    "labels and embeddings swapped": (lambda: hgld.evaluate(LABELS, FINE), ("torch.int64", "whether they are labels")),
     "labels of other items": (lambda: hgld.evaluate(EMBEDDINGS, FINE[:5]), ("(5, 1)", "8 embeddings")),
     "a model that diverged": (lambda: hgld.evaluate(EMBEDDINGS / 0, FINE), ("row 0 holds NaN or Inf", "diverged")),
     "a metric of another library": (

@@ -20,10 +20,10 @@ def read_embeddings(path: str | Path) -> Array:
     """Read the (N, D) embeddings of a file whose suffix names its format.
 
     - ``.npy``: an (N, D) array, memory-mapped; pickled objects are never loaded
-    - ``.safetensors``: one (N, D) tensor, or the one named ``embeddings``; float16 and bfloat16 included
+    - ``.safetensors``: the tensor ``embeddings``, or the only tensor, (N, D); float16 and bfloat16 are supported
 
     Raises:
-        InputError: another format, a file that cannot be read, or without a table of floating numbers in it.
+        InputError: the format is unknown, the file cannot be read, or it has no table of floating-point numbers.
     """
     file = Path(path)
     readers = {".npy": _read_npy, ".safetensors": _read_safetensors}
@@ -60,8 +60,7 @@ def _read_safetensors(file: Path) -> Tensor:
         chosen = ["embeddings"] if "embeddings" in names else tables
         if len(chosen) != 1:
             raise InputError(
-                f"{file}: tensors {', '.join(names) or 'none'}; expected a table named 'embeddings', or one table "
-                "alone."
+                f"{file}: tensors {', '.join(names) or 'none'}; expected a table named 'embeddings', or only one table."
             )
         return stored.get_tensor(chosen[0])
 
@@ -78,17 +77,17 @@ def read_labels(path: str | Path, levels: Sequence[str] | None) -> pl.DataFrame:
     """Read the levels' columns of a label table.
 
     Args:
-        path: parquet or CSV with a header.
-        levels: names of the columns, finest first: integer class ids or class names; None: all but ``key`` and
-            ``split``.
+        path: parquet file, or CSV file with a header.
+        levels: names of the columns, finest first; a column holds integer class ids or class names. None: all columns
+            except ``key`` and ``split``.
 
     Returns:
-        ``key`` and, as text, ``split`` if the file has them, then the levels' columns, in the order of the file; null
-        is unknown. Names come without the blanks around them.
+        ``key`` and ``split`` (as text) if the file has them, then the levels' columns, in the order of the file; null
+        is unknown. Blanks around names are removed.
 
     Raises:
-        TableError: another kind of file, one that cannot be read, missing columns, or columns of another type (a CSV
-            column of numbers with a fraction, for example).
+        TableError: the suffix is unknown, the file cannot be read, a column is missing, or a column has the wrong type
+            (for example numbers with a fraction in a CSV file).
     """
     file = Path(path)
     table = _read_table(file)
@@ -96,12 +95,12 @@ def read_labels(path: str | Path, levels: Sequence[str] | None) -> pl.DataFrame:
     missing = [level for level in levels if level not in table.columns]
     if not levels or len(set(levels)) != len(levels):
         raise TableError(
-            f"{file}: levels are {', '.join(levels) or 'none'}; expected its columns, each once, finest first."
+            f"{file}: levels are {', '.join(levels) or 'none'}; expected columns of the file, each once, finest first."
         )
     if missing:
         raise TableError(
             f"{file}: no column {', '.join(map(repr, missing))}; its columns are {excerpt(', '.join(table.columns))}. "
-            "Name the levels among them, finest first."
+            "Choose the levels among them, finest first."
         )
     is_csv = file.suffix.lower() == ".csv"
     read = [known_classes(table[level], f"{file}: column {quoted(level)}", is_csv=is_csv) for level in levels]
@@ -114,7 +113,7 @@ def read_keys(path: Path) -> pl.Series:
     """Read the column ``key`` of a label table.
 
     Raises:
-        TableError: it cannot be read, or has no such column.
+        TableError: the table cannot be read, or has no column ``key``.
     """
     table = _read_table(path)
     if KEY not in table.columns:
@@ -123,7 +122,7 @@ def read_keys(path: Path) -> pl.Series:
 
 
 def check_row_count(embeddings: Array, labels: Sized, files: tuple[str | Path, str | Path]) -> None:
-    """Refuse a table of labels or keys with another number of rows than the embeddings.
+    """Raise an error if a table of labels or keys does not have one row per embedding.
 
     Args:
         embeddings: (N, D) array.
@@ -131,7 +130,7 @@ def check_row_count(embeddings: Array, labels: Sized, files: tuple[str | Path, s
         files: paths of the embeddings and of the table, for messages.
 
     Raises:
-        TableError: another number of rows.
+        TableError: the table does not have one row per embedding.
     """
     if len(labels) != len(embeddings):
         raise TableError(

@@ -1,4 +1,4 @@
-"""Evaluation of an embedding on a retrieval task: every metric of every level in one pass over the scores."""
+"""Evaluation of embeddings on a retrieval task: all metrics at all levels in one pass over the scores."""
 
 import hashlib
 import math
@@ -40,7 +40,7 @@ from hgld.evaluation.statistics import depth_needed, depths_of, metric_values, o
 from hgld.labels import SIDES, Array, Labels, read_label_sides
 from hgld.relevance import GainFunction
 
-# -- metrics of a table of scores -------------------------------------------------------------------------------------
+# -- metrics from a table of scores -----------------------------------------------------------------------------------
 
 _LARGEST_SCORE = 1e37  # differences of scores stay finite in float32
 
@@ -55,23 +55,23 @@ def ranking_metrics(
     left_out: Array | None = None,
     backend: str | None = None,
 ) -> dict[str, np.ndarray]:
-    """Compute the metrics of every query of a table of scores.
+    """Compute the metrics of every query from a table of scores.
 
     Args:
-        scores: (Q, G) finite scores, which are ordered in float32.
-        grades: (Q, G) integers in 0..L, for example of :func:`hgld.shared_levels`.
-        metrics: names of metrics; a binary one without a level stands for every level.
+        scores: (Q, G) finite scores, which are ranked in float32.
+        grades: (Q, G) integers in 0..L, for example from :func:`hgld.shared_levels`.
+        metrics: names of metrics; a binary metric without a level is computed at every level.
         levels: names of the L levels, finest first.
         gain: gain of a grade in H-AP, H-R@k, H-P@k and wAP; ``population`` with alpha 1 if None.
-        left_out: (Q, G) bool, True for pairs that are not ranked; None: all are ranked.
-        backend: ``native`` or ``torch``; None takes ``native`` on the CPU.
+        left_out: (Q, G) bool, True for pairs that are not ranked; None: all pairs are ranked.
+        backend: ``native`` or ``torch``; None: ``native`` on the CPU, else ``torch``.
 
     Returns:
-        (Q,) float64 values per name of a metric; NaN if the query has no positive.
+        a dict from metric names to (Q,) float64 values; NaN if the query has no positive.
 
     Raises:
-        InputError: shapes that differ, scores that are not finite, grades outside 0..L.
-        ConfigError: an unknown metric, level or backend.
+        InputError: the shapes differ, a score is not finite, or a grade is outside 0..L.
+        ConfigError: a metric, level or backend is unknown.
 
     >>> import torch
     >>> from hgld.metrics import ranking_metrics
@@ -86,11 +86,11 @@ def ranking_metrics(
             f"scores have shape {tuple(score.shape)} and dtype {score.dtype}, grades {tuple(grade.shape)}; "
             "expected two (Q, G) tables, the scores of a floating dtype."
         )
-    if score.numel() and not float(score.abs().amax()) < _LARGEST_SCORE:  # NaN compares false
+    if score.numel() and not float(score.abs().amax()) < _LARGEST_SCORE:  # "not <" also catches NaN
         raise InputError(f"scores hold NaN, Inf or values beyond {_LARGEST_SCORE:g}; expected finite scores.")
     check_num_levels(len(levels))
     if grade.is_floating_point() or (grade.numel() and not (int(grade.min()) >= 0 and int(grade.max()) <= len(levels))):
-        raise InputError(f"grades have dtype {grade.dtype} or leave 0..{len(levels)}; expected integers in that range.")
+        raise InputError(f"grades have dtype {grade.dtype} or are outside 0..{len(levels)}; expected integers.")
     mask = None if left_out is None else torch.as_tensor(left_out).detach()
     if mask is not None and (mask.shape != score.shape or mask.dtype != torch.bool):
         raise InputError(f"left_out has shape {tuple(mask.shape)} and dtype {mask.dtype}; expected (Q, G) bool.")
@@ -100,10 +100,10 @@ def ranking_metrics(
 
 
 def check_num_levels(num_levels: int) -> None:
-    """Refuse more levels than a grade can count.
+    """Raise an error if there is no level, or more levels than a grade can count.
 
     Raises:
-        ConfigError: there are none, or too many.
+        ConfigError: there are no levels, or too many.
     """
     if not 1 <= num_levels <= MOST_LEVELS:
         raise ConfigError(f"there are {num_levels} levels; expected 1..{MOST_LEVELS}.")
@@ -120,18 +120,18 @@ def block_metrics(
     """Compute the metrics of a block of queries.
 
     Args:
-        scores: (q, G) float32; overwritten where pairs are not ranked.
+        scores: (q, G) float32; the scores of pairs that are not ranked are overwritten.
         block: the grades of the pairs.
         metrics: metrics with their levels, made by :func:`hgld.evaluation.metric.resolve`.
         levels: names of the levels, finest first.
         gain: gain of a grade in the hierarchical metrics.
-        backend: ``native`` (the CPU alone), ``torch``, or None to choose by the device.
+        backend: ``native`` (only on the CPU), ``torch``, or None: ``native`` on the CPU, else ``torch``.
 
     Returns:
-        (q,) float64 values per name of a metric.
+        a dict from metric names to (q,) float64 values.
 
     Raises:
-        ConfigError: an unknown backend, or ``native`` for another device than the CPU.
+        ConfigError: the backend is unknown, or it is ``native`` and the scores are not on the CPU.
     """
     on_cpu = scores.device.type == "cpu"
     if backend not in (None, "native", "torch") or (backend == "native" and not on_cpu):
@@ -145,7 +145,7 @@ def block_metrics(
     return metric_values(metrics, levels, found, block.counts, gain, gains)
 
 
-# -- metrics of embeddings --------------------------------------------------------------------------------------------
+# -- metrics from embeddings ------------------------------------------------------------------------------------------
 
 _HASHED_ROWS = 1024
 
@@ -164,38 +164,38 @@ def evaluate(
     device: torch.device | str | None = None,
     options: EvaluationOptions | None = None,
 ) -> RetrievalReport:
-    """Evaluate embeddings by their labels.
+    """Evaluate embeddings according to their labels.
 
-    Without a gallery every item queries all the others (leave-one-out). Scores are cosine similarities, ranked in
-    float32 with TF32 off, for every dtype of the embeddings. :class:`hgld.metrics.Metric` defines the metrics and their
-    rules for ties.
+    Without a gallery every item queries all other items (leave-one-out). Scores are cosine similarities, ranked in
+    float32 with TF32 off, whatever the dtype of the embeddings. :class:`hgld.metrics.Metric` defines the metrics.
 
-    ``hgld.evaluate(model, data)`` evaluates a model of :func:`hgld.load_model` on a dataset or a folder of class
-    folders: by the dataset's protocol if it names one, else every image against the others.
+    ``hgld.evaluate(model, data)`` evaluates a model from :func:`hgld.load_model` on a dataset or a folder of class
+    folders. It follows the dataset's protocol; if the dataset has none, every image queries all other images.
 
     Args:
         query_embeddings: (Q, D) embeddings of any floating dtype; or the model.
         query_labels: (Q, L) integers, finest level first, negative if unknown; (Q,) for one level. Or class names,
-            None if unknown. Or a table or dataset, whose columns ``levels`` names.
-            :func:`hgld.labels.class_numbers` reads all of these.
+            None if unknown. Or a table or dataset with the columns ``levels``. :func:`hgld.labels.class_numbers` reads
+            all of these.
         gallery_embeddings: (G, D) embeddings; None for leave-one-out.
         gallery_labels: (G, L) labels; items without known labels are distractors.
         levels: names of the L levels, finest first. None: a table's columns, a dataset's levels, or, for labels without
             names, ``level0`` (finest), ``level1``, ...
-        metrics: names of metrics; a binary one without a level stands for every level.
+        metrics: names of metrics; a binary metric without a level is computed at every level.
         alpha: exponent of ``population`` and ``total`` relevance.
-        count_query: whether the query counts in its own class, in leave-one-out with ``population`` relevance.
-        chunk_size: number of queries ranked at a time; None chooses it by the free memory.
-        device: device to rank on; None takes the embeddings' own device.
-        options: further options. The five arguments above override it if they are not at their defaults.
+        count_query: whether the query counts as an item of its own class, in leave-one-out with ``population``
+            relevance.
+        chunk_size: number of queries ranked at a time; None: as many as the free memory allows.
+        device: device to rank on; None: the device of the embeddings.
+        options: further options. The five arguments above override its fields if they are not at their defaults.
 
     Returns:
-        the report: means, one row per query, numbers of undefined queries, settings.
+        the report: mean of every metric, one row per query, numbers of undefined queries, settings.
 
     Raises:
-        InputError: embeddings or labels of the wrong shape or dtype, NaN, Inf, zero vectors.
-        HierarchyError: labels that put one class under two parents.
-        ConfigError: unknown metrics, levels or options.
+        InputError: embeddings or labels have the wrong shape or dtype, or hold NaN, Inf or zero vectors.
+        HierarchyError: the labels put one class under two parents.
+        ConfigError: a metric, level or option is unknown.
 
     >>> import torch, hgld
     >>> embeddings = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
@@ -211,7 +211,7 @@ def evaluate(
     defaults = EvaluationOptions()
     changed = {name: value for name, value in given.items() if value != getattr(defaults, name)}
     if (gallery_embeddings is None) != (gallery_labels is None):
-        raise InputError("gallery embeddings and gallery labels come together: one of them is missing.")
+        raise InputError("gallery embeddings or gallery labels are missing; pass both, or neither for leave-one-out.")
     gallery = None if gallery_embeddings is None or gallery_labels is None else (gallery_embeddings, gallery_labels)
     options = replace(options or defaults, **changed)
     if hasattr(query_embeddings, "evaluate"):
@@ -231,20 +231,20 @@ def evaluate_labelled(
     self_index: Array | None = None,
     options: EvaluationOptions,
 ) -> RetrievalReport:
-    """Evaluate embeddings by their labels, as :func:`evaluate` does.
+    """Evaluate embeddings according to their labels, as :func:`evaluate` does.
 
     Args:
         query: embeddings (Q, D) and labels (Q, L).
         gallery: embeddings (G, D) and labels (G, L); None for leave-one-out.
-        levels: names of the L levels; None: as in :func:`evaluate`.
-        self_index: (Q,) gallery index of the query itself, which is then left out; -1 if it is not in the gallery.
+        levels: names of the L levels; None: ``level0`` (finest), ``level1``, ...
+        self_index: (Q,) gallery index of the query itself, which is excluded; -1 if the query is not in the gallery.
         options: the metrics, and how to rank.
 
     Returns:
         the report.
     """
     if gallery is None and self_index is not None:
-        raise ConfigError("self_index points into a gallery; without one every query is left out by its own index.")
+        raise ConfigError("self_index needs a gallery; without a gallery every query is excluded automatically.")
     device = choose_device(query[0], options.device)
     sides = [query] if gallery is None else [query, gallery]
     opened = [
@@ -276,12 +276,12 @@ def evaluate_judged(
     levels: Sequence[str] = ("relevant",),
     options: EvaluationOptions,
 ) -> RetrievalReport:
-    """Evaluate embeddings by judgements other than labels: lists of relevant items, junk, several ground truths.
+    """Evaluate embeddings according to judgements instead of labels: lists of relevant items, junk, and so on.
 
     Args:
         query_embeddings: (Q, D) of any floating dtype.
         gallery_embeddings: (G, D) embeddings.
-        judgements: the relevance of the items to the queries, for example
+        judgements: relevance of the gallery items to the queries, for example
             :class:`hgld.evaluation.judgements.ListRelevance`.
         levels: names of the levels of the judgements, finest first.
         options: the metrics, and how to rank.
@@ -290,8 +290,8 @@ def evaluate_judged(
         the report.
 
     Raises:
-        InputError: embeddings of the wrong shape or dtype, or not as many as there are judgements for.
-        ConfigError: unknown metrics, levels or options.
+        InputError: embeddings have the wrong shape or dtype, or their number differs from the judgements'.
+        ConfigError: a metric, level or option is unknown.
     """
     device = choose_device(query_embeddings, options.device)
     query = open_embeddings(query_embeddings, "query", normalize=options.normalize, device=device)
@@ -299,8 +299,8 @@ def evaluate_judged(
     if judgements.shape != (len(query), len(gallery)) or judgements.num_levels != len(levels):
         raise InputError(
             f"judgements are of {judgements.shape[0]} queries, {judgements.shape[1]} gallery items and "
-            f"{judgements.num_levels} levels; the embeddings are {len(query)} and {len(gallery)}, the levels "
-            f"{', '.join(levels)}."
+            f"{judgements.num_levels} levels; there are {len(query)} query embeddings, {len(gallery)} gallery "
+            f"embeddings and the levels {', '.join(levels)}."
         )
     query = _expand(query, gallery, options)
     gain = GainFunction(options.relevance, options.alpha, options.weights)
@@ -311,7 +311,7 @@ def evaluate_judged(
 def _expand(
     query: Tensor | Rows, gallery: Tensor | Rows, options: EvaluationOptions, self_index: np.ndarray | None = None
 ) -> Tensor | Rows:
-    """Expand prepared queries by their gallery if the options ask for that."""
+    """Apply query expansion to prepared queries if ``options.query_expansion`` is set."""
     if options.query_expansion is None:
         return query
     expanded = expand_queries(query[:], gallery[:], options, self_index)
@@ -319,46 +319,46 @@ def _expand(
 
 
 def refuse_without_positives(query_labels: np.ndarray, gallery_labels: np.ndarray | None, where: str) -> None:
-    """Raise an error if by the labels no query can have a relevant item; called before anything is embedded.
+    """Raise an error if, according to the labels, no query has a relevant item; called before anything is embedded.
 
     Args:
         query_labels: (Q, L) integers, -1 if unknown.
-        gallery_labels: (G, L); None: every query searches in the other queries.
+        gallery_labels: (G, L); None: every query searches the other queries.
         where: name of the data in messages.
 
     Raises:
-        InputError: at no level do a query and another item of the gallery share a class.
+        InputError: no query shares a class with another gallery item at any level.
     """
     for level, column in enumerate(query_labels.T):
         classes, counts = np.unique(column[column >= 0], return_counts=True)
         if (counts > 1).any() if gallery_labels is None else np.isin(classes, gallery_labels[:, level]).any():
             return
     raise InputError(
-        f"{where}: by their labels no query has a relevant item in the gallery, so no metric would be defined. "
-        "A dataset with a protocol is evaluated by it: name no splits (of a run: --evaluate-on protocol)."
+        f"{where}: according to the labels no query has a relevant item in the gallery, so no metric is defined. "
+        "If the dataset has a protocol, omit the split options (for a run: --evaluate-on protocol)."
     )
 
 
 def refuse_undefined(report: RetrievalReport, where: str) -> None:
-    """Refuse a report without a defined value.
+    """Raise an error if no value of a report is defined.
 
     Raises:
-        InputError: no value is defined; the message names cause and fix.
+        InputError: no value is defined; the message states cause and fix.
     """
     if all(map(math.isnan, report.values.values())):
         raise InputError(
             f"{where}: no query has a relevant item in the gallery, so none of {', '.join(report.values)} is defined. "
-            "Check that both sides have labels (or judgements) of the same classes; without splits a dataset is "
-            "evaluated by its own protocol."
+            "Check that queries and gallery have labels (or judgements) of the same classes. If you omit the split "
+            "options, hgld follows the dataset's protocol."
         )
 
 
 def labels_fingerprint(*labels: np.ndarray) -> str:
-    """Hash labels in their order: reports are compared query by query, so this hash has to be the same.
+    """Hash labels in their order; two reports can be compared query by query only if this hash is the same.
 
     Args:
-        labels: (N, L) integers of the queries and of the gallery; in leave-one-out the same table twice. All negative
-            numbers count as unknown.
+        labels: (N, L) integers of the queries, then of the gallery; in leave-one-out the same table twice. All
+            negative numbers count as unknown.
     """
     digest = hashlib.sha256()
     for table in labels:
@@ -368,11 +368,11 @@ def labels_fingerprint(*labels: np.ndarray) -> str:
 
 
 def embeddings_fingerprint(*embeddings: Array) -> str:
-    """Hash embeddings in their order, so that a report page can tell whether a file's embeddings were evaluated.
+    """Hash embeddings in their order, so that a report page can check that a file holds the evaluated embeddings.
 
     Args:
-        embeddings: (N, D) embeddings of the queries, and of the gallery if it differs. Numbers of 16 bits are hashed as
-            they are, others as float32.
+        embeddings: (N, D) embeddings of the queries, and of the gallery if there is one. 16-bit numbers are hashed
+            unchanged, all other numbers as float32.
     """
     digest = hashlib.sha256()
     for table in embeddings:
@@ -390,7 +390,7 @@ def embeddings_fingerprint(*embeddings: Array) -> str:
 
 @dataclass(frozen=True)
 class _Ranking:
-    """A ranking of queries, block by block: by whole rows of scores, or by the first ranks if these suffice."""
+    """A ranking of queries, block by block: of the whole gallery, or of the first ranks if the metrics need no more."""
 
     query: Tensor | Rows
     gallery: Tensor | Rows
@@ -401,7 +401,7 @@ class _Ranking:
     gallery_labels: np.ndarray | None = None
 
     def report(self, settings: Mapping[str, Any]) -> RetrievalReport:
-        """Return the report of all queries, with further settings."""
+        """Return the report of all queries; ``settings`` are added to its settings."""
         if self.query.shape[1] != self.gallery.shape[1]:
             raise InputError(
                 f"query embeddings have {self.query.shape[1]} dimensions, gallery embeddings {self.gallery.shape[1]}; "
@@ -412,7 +412,7 @@ class _Ranking:
         of_set = [metric for metric in metrics if metric.definition.of_set]
         if of_set and self.gallery_labels is None:
             raise ConfigError(
-                f"{', '.join(map(str, of_set))}: the items of judged lists have no classes. Leave these metrics out."
+                f"{', '.join(map(str, of_set))}: the items of judged lists have no classes. Omit these metrics."
             )
         of_queries = [metric for metric in metrics if metric not in of_set]
         stated = {
@@ -438,7 +438,7 @@ class _Ranking:
                 if self.options.progress is not None:
                     self.options.progress("rank", done - part.start, len(part))
             columns = {str(metric): np.concatenate([values[str(metric)] for values in found]) for metric in of_queries}
-            whole = self._of_set(of_set) if part.start == 0 else {}  # only the first process computes them
+            whole = self._of_set(of_set) if part.start == 0 else {}  # only the first process computes set metrics
             return RetrievalReport.from_columns(
                 columns, stated, first_query=part.start, num_queries=len(part), of_set=whole
             )
@@ -448,9 +448,9 @@ class _Ranking:
         return rank(range(len(self.query)))
 
     def _of_set(self, metrics: Sequence[Metric]) -> dict[str, float]:
-        """Return metrics of the items that are searched; NaN if none has a class."""
+        """Return the clustering metrics of the gallery items; NaN if no item has a class."""
         found = {}
-        items = self.gallery[:].cpu() if metrics else None  # one copy for all of them and their levels
+        items = self.gallery[:].cpu() if metrics else None  # one copy serves all metrics and levels
         for metric in metrics:
             assert self.gallery_labels is not None
             labels = self.gallery_labels[:, list(self.levels).index(str(metric.level))]
@@ -471,7 +471,7 @@ class _Ranking:
                 yield head.queries.stop, self._of_head(head, facts, part.start, metrics)
 
     def _head_depth(self, part: range, metrics: Sequence[Metric]) -> tuple[RelevanceFacts | None, int | None]:
-        """Return the relevance facts for ranking only first ranks, and their number; None if they do not suffice."""
+        """Return the relevance facts and the number of first ranks that suffice; None if all ranks are needed."""
         reads_head = all(m.depth is not None or m.definition.first_positives for m in metrics)
         if self.query.device.type != "cpu" or not reads_head or not worth_heads(1, len(self.gallery)):
             return None, None

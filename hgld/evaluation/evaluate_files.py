@@ -52,25 +52,26 @@ def evaluate_files(
     """Evaluate embeddings in files, as :func:`hgld.evaluate` does in memory.
 
     Args:
-        embeddings: npy or safetensors, see :func:`hgld.evaluation.embedding_files.read_embeddings`.
+        embeddings: npy or safetensors file of (N, D) embeddings.
         labels: parquet or CSV with a column per level, one row per embedding, in the same order.
         levels: names of the columns, finest first.
-        gallery_embeddings: the same of the gallery; None for leave-one-out.
-        gallery_labels: the gallery's labels.
-        distractors: embeddings of further gallery items that match nothing.
+        gallery_embeddings: npy or safetensors file of the gallery's embeddings; None for leave-one-out.
+        gallery_labels: parquet or CSV file of the gallery's labels.
+        distractors: file of embeddings of further gallery items that are relevant to no query.
         whitening: file of a :class:`hgld.evaluation.postprocess.Whitening` to apply to all embeddings first.
         options: the metrics, and how to rank.
-        where: name of the data in messages; empty: the files of embeddings and labels.
+        where: name of the data in messages; empty: the paths of embeddings and labels.
 
     Returns:
-        the report; its settings name the files and the post-processing.
+        the report; its settings list the files and the post-processing.
 
     Raises:
-        InputError: files that cannot be read, do not belong together, or hold what :func:`hgld.evaluate` refuses.
-        ConfigError: unknown metrics or options that contradict each other.
+        InputError: a file cannot be read, files have different numbers of rows, or :func:`hgld.evaluate` rejects the
+            data.
+        ConfigError: a metric is unknown, or options contradict each other.
     """
     if (gallery_embeddings is None) != (gallery_labels is None):
-        raise ConfigError("gallery embeddings and gallery labels come together: one of the two files is missing.")
+        raise ConfigError("the file of gallery embeddings or gallery labels is missing; pass both, or neither.")
     pairs = [(embeddings, labels)]
     if gallery_embeddings is not None and gallery_labels is not None:
         pairs.append((gallery_embeddings, gallery_labels))
@@ -102,26 +103,25 @@ def evaluate_sides(
     options: EvaluationOptions = _DEFAULTS,
     where: str,
 ) -> RetrievalReport:
-    """Evaluate embeddings at the levels that are known, with distractors and a whitening of files.
+    """Evaluate embeddings at the levels with labels, with distractors and a whitening from files.
 
     Args:
-        sides: embeddings (Q, D) and labels (Q, L) of the queries, then those of the gallery; queries alone are
-            evaluated leave-one-out.
+        sides: embeddings (Q, D) and labels (Q, L) of the queries, then of the gallery. Without a gallery the evaluation
+            is leave-one-out.
         levels: names of the L levels, finest first.
-        distractors: file of embeddings of further gallery items that match nothing.
+        distractors: file of embeddings of further gallery items that are relevant to no query.
         whitening: file of a whitening to apply to all embeddings first.
         options: the metrics, and how to rank.
         where: name of the data in messages.
 
     Returns:
-        the report; its settings name the files and the post-processing.
+        the report; its settings list the files and the post-processing.
 
     Raises:
-        InputError: files that cannot be read, or embeddings that :func:`hgld.evaluate` refuses.
-        ConfigError: unknown metrics or options that contradict each other.
+        InputError: a file cannot be read, or :func:`hgld.evaluate` rejects the embeddings.
     """
     if not options.normalize and whitening is not None:
-        raise ConfigError("whitening makes unit vectors; leave it out, or let embeddings be normalised.")
+        raise ConfigError("whitening makes unit vectors; omit it, or let embeddings be normalised.")
     keys = pl.Series(dtype=pl.String)
     splits = {side: EmbeddedSplit(vectors, keys, labels) for side, (vectors, labels) in zip(SIDES, sides, strict=False)}
     benchmark = Benchmark(where, tuple(levels), splits)
@@ -141,32 +141,32 @@ def evaluate_dataset_files(
     distractors: str | Path | None = None,
     whitening: str | Path | None = None,
 ) -> RetrievalReport:
-    """Evaluate embeddings of a dataset's items, in files, by the dataset's own protocol.
+    """Evaluate files of embeddings of a dataset's items with the dataset's protocol.
 
     Args:
-        embeddings: files ``X.npy`` with the keys of their items in ``X.labels.parquet`` beside each.
+        embeddings: files ``X.npy``; the file ``X.labels.parquet`` in the same folder holds the items' keys.
         place: path or URL of the dataset with the labels, judgements and lists.
-        protocol: name of another protocol than its own.
-        labels: table with the keys of the only file of embeddings; default: ``X.labels.parquet`` in its folder.
-        metrics: metrics in place of the protocol's; None: its own.
-        options: options of ranking; their metrics are replaced.
-        distractors: embeddings that take the place of the dataset's distractors.
+        protocol: name of a protocol; empty: the dataset's protocol.
+        labels: table of keys, if there is one file of embeddings. Default: ``X.labels.parquet`` in its folder.
+        metrics: names of metrics; None: the metrics of the protocol.
+        options: options of ranking; the field ``metrics`` is ignored.
+        distractors: file of embeddings that replace the dataset's distractors.
         whitening: file of a whitening to apply to all embeddings first.
 
     Returns:
-        the report; its settings name the files, and count the items without embeddings.
+        the report; its settings list the files and count the items without embeddings.
 
     Raises:
-        InputError: files that cannot be read, have no keys, or lack a whole split; no value is defined.
-        ConfigError: no such protocol, or metrics that it does not take.
+        InputError: a file cannot be read or has no keys, a split has no embedding, or no value is defined.
+        ConfigError: the protocol is unknown, or it does not support a metric.
     """
     name, dataset = open_benchmark(place, protocol)
     entry = protocol_of(name)
     ks, _ = split_top_k(asked_metrics(name, entry, metrics, dataset.levels))
     if ks:
         raise ConfigError(
-            f"{place}: the protocol {name} measures top-{ks[0]}, and embeddings alone have no classifier. Give "
-            "--checkpoint (or --model) in place of --embeddings, or other --metrics."
+            f"{place}: the protocol {name} measures top-{ks[0]}, which needs a classifier. Pass --checkpoint (or "
+            "--model) instead of --embeddings, or choose other --metrics."
         )
     tables, keys = _read_keyed(embeddings, labels)
     places = pl.DataFrame({KEY: keys, "at": np.arange(len(keys))})
@@ -177,8 +177,8 @@ def evaluate_dataset_files(
         if found.is_empty() and split not in entry.further:
             raise InputError(
                 f"{', '.join(map(str, embeddings))}: no embedding of the split {split} of {place}, which the protocol "
-                f"{name} needs. Embed it too: hgld embed without --split embeds all of the dataset; files of two "
-                "splits are --embeddings and --gallery-embeddings."
+                f"{name} needs. Embed the split too: hgld embed without --split embeds the whole dataset. If queries "
+                "and gallery are in two files, pass --embeddings and --gallery-embeddings."
             )
         if len(found) < len(items):
             missing[split] = len(items) - len(found)
@@ -194,7 +194,7 @@ def evaluate_dataset_files(
     benchmark, stated = Benchmark.of(dataset, splits).processed(distractors=distractors, whitening=whitening)
     report = evaluate_protocol(name, benchmark, metrics=metrics, options=options)
     stated |= {"without_embeddings": missing} if missing else {}
-    # A report page takes the files where every split's embeddings are those of one file, in its order.
+    # A report page can read the files only if every split has the embeddings of one file, in the same order.
     sizes = [len(table) for table in tables]
     if [len(of_split) for of_split in rows] == sizes and np.array_equal(np.concatenate(rows), np.arange(len(keys))):
         stated["files"] |= _roles(embeddings, labels, dataset.levels)
@@ -202,7 +202,7 @@ def evaluate_dataset_files(
 
 
 def _roles(embeddings: Sequence[str | Path], labels: str | Path | None, levels: Sequence[str]) -> dict[str, str]:
-    """Return the names of files by the roles of ``hgld evaluate --labels``; none if the labels have no levels."""
+    """Return file names under the options of ``hgld evaluate --labels``; an empty dict if the labels lack levels."""
     given = {}
     for role, file in zip(("", "gallery_"), map(Path, embeddings), strict=False):
         beside = Path(labels) if labels is not None else file.with_suffix(".labels.parquet")
@@ -213,10 +213,10 @@ def _roles(embeddings: Sequence[str | Path], labels: str | Path | None, levels: 
 
 
 def _rows_at(tables: Sequence[np.ndarray], places: np.ndarray) -> np.ndarray:
-    """Return rows of several tables, whose rows are numbered as one; consecutive rows of one table are not copied.
+    """Return rows of several tables, numbered across all tables; consecutive rows of one table are not copied.
 
     Args:
-        tables: (N, D) each, mostly memory-mapped.
+        tables: (N, D) each, usually memory-mapped.
         places: (n,) positions of the rows, from 0 over all tables.
     """
     begin, first, last = 0, int(places[0]), int(places[-1])
@@ -228,25 +228,25 @@ def _rows_at(tables: Sequence[np.ndarray], places: np.ndarray) -> np.ndarray:
 
 
 def _read_keyed(files: Sequence[str | Path], labels: str | Path | None) -> tuple[list[np.ndarray], pl.Series]:
-    """Read embeddings and their keys; the items of several files are numbered as one."""
+    """Read embeddings and their keys; the keys of several files are joined into one column."""
     vectors, keys = [], []
     for file in map(Path, files):
         read = read_embeddings(file)
         table = Path(labels) if labels is not None else file.with_suffix(".labels.parquet")
         if not table.is_file():
             raise InputError(
-                f"{file}: its items have no keys: there is no {table}. hgld embed writes it beside; a table with a "
-                "column key can be given as --labels."
+                f"{file}: its items have no keys, because there is no {table}. hgld embed writes this file; or pass a "
+                "table with a column key as --labels."
             )
         own = read_keys(table)
         check_row_count(read, own, (file, table))
         vectors.append(read if isinstance(read, np.ndarray) else read.float().numpy())
         keys.append(own.cast(pl.String))
     if len({table.shape[1] for table in vectors}) > 1:
-        raise InputError(f"{', '.join(map(str, files))}: embeddings of different dimensions; expected one model's.")
+        raise InputError(f"{', '.join(map(str, files))}: embeddings differ in dimension; expected files of one model.")
     together = pl.concat(keys)
     if len(twice := together.filter(together.is_duplicated())):
         raise InputError(
-            f"{', '.join(map(str, files))}: key {quoted(twice[0])} has several embeddings; expected one per item."
+            f"{', '.join(map(str, files))}: key {quoted(twice[0])} has several embeddings; expected one per key."
         )
     return vectors, together

@@ -1,4 +1,4 @@
-"""Relevance of gallery items to queries: the grades of a block of queries, from labels, lists or a table."""
+"""Relevance of gallery items to queries, as grades of a block of queries, from labels, lists or a table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ MOST_LEVELS = 250  # a grade is a byte
 
 @dataclass(frozen=True)
 class RelevanceFacts:
-    """Numbers of relevant items, and the excluded items, of q consecutive queries.
+    """Number of relevant items and list of excluded items of q consecutive queries.
 
     Attributes:
-        counts: (q, L + 1) int64 ranked items of every grade; excluded items are not counted.
+        counts: (q, L + 1) int64 number of ranked items of every grade; excluded items are not counted.
         left_out: row and gallery index of every pair that is not ranked: the query itself, junk.
     """
 
@@ -27,7 +27,7 @@ class RelevanceFacts:
     left_out: tuple[np.ndarray, np.ndarray]
 
     def of(self, start: int, stop: int) -> "RelevanceFacts":
-        """Return the facts of some of the queries."""
+        """Return the facts of the queries start..stop - 1."""
         rows, items = self.left_out
         chosen = (rows >= start) & (rows < stop)
         return RelevanceFacts(self.counts[start:stop], (rows[chosen] - start, items[chosen]))
@@ -38,23 +38,23 @@ class RelevanceBlock(RelevanceFacts):
     """Grades of q consecutive queries against the whole gallery.
 
     Attributes:
-        grades: (q, G) uint8; 0 for items that are not relevant and for those left out.
+        grades: (q, G) uint8; 0 for items that are not relevant or not ranked.
     """
 
     grades: Tensor
 
 
 class LabelRelevance:
-    """Relevance by labels: grades by the finest level at which they agree, as :func:`hgld.shared_levels` has them.
+    """Relevance from labels: a grade is the number of levels that two items share (:func:`hgld.shared_levels`).
 
     Args:
         query: (Q, L) integer labels, finest level first, negative if unknown.
         gallery: (G, L) labels.
-        self_index: (Q,) gallery index of the query itself, -1 for none; that item is left out. None: no query is in
+        self_index: (Q,) gallery index of the query itself, which is excluded; -1 for none. None: no query is in
             the gallery.
 
     Raises:
-        InputError: a self index is not in the gallery.
+        InputError: an entry of ``self_index`` is not in the gallery.
     """
 
     def __init__(self, query: np.ndarray, gallery: np.ndarray, self_index: np.ndarray | None = None) -> None:
@@ -65,7 +65,7 @@ class LabelRelevance:
         codes = [distinct(column) for column in np.concatenate([query, gallery]).T]
         coded = np.empty((self.num_levels, num_queries + len(gallery)), np.int32)
         for level, (classes, place) in enumerate(codes):
-            coded[level] = np.maximum(place - np.searchsorted(classes, 0), -1)  # negative classes are sorted before it
+            coded[level] = np.maximum(place - np.searchsorted(classes, 0), -1)  # negative classes become -1
         self._query = np.ascontiguousarray(coded[:, :num_queries].T)
         self._gallery = np.ascontiguousarray(coded[:, num_queries:])
         classes = np.arange(coded.max(initial=0) + 2)
@@ -75,7 +75,7 @@ class LabelRelevance:
         self._on_device: Tensor | None = None
 
     def grades_of(self, start: int, stop: int, items: np.ndarray) -> np.ndarray:
-        """Return (q, C) uint8 grades of some items, (q, C), to the queries start..stop - 1."""
+        """Return (q, C) uint8 grades of ``items`` (q, C) for the queries start..stop - 1."""
         grades = np.zeros(items.shape, np.uint8)
         for level in reversed(range(self.num_levels)):
             column = self._query[start:stop, level, None]
@@ -100,15 +100,16 @@ class LabelRelevance:
 
 
 class ListRelevance:
-    """Relevance by lists, query by query, as the ground truths of landmark benchmarks have it.
+    """Relevance from lists of relevant items per query, as landmark benchmarks publish their ground truth.
 
     Args:
-        num_gallery: G.
-        graded: for every query one array of gallery indices per grade, for grade 1 first; L of them for every query.
-        left_out: for every query the gallery indices that are not ranked at all (junk, the query itself); None: none.
+        num_gallery: G, number of gallery items.
+        graded: for every query L arrays of gallery indices, one per grade from 1 to L.
+        left_out: for every query the gallery indices that are not ranked (junk, the query itself); None: all are
+            ranked.
 
     Raises:
-        InputError: an index is not in the gallery, or is listed twice for a query.
+        InputError: an index is not in the gallery, or a query lists it twice.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class ListRelevance:
             listed = np.concatenate([*parts, out])
             _check_indices(listed, num_gallery, f"query {number}", lowest=0)
             if len(np.unique(listed)) != len(listed):
-                raise InputError(f"query {number} lists a gallery item twice; expected every item in one list at most.")
+                raise InputError(f"query {number} lists a gallery item twice; expected an item in at most one list.")
 
     def block(self, start: int, stop: int, device: torch.device) -> RelevanceBlock:
         """Return the grades of the queries start..stop - 1."""
@@ -143,7 +144,7 @@ RelevanceSource = LabelRelevance | ListRelevance
 
 
 def graded_block(grades: Tensor, num_levels: int, left_out: Tensor | None = None) -> RelevanceBlock:
-    """Return a block of (q, G) integer grades in 0..L, without the pairs of the (q, G) bool table ``left_out``."""
+    """Return a block of (q, G) integer grades in 0..L; pairs with True in ``left_out``, (q, G) bool, are not ranked."""
     pairs = np.empty(0, np.int64), np.empty(0, np.int64)
     if left_out is not None:
         rows, items = torch.nonzero(left_out, as_tuple=True)
@@ -166,17 +167,17 @@ def facts_of(source: RelevanceSource, start: int, stop: int) -> RelevanceFacts:
 def block_of_items(
     source: RelevanceSource, start: int, stop: int, items: np.ndarray, facts: RelevanceFacts
 ) -> RelevanceBlock:
-    """Return the grades of some items to the queries start..stop - 1.
+    """Return the grades of selected items for the queries start..stop - 1.
 
     Args:
-        source: relevance of the items to the queries.
+        source: relevance of all gallery items to the queries.
         start: first query.
         stop: the query after the last one.
-        items: (q, C) gallery indices, ascending; -1 after a row's last.
-        facts: facts of these queries.
+        items: (q, C) gallery indices, ascending; the rest of a row is -1.
+        facts: relevance facts of these queries.
 
     Returns:
-        a block whose columns are these items; its counts are those of the whole gallery.
+        a block whose columns are these items and whose counts are of the whole gallery.
     """
     if isinstance(source, LabelRelevance):
         grades = source.grades_of(start, stop, items)

@@ -1,8 +1,8 @@
-"""Metrics by name: definitions, and the parsing and printing of names.
+"""Definitions of metrics, and the parsing and printing of their names.
 
-This module imports nothing heavy, because shells complete names of metrics from it. A metric of hgld needs a function
-(:mod:`hgld.evaluation.statistics`) and a table in ``metrics.toml``. A metric of another package needs a
-:class:`MetricDefinition` and an entry point of the group ``hgld.metrics`` (:mod:`hgld.plugins`).
+This module imports nothing slow, because shell completion of metric names imports it. To add a metric to hgld, write a
+function in :mod:`hgld.evaluation.statistics` and a table in ``metrics.toml``. To add a metric in another package, write
+a :class:`MetricDefinition` and an entry point of the group ``hgld.metrics`` (:mod:`hgld.plugins`).
 """
 
 import re
@@ -21,21 +21,20 @@ from hgld.plugins import Plugins, read_definitions
 
 @dataclass(frozen=True)
 class MetricDefinition:
-    """Definition of the metrics of one name.
+    """Definition of all metrics of one name, such as ``R@k``.
 
     Attributes:
         meaning: a sentence for the glossary of reports.
-        value: function from ranked queries to (q,) float64, NaN if undefined; a text names a function of
+        value: function from ranked queries to (q,) float64, NaN if undefined, or the name of a function of
             :mod:`hgld.evaluation.statistics`. If ``of_set``, a function from unit embeddings (N, D) on the CPU and
-            labels (N,) of one level to a number. None:
-            the metric belongs to a classifier, not to a ranking.
-        binary: whether it measures one level, not all levels at once.
-        first_positives: whether it reads only as many ranks as there are positives. Otherwise it reads the whole list,
-            or the first k if the name ends in ``@k``.
-        offered: the numbers k that shells complete.
-        depth: the k of a metric whose name has none and that reads only the first k of the list.
-        of_set: whether it is one number for all items together, without values per query.
-        per_cent: whether it is a share, which tables print in per cent.
+            labels (N,) of one level to a number. None: the metric belongs to a classifier, not to a ranking.
+        binary: whether the metric measures one level, not all levels at once.
+        first_positives: whether the metric needs only as many ranks as there are positives. If False, it needs the
+            whole list, or the first k if the name ends in ``@k``.
+        offered: values of k that shell completion offers.
+        depth: number of first ranks that the metric needs, if its name has no k; None: the whole list.
+        of_set: whether the metric is one number for all items together, without values per query.
+        per_cent: whether the metric is a share, which tables print in per cent.
         lower_is_better: whether the best value is the lowest.
     """
 
@@ -50,10 +49,10 @@ class MetricDefinition:
     lower_is_better: bool = False
 
     def compute(self, *inputs: Any) -> Any:
-        """Return the (q,) values of ranked queries, or a set metric's number from embeddings and labels."""
+        """Return the (q,) values of ranked queries; for an ``of_set`` metric, one number from embeddings and labels."""
         if callable(self.value):
             return self.value(*inputs)
-        assert self.value is not None  # only classifier metrics have no value; none is computed here
+        assert self.value is not None  # only classifier metrics have no value, and resolve() rejects them
         return getattr(import_module("hgld.evaluation.statistics"), self.value)(*inputs)
 
 
@@ -65,10 +64,10 @@ PLUGINS = Plugins("hgld.metrics", "metric", METRICS)
 
 @cache
 def definition_of(name: str) -> MetricDefinition:
-    """Return the definition of a metric of hgld or of another package, by its name with ``k`` for the number.
+    """Return the definition of a metric of hgld or of another package; ``k`` replaces the number in its name.
 
     Raises:
-        ConfigError: there is none, or it cannot be imported.
+        ConfigError: the metric is unknown, or cannot be imported.
     """
     if name in METRICS:
         PLUGINS.refuse_namesakes(name)
@@ -82,7 +81,7 @@ def definition_of(name: str) -> MetricDefinition:
 
 
 def offered_names() -> list[str]:
-    """Return the names that shells complete, with common numbers for k; imports nothing."""
+    """Return the names that shell completion offers, with common values of k; imports nothing."""
     own = [
         name if not _takes_number(name) else f"{name[:-1]}{k}"
         for name, definition in METRICS.items()
@@ -99,7 +98,7 @@ def _takes_number(name: str) -> bool:
 
 TOP_K = "top-k"
 _NUMBER = re.compile(r"(?:(?<=@)|(?<=^top-)|(?<=^rank-))[1-9][0-9]{0,8}\Z", re.IGNORECASE)
-_OTHER_NAMES = {name.lower(): name for name in METRICS} | {  # spellings by habit, in small letters
+_OTHER_NAMES = {name.lower(): name for name in METRICS} | {  # other common spellings, in small letters
     "recall@k": "R@k",
     "rank-k": "R@k",
     "cmc@k": "R@k",
@@ -116,15 +115,15 @@ _OTHER_NAMES = {name.lower(): name for name in METRICS} | {  # spellings by habi
 
 @dataclass(frozen=True)
 class Metric:
-    """Name of one retrieval metric.
+    """Parsed name of one retrieval metric.
 
-    Binary metrics take their positives from one level (``/level`` after the name; without it, from every level):
+    Binary metrics define positives at one level (``/level`` after the name; without it, at every level in turn):
 
     - ``AP``: average precision
     - ``mAP@R``, ``mAP@k``: average precision cut off at the number of positives R, or at k
-    - ``R@k``: 1 if one of the first k is positive
-    - ``TR@k``: positives among the first k, divided by min(k, R)
-    - ``P@k``: positives among the first k, divided by k
+    - ``R@k``: 1 if one of the first k items is positive, else 0
+    - ``TR@k``: number of positives among the first k, divided by min(k, R)
+    - ``P@k``: number of positives among the first k, divided by k
 
     Graded metrics read all levels at once:
 
@@ -133,24 +132,23 @@ class Metric:
     - ``NDCG``, ``NDCG@k``: normalised discounted cumulative gain, with exponential gain
     - ``ASI``: average set intersection
     - ``wAP``: the weighted sum of the levels' APs
-    - ``severity``: levels from the query's class up to the class shared with the first item, if that item is wrong
-    - ``HD@k``: the mean of this number of levels over the first k items
+    - ``severity``: number of levels up to the class that the query and the first item share, if that item is wrong
+    - ``HD@k``: mean over the first k items of the number of levels up to the class shared with the query
 
-    Metrics of the whole set are one number per level, without values per query: ``dists@intra``, ``dists@inter``,
-    ``NMI``.
+    Clustering metrics have one value per level, without values per query: ``dists@intra``, ``dists@inter``, ``NMI``.
 
     ``top-k`` belongs to a network's classifier, not to a ranking: the share of items whose class is among its k most
     likely classes.
 
     Attributes:
-        kind: the name with ``k`` for the number.
+        kind: the name with ``k`` in place of the number.
         number: k; None if the name has none.
-        level: level of a binary metric; None for every level, and for graded metrics.
+        level: level of a binary metric; None: every level, or the metric is graded.
 
     >>> from hgld.metrics import Metric
     >>> Metric.parse("R@10/hierarchical_label")
     Metric(kind='R@k', number=10, level='hierarchical_label')
-    >>> str(Metric.parse("recall@1"))  # other usual spellings are understood
+    >>> str(Metric.parse("recall@1"))  # other common spellings are accepted
     'R@1'
     """
 
@@ -160,10 +158,10 @@ class Metric:
 
     @classmethod
     def parse(cls, name: str) -> "Metric":
-        """Return the metric of a name; other usual spellings are understood.
+        """Parse a metric's name; other common spellings are accepted.
 
         Raises:
-            ConfigError: there is no such metric.
+            ConfigError: the metric is unknown.
         """
         head, slash, level = name.partition("/")
         if "_at_" in head and head not in PLUGINS.names():
@@ -179,9 +177,9 @@ class Metric:
             binary, graded = (
                 ", ".join(n for n, d in METRICS.items() if d.binary is is_binary) for is_binary in (True, False)
             )
-            others = f" Other packages bring {', '.join(PLUGINS.names())}." if PLUGINS.names() else ""
+            others = f" Other packages provide {', '.join(PLUGINS.names())}." if PLUGINS.names() else ""
             raise ConfigError(
-                f"metric {name!r} is unknown; expected one of {binary} (with /level for one level alone) "
+                f"metric {name!r} is unknown; expected one of {binary} (with /level for one level only) "
                 f"or {graded}, with a number from 1 for k, for example R@10 or top-5.{others}"
             )
         return cls(kind, number, level if slash else None)
@@ -192,32 +190,32 @@ class Metric:
 
     @property
     def definition(self) -> MetricDefinition:
-        """Definition of the metrics of this name."""
+        """Return the definition of the metric."""
         return definition_of(self.kind)
 
     @property
     def binary(self) -> bool:
-        """True for a metric of one level."""
+        """True if the metric measures one level."""
         return self.definition.binary
 
     @property
     def depth(self) -> int | None:
-        """The k of a metric that reads only the first k of the list; None for the others."""
+        """Return the number of first ranks that the metric needs; None: the whole list."""
         return self.number if self.kind.endswith("@k") else self.definition.depth
 
 
 def resolve(names: Iterable[str | Metric], levels: Sequence[str]) -> list[Metric]:
-    """Return metrics with their levels spelled out, without repetitions, in the given order (levels finest first).
+    """Return the metrics with a level each, without repetitions, in the given order (levels finest first).
 
     Raises:
-        ConfigError: an unknown metric or level, a metric of a classifier, or no metric.
+        ConfigError: a metric or level is unknown, a metric belongs to a classifier, or there is no metric.
     """
     resolved: dict[Metric, None] = {}
     for name in [names] if isinstance(names, str) else names:
         metric = Metric.parse(name) if isinstance(name, str) else name
         if metric.kind == TOP_K:
             raise ConfigError(
-                f"metric {metric} is of a network's classifier, not of a ranking of embeddings; evaluate a run whose "
+                f"metric {metric} measures a network's classifier, not a ranking of embeddings; evaluate a run whose "
                 "loss has a classifier (--checkpoint)."
             )
         if metric.level is not None and metric.level not in levels:
@@ -227,15 +225,15 @@ def resolve(names: Iterable[str | Metric], levels: Sequence[str]) -> list[Metric
         every = metric.binary and metric.level is None
         resolved.update(dict.fromkeys([replace(metric, level=level) for level in levels] if every else [metric]))
     if not resolved:
-        raise ConfigError("no metrics are named; expected at least one, for example AP.")
+        raise ConfigError("no metrics were chosen; expected at least one, for example AP.")
     return list(resolved)
 
 
 def split_top_k(names: Iterable[str | Metric]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Return the distinct, ascending k of the metrics ``top-k``, and the names of the other metrics.
+    """Return the distinct values k of the metrics ``top-k``, ascending, and the names of the other metrics.
 
     Raises:
-        ConfigError: an unknown metric.
+        ConfigError: a metric is unknown.
     """
     asked = [names] if isinstance(names, str) else names
     metrics = [Metric.parse(name) if isinstance(name, str) else name for name in asked]

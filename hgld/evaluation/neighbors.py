@@ -1,4 +1,4 @@
-"""The nearest gallery items of every query, and the heads (first ranks) of rankings."""
+"""The nearest gallery items of every query, and ranking heads: the first ranks of every query."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,23 +24,23 @@ from hgld.evaluation.scores import (
 )
 from hgld.labels import Array
 
-# -- heads of rankings: one pass over a gallery of any size ------------------------------------------------------------
+# -- ranking heads: the first ranks, from one pass over a gallery of any size ------------------------------------------
 
-_FEWEST_ITEMS_A_PLACE = 64  # gallery items per rank; with fewer, whole rows of scores are as cheap
-_MOST_QUERIES = 1024  # queries per matrix product; more are no faster
+_FEWEST_ITEMS_A_PLACE = 64  # gallery items per rank; with fewer items, whole rows of scores are as cheap
+_MOST_QUERIES = 1024  # queries per matrix product; more queries are no faster
 _KEPT_BYTES = 256 << 20
-_KEPT_A_PLACE = 4  # entries kept per rank: with more room, heads are shortened less often
+_KEPT_A_PLACE = 4  # entries kept per rank; more entries mean that heads are cut to ``depth`` less often
 
 
 @dataclass(frozen=True)
 class Heads:
-    """The heads of q consecutive queries' rankings.
+    """The first ranks of q queries.
 
     Attributes:
         queries: indices of the queries.
         scores: (q, C) float32; -inf after the last item.
-        items: (q, C) int32 gallery indices, ascending; -1 after the last.
-        overfull: rows in which very many items tie with rank ``depth``; their items are not in ``items``.
+        items: (q, C) int32 gallery indices, ascending; -1 after the last item.
+        overfull: rows in which too many items tie with rank ``depth``; ``items`` does not hold the items of these rows.
     """
 
     queries: range
@@ -50,18 +50,18 @@ class Heads:
 
 
 def worth_heads(depth: int, num_gallery: int) -> bool:
-    """Tell whether heads of ``depth`` ranks are cheaper than whole rows of scores."""
+    """Return whether heads of ``depth`` ranks are cheaper to compute than whole rows of scores."""
     return depth * _FEWEST_ITEMS_A_PLACE <= num_gallery
 
 
 def ranking_heads(query: Tensor | Rows, gallery: Tensor | Rows, depth: int, part: range) -> Iterator[Heads]:
-    """Yield blocks of heads: the items of every query that score no less than the item at rank ``depth``.
+    """Yield blocks of heads: per query, the items whose score is at least the score at rank ``depth``.
 
     Args:
         query: (Q, D) float32 on the CPU.
-        gallery: (G, D) float32 on the CPU; see :func:`worth_heads`.
+        gallery: (G, D) float32 on the CPU, large enough for :func:`worth_heads`.
         depth: number of ranks, from 1.
-        part: consecutive queries.
+        part: indices of consecutive queries.
     """
     from hgld.evaluation.ranks import FULL, HEAD_CHUNK, finish_heads, gather_heads  # numba is slow to import
 
@@ -108,26 +108,26 @@ def nearest_neighbors(
     device: torch.device | str | None = None,
     progress: Progress | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find the k gallery items of the highest scores, by exhaustive search.
+    """Find the k gallery items with the highest scores, by exhaustive search.
 
     Args:
         query_embeddings: (Q, D) of any floating dtype.
         gallery_embeddings: (G, D) embeddings.
-        k: number of neighbours, at most G (G - 1 if ``self_index`` excludes the query).
+        k: number of neighbours, at most G, or G - 1 if ``self_index`` excludes the query.
         self_index: (Q,) gallery index of the query itself, which is excluded; -1 if the query is not in the gallery.
             None: no query is in the gallery.
-        normalize: scores are cosine similarities; False takes plain dot products.
-        chunk_size: queries at a time; None chooses from the free memory.
-        device: device to search on; None takes the queries' own device.
-        progress: called with a task, the number of queries done and their total.
+        normalize: whether scores are cosine similarities; if False, dot products.
+        chunk_size: number of queries at a time; None: as many as the free memory allows.
+        device: device to search on; None: the device of the query embeddings.
+        progress: function that is called with a task name, the number of finished queries and the total number.
 
     Returns:
-        indices: (Q, k) int64, best first, equal scores by ascending index.
+        indices: (Q, k) int64, best first; equal scores are in order of ascending index.
         scores: (Q, k) float32.
 
     Raises:
-        InputError: embeddings of the wrong shape or dtype, or self indices that are not in the gallery.
-        ConfigError: k below 1 or beyond the gallery, or a device that is not there.
+        InputError: embeddings have the wrong shape or dtype, or an entry of ``self_index`` is not in the gallery.
+        ConfigError: k is below 1 or exceeds the gallery, or the device is not available.
 
     >>> import numpy as np
     >>> from hgld.evaluation.neighbors import nearest_neighbors
@@ -146,7 +146,7 @@ def nearest_neighbors(
         raise InputError(f"self_index holds {index.max()}; the gallery has items 0..{len(gallery) - 1}.")
     most = len(gallery) - int((index >= 0).any())
     if not 1 <= k <= most:
-        raise ConfigError(f"k is {k}; expected 1 to {most}, the items that a query can find in this gallery.")
+        raise ConfigError(f"k is {k}; expected 1 to {most}, the number of items that a query can find in this gallery.")
     indices, scores = np.empty((len(query), k), np.int64), np.empty((len(query), k), np.float32)
     with exact_products(query.device):
         for queries, found, best in _found(query, gallery, k, index, chunk_size):
@@ -162,7 +162,7 @@ def nearest_neighbors(
 def _found(
     query: Tensor | Rows, gallery: Tensor | Rows, k: int, index: np.ndarray, chunk_size: int | None
 ) -> Iterator[tuple[range, np.ndarray, np.ndarray]]:
-    """Yield queries, the (q, k) indices of the highest scores in any order, and the scores."""
+    """Yield the range of q queries, the (q, k) indices of the highest scores in any order, and these scores."""
     depth = k + int((index >= 0).any())
     if query.device.type != "cpu" or not worth_heads(depth, len(gallery)):
         yield from _by_rows(query, gallery, k, index, range(len(query)), chunk_size)
@@ -170,7 +170,7 @@ def _found(
     for head in ranking_heads(query, gallery, depth, range(len(query))):
         own = index[head.queries.start : head.queries.stop]
         head.scores[torch.from_numpy((head.items == own[:, None]) & (own >= 0)[:, None])] = -torch.inf
-        best, place = (part.numpy() for part in _highest(head.scores, k))  # of equal scores the lowest item comes first
+        best, place = (part.numpy() for part in _highest(head.scores, k))  # equal scores: the lowest index comes first
         found = np.take_along_axis(head.items, place, axis=1).astype(np.int64)
         for row in head.overfull:
             number = head.queries.start + int(row)
@@ -197,7 +197,7 @@ def _highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     best, place = scores.topk(min(k + 1, scores.shape[1]), dim=1)
     tied = torch.nonzero(best[:, k - 1] == best[:, k])[:, 0] if best.shape[1] > k else best.new_empty(0)
     best, place = best[:, :k], place[:, :k]
-    if len(tied):  # all tied rows in one call: on a GPU each call waits once
+    if len(tied):  # handle all tied rows in one call, because the host waits for a GPU in every call
         keys = descending_keys(scores[tied]) << _PLACE_BITS | torch.arange(scores.shape[1], device=scores.device)
         place[tied] = keys.topk(k, dim=1, largest=False).values & ((1 << _PLACE_BITS) - 1)
         best[tied] = scores[tied].gather(1, place[tied])

@@ -1,4 +1,4 @@
-"""Options of an evaluation; imports nothing heavy, because the help of ``hgld evaluate`` is made of them."""
+"""Options of an evaluation. Imports nothing slow, because the help of ``hgld evaluate`` reads this module."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -31,33 +31,32 @@ def _expansion(text: str) -> tuple[float, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions:
-    """Options that every evaluation takes besides its embeddings and their relevance.
+    """Options of every evaluation, in addition to embeddings and relevance.
 
-    The fields that are flags of ``hgld evaluate`` have their help as description. The others are:
+    The help texts describe the fields that are flags of ``hgld evaluate``. The other fields are:
 
     Attributes:
-        share: function that lets several processes rank a share of the queries each. It is called with a function that
-            ranks consecutive queries and the number of queries, and returns the report of all. None: this process ranks
-            them alone.
-        progress: called with a task, the number of queries done and their total.
+        share: function that divides the queries among processes. It is called with the number of queries and a function
+            that ranks consecutive queries, and returns the report of all queries. None: this process ranks all queries.
+        progress: function that is called with a task name, the number of finished queries and the total number.
     """
 
     metrics: Iterable[Any] = setting(
         DEFAULT_METRICS,
-        "Metrics; a binary one without a level stands for every level: R@1, AP/LEVEL, mAP@R, H-AP, NDCG, ASI, ...",
+        "Metrics: R@1, AP/LEVEL, mAP@R, H-AP, NDCG, ASI, ... Without /LEVEL, R@1 and AP are computed at every level.",
         metavar="A,B,C",
         parse=_names,
         offered=offered_names,
         common=True,
     )
-    alpha: float = setting(1.0, "Exponent of population and total relevance.")
+    alpha: float = setting(1.0, "Exponent of the relevance kinds population and total.")
     relevance: Literal["population", "total", "weighted_ap", "exponential"] = setting(
         "population", "Gain of a shared level in H-AP, H-R@k and H-P@k."
     )
     count_query: bool = setting(
         True,
-        "In leave-one-out with population relevance count the query in its own class, as published H-AP does; it is "
-        "never ranked.",
+        "Count the query as an item of its own class, as published H-AP does (only in leave-one-out with population "
+        "relevance). The query is never ranked.",
     )
     weights: tuple[float, ...] | None = setting(
         None,
@@ -65,26 +64,26 @@ class EvaluationOptions:
         flag="level-weights",
         metavar="X,Y,Z",
     )
-    normalize: bool = setting(True, "Rank by cosine similarities, or by dot products.")
+    normalize: bool = setting(True, "Rank by cosine similarity; if off, by dot product.")
     query_expansion: tuple[float, int] | None = setting(
-        None, "Alpha query expansion before ranking; papers take 2,10.", metavar="ALPHA,K", parse=_expansion
+        None, "Alpha query expansion before ranking; papers use 2,10.", metavar="ALPHA,K", parse=_expansion
     )
     truncate_dim: tuple[int, ...] = setting(
         (),
-        "Evaluate embeddings truncated to these dimensions too, ascending: 32,64,128.",
+        "Also evaluate embeddings truncated to these dimensions, in ascending order: 32,64,128.",
         metavar="M,N,...",
     )
     quantize: tuple[Literal["int8", "binary"], ...] = setting(
-        (), "Evaluate quantized embeddings too, with the difference in every metric.", metavar="int8,binary"
+        (), "Also evaluate quantized embeddings, and report the difference in every metric.", metavar="int8,binary"
     )
     device: Any = setting(
         None,
-        "Device: cpu, cuda, ...  [default: the embeddings' own; with a model a GPU if there is one]",
+        "Device: cpu, cuda, ...  [default: the device of the embeddings; with a model a GPU if there is one]",
         metavar="TEXT",
         parse=str,
     )
     chunk_size: int | None = setting(
-        None, "Number of queries ranked at a time.  [default: by the free memory]", least=1
+        None, "Number of queries ranked at a time.  [default: as many as the free memory allows]", least=1
     )
     share: Share | None = None
     progress: Progress | None = None
@@ -92,14 +91,14 @@ class EvaluationOptions:
     def __post_init__(self) -> None:
         dims = self.truncate_dim
         if any(dim < 1 for dim in dims) or sorted({*dims}) != [*dims]:
-            raise ConfigError(f"truncate_dim is {dims}; expected ascending numbers from 1.")
+            raise ConfigError(f"truncate_dim is {dims}; expected ascending numbers >= 1.")
         if unknown := {*self.quantize} - {"int8", "binary"}:
             raise ConfigError(f"quantize is {unknown.pop()!r}; expected int8, binary.")
         if self.query_expansion is not None and not self.normalize:
             raise ConfigError(
-                "query expansion makes unit vectors; leave it out, or let embeddings be normalised (--normalize)."
+                "query expansion makes unit vectors; omit it, or let embeddings be normalised (--normalize)."
             )
         if self.query_expansion is not None and (self.truncate_dim or self.quantize):
             raise ConfigError(
-                "query expansion moves the queries by their whole vectors; leave it, or truncate_dim and quantize, out."
+                "query expansion uses whole vectors; omit query_expansion, or omit truncate_dim and quantize."
             )

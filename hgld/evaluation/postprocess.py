@@ -24,7 +24,7 @@ SQUARE_ROOTED = 0.25
 _ROWS_AT_ONCE = 8192
 _LARGEST_CODE = 127
 _MOST_BYTES = 2 << 30
-_RANK_TOLERANCE = 1e-10  # share of the largest variance; float32 embeddings have no direction below it
+_RANK_TOLERANCE = 1e-10  # share of the largest variance; in float32, a smaller variance is rounding noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,15 +32,15 @@ class Whitening:
     """PCA whitening: centre, project on the principal components, divide by a power of their variances, normalise.
 
     The power 0.5 is full whitening (Jégou and Chum, ECCV 2012; MultiGrain). The power 0.25 is *square-rooted*
-    whitening, which divides by the square root of the deviations: the listwise AP paper (Revaud et al., ICCV 2019).
+    whitening, which divides by the square root of the standard deviations (listwise AP: Revaud et al., ICCV 2019).
 
     Attributes:
         mean: (D,) float64.
         components: (C, D) float64 orthonormal rows, by descending variance.
         variances: (C,) float64, above 0.
         power: the exponent of the variances.
-        fitted_on: name of the set that it was fitted on.
-        num_items: number of items of that set.
+        fitted_on: name of the dataset that the whitening was fitted on.
+        num_items: number of items of that dataset.
     """
 
     mean: np.ndarray
@@ -59,19 +59,19 @@ class Whitening:
         dimensions: int | None = None,
         power: float = SQUARE_ROOTED,
     ) -> "Whitening":
-        """Fit to a set of embeddings, which are L2-normalised first. Evaluate another set.
+        """Fit a whitening to embeddings, which are L2-normalised first. Do not evaluate the same items.
 
         Args:
             embeddings: (N, D) of any floating dtype.
-            fitted_on: name of the set, for reports.
-            dimensions: C, how many components to keep; None: all. Directions without variance (a feature that never
-                fires, or few items) are divided by the least variance above 0. So nothing is lost, and a classifier
-                can follow the whitening.
+            fitted_on: name of the dataset, for reports.
+            dimensions: C, number of components to keep; None: all. A component without variance (from a feature that
+                is always 0, or from few items) is divided by the least variance above 0. So no component is lost, and
+                a classifier can follow the whitening.
             power: 0.25 square-rooted, 0.5 full whitening, 0 plain PCA.
 
         Raises:
-            InputError: fewer than two embeddings, or fewer dimensions of variance than asked for.
-            ConfigError: a power outside 0..1, or no dimensions.
+            InputError: there are fewer than two embeddings, or they vary in fewer than ``dimensions`` dimensions.
+            ConfigError: the power is outside 0..1, or ``dimensions`` is below 1.
         """
         if not 0 <= power <= 1:
             raise ConfigError(f"power is {power}; expected 0 to 1: 0.25 is square-rooted, 0.5 full whitening.")
@@ -109,7 +109,8 @@ class Whitening:
             (N, C) float32 unit rows.
 
         Raises:
-            InputError: another number of dimensions, or an embedding that is the mean itself and so has no direction.
+            InputError: the embeddings have the wrong dimension, or an embedding equals the mean, so it has no
+                direction.
         """
         rows = prepare_embeddings(embeddings, "unwhitened").numpy()
         if rows.shape[1] != len(self.mean):
@@ -124,13 +125,13 @@ class Whitening:
             norms = np.linalg.norm(part, axis=1, keepdims=True)
             if not norms.all():
                 raise InputError(
-                    f"embedding {start + int((norms == 0).argmax())} is the whitening's mean: no direction is left."
+                    f"embedding {start + int((norms == 0).argmax())} equals the whitening's mean: it has no direction."
                 )
             whitened[start : start + len(part)] = part / norms
         return whitened
 
     def describe(self) -> dict[str, Any]:
-        """Return facts for a report's settings."""
+        """Return the entries for a report's settings."""
         return {
             "power": self.power,
             "dimensions": len(self.variances),
@@ -143,7 +144,7 @@ class Whitening:
         tensors = {"mean": self.mean, "components": self.components, "variances": self.variances}
         facts = {"schema_version": SCHEMA_VERSION, "power": self.power}
         facts |= {"fitted_on": self.fitted_on, "num_items": self.num_items}
-        metadata = {_METADATA: json.dumps(facts)}  # one entry, because safetensors writes several in arbitrary order
+        metadata = {_METADATA: json.dumps(facts)}  # one entry, because safetensors writes entries in arbitrary order
         stored = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
         write_atomic(Path(path), lambda file: save_file(stored, str(file), metadata))
 
@@ -152,7 +153,7 @@ class Whitening:
         """Read a file that :meth:`save` wrote.
 
         Raises:
-            SchemaError: the file is no whitening, of another schema version, or its parts do not fit together.
+            SchemaError: the file is not a whitening, has another schema version, or has arrays of inconsistent shapes.
         """
         file = Path(path)
         names = ("mean", "components", "variances")
@@ -175,7 +176,7 @@ class Whitening:
         fits = mean.ndim == variances.ndim == 1 and components.shape == (len(variances), len(mean))
         fits = fits and all(part.dtype == np.float64 and np.isfinite(part).all() for part in parts)
         if not (fits and (variances > 0).all() and 0 <= power <= 1):
-            raise SchemaError(f"{file}: mean, components, variances (above 0) and power (0 to 1) do not fit together.")
+            raise SchemaError(f"{file}: invalid mean, components, variances (above 0) or power (0 to 1). Fit it again.")
         return cls(mean, components, variances, power, fitted_on, num_items)
 
 
@@ -185,24 +186,24 @@ def expand_queries(
     options: EvaluationOptions,
     self_index: np.ndarray | None = None,
 ) -> Array:
-    """Expand queries if the options ask for it: add to each query its k nearest gallery items, weighted by score^alpha.
+    """Expand queries if ``query_expansion`` is set: add the k nearest gallery items, weighted by score^alpha.
 
     Radenović, Tolias, Chum: "Fine-Tuning CNN Image Retrieval with No Human Annotation", TPAMI 2018. The query itself
-    has weight 1; items with a score below 0 have none. With the gallery as its own queries (and ``self_index``) this is
-    database augmentation.
+    has weight 1; items with a score below 0 have weight 0. If the queries are the gallery (and ``self_index`` is
+    given), this is database augmentation.
 
     Args:
         query_embeddings: (Q, D) of any floating dtype.
         gallery_embeddings: (G, D) embeddings.
-        options: its ``query_expansion`` is (alpha, k); its ``device`` is searched on.
-        self_index: (Q,) gallery index of the query itself, which is no neighbour; -1 for none.
+        options: ``query_expansion`` is (alpha, k); ``device`` is the device to search on.
+        self_index: (Q,) gallery index of the query itself, which is not counted as a neighbour; -1 for none.
 
     Returns:
-        (Q, D) float32 unit rows; the queries as they are if ``query_expansion`` is None.
+        (Q, D) float32 unit rows; the unchanged queries if ``query_expansion`` is None.
 
     Raises:
         InputError: embeddings of the wrong shape or dtype.
-        ConfigError: k beyond the gallery, or alpha below 0.
+        ConfigError: k exceeds the gallery, or alpha is below 0.
     """
     if options.query_expansion is None:
         return query_embeddings
@@ -226,25 +227,25 @@ def expand_queries(
 
 
 def pool_scales(embeddings: Sequence[Array], *, p: float = 1.0) -> np.ndarray:
-    """Pool the embeddings of an image at several scales to one, their signed power mean.
+    """Pool the embeddings of each image at several scales into one embedding, by the signed power mean.
 
     Args:
-        embeddings: for every scale (N, D) of any floating dtype, the images in the same order.
-        p: exponent, >= 1; 1 is the mean, 3 the generalised mean of the listwise AP paper's code.
+        embeddings: one (N, D) table per scale, of any floating dtype, with the images in the same order.
+        p: exponent, >= 1. 1 is the mean; 3 is the generalised mean in the listwise AP paper's code.
 
     Returns:
         (N, D) float32 unit rows.
 
     Raises:
-        InputError: no scales, shapes that differ, or an image whose scales cancel out.
-        ConfigError: p below 1.
+        InputError: there are no scales, the shapes differ, or the scales of an image cancel out.
+        ConfigError: p is below 1.
     """
     if not 1 <= p < float("inf"):
         raise ConfigError(f"p is {p}; expected a finite number >= 1.")
     scales = [prepare_embeddings(part, f"scale {number}").numpy() for number, part in enumerate(embeddings)]
     if not scales or any(part.shape != scales[0].shape for part in scales):
         raise InputError(
-            f"the scales have shapes {[part.shape for part in scales]}; expected one shape for one or more."
+            f"the scales have shapes {[part.shape for part in scales]}; expected one or more scales of one shape."
         )
     total = np.zeros(scales[0].shape)
     for part in scales:
@@ -252,20 +253,21 @@ def pool_scales(embeddings: Sequence[Array], *, p: float = 1.0) -> np.ndarray:
     pooled = np.sign(total) * (np.abs(total) / len(scales)) ** (1 / p)
     norms = np.linalg.norm(pooled, axis=1, keepdims=True)
     if not norms.all():
-        raise InputError(f"image {int((norms == 0).argmax())}: its embeddings at the scales cancel out.")
+        raise InputError(f"image {int((norms == 0).argmax())}: the embeddings of its scales cancel out.")
     return (pooled / norms).astype(np.float32)
 
 
 def quantize_embeddings(embeddings: Array, kind: str, *, normalize: bool = True) -> np.ndarray:
-    """Return the vectors that quantized embeddings stand for.
+    """Return embeddings after quantization, as float32 vectors.
 
-    ``int8`` is round(127 x / m) with m the largest absolute value of the row, halves to even. ``binary`` is 1 if
-    x >= 0, else -1: inner products are whole numbers, D - 2 x the Hamming distance, so that ties are exact.
+    ``int8`` is round(127 x / m), rounding halves to even; m is the largest absolute value of the row. ``binary`` is 1
+    if x >= 0, else -1. Its inner products are whole numbers, D minus twice the Hamming distance, so ties are exact.
 
     Args:
         embeddings: (N, D) finite numbers of any floating dtype.
         kind: ``int8`` or ``binary``.
-        normalize: rows are normalised later, so that ``int8`` needs no scale; False multiplies its rows by m / 127.
+        normalize: whether rows are normalised later, so that ``int8`` needs no scale. If False, ``int8`` rows are
+            multiplied by m / 127.
 
     Returns:
         (N, D) float32.

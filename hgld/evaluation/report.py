@@ -1,4 +1,4 @@
-"""Reports: the result of an evaluation, comparisons of several, and their text as Markdown."""
+"""Reports: results of evaluations, comparisons of reports, and their Markdown text."""
 
 import html
 import json
@@ -19,22 +19,22 @@ from hgld.files import read_json, write_atomic
 from hgld.tables import read_parquet, write_table
 from hgld.terminal import printable
 
-# -- text, escaped for each format ------------------------------------------------------------------------------------
+# -- escaped text -----------------------------------------------------------------------------------------------------
 
 
 def number(value: float, digits: int, undefined: str = "undefined") -> str:
-    """Format a number with ``digits`` after the point, or a word for NaN."""
+    """Format a number with ``digits`` after the point; NaN becomes the text ``undefined``."""
     return undefined if math.isnan(value) else f"{value:.{digits}f}"
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table of text; the first column is aligned left, the others right."""
+    """Return a Markdown table; the first column is aligned left, all other columns right."""
     lines = [header, ["---", *["---:"] * (len(header) - 1)], *([markdown(cell) for cell in row] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def markdown(text: str) -> str:
-    """Escape text for one cell or line of Markdown; HTML in it stays text, control characters are spelled."""
+    """Escape text for one cell or line of Markdown, including HTML and control characters."""
     escaped = html.escape(printable(text), quote=False).replace("\\", "\\\\").replace("|", "\\|")
     return " ".join(escaped.splitlines())
 
@@ -42,7 +42,7 @@ def markdown(text: str) -> str:
 # -- the report of an evaluation --------------------------------------------------------------------------------------
 
 SCHEMA_VERSION = 1
-_OF_SET = "of_set"  # setting that names the metrics without values per query
+_OF_SET = "of_set"  # key of the setting that lists the metrics without values per query
 _PER_QUERY_SUFFIX = ".per_query.parquet"
 _MOST_JSON_BYTES = 64 << 20
 _TASK = ("dataset", "protocol", "split", "gallery_split", "queries", "gallery", "levels_without_labels")
@@ -53,12 +53,12 @@ class RetrievalReport:
     """Metrics of one evaluation.
 
     Attributes:
-        values: mean of every metric over the queries for which it is defined; NaN if there are none. Metrics of the
-            whole set (NMI) are only here.
-        per_query: one row per query in their order: ``query`` (its index) and one Float64 column per metric, NaN if
-            it is undefined.
-        undefined: per metric, the number of queries without a positive, which are left out of its mean.
-        settings: all that the values depend on: protocol, levels, sizes, relevance, precision of the scores.
+        values: mean of every metric over the queries for which it is defined; NaN if there are none. Clustering
+            metrics (NMI) have no values per query, so they are only here.
+        per_query: one row per query, in order: ``query`` (the query's index) and one Float64 column per metric, NaN if
+            undefined.
+        undefined: per metric, the number of queries without a positive, which its mean excludes.
+        settings: everything that the values depend on: protocol, levels, sizes, relevance, precision of the scores.
     """
 
     values: dict[str, float]
@@ -76,17 +76,17 @@ class RetrievalReport:
         num_queries: int = 0,
         of_set: Mapping[str, float] | None = None,
     ) -> "RetrievalReport":
-        """Make a report of values per query.
+        """Make a report from values per query.
 
         Args:
             columns: (Q,) float64 values per metric, NaN if undefined.
-            settings: all that the values depend on.
+            settings: everything that the values depend on.
             first_query: index of the first query.
             num_queries: number Q of queries, needed if there is no column.
-            of_set: values of the metrics of the whole set, which have no column.
+            of_set: values of the clustering metrics, which have no column.
         """
         if "query" in columns:
-            raise InputError("a metric cannot be named 'query': that is the column of the queries' indices.")
+            raise InputError("a metric cannot be named 'query', because this column holds the indices of the queries.")
         num_queries = len(next(iter(columns.values()))) if columns else num_queries
         defined = {name: ~np.isnan(column) for name, column in columns.items()}
         means = {n: float(column[defined[n]].mean()) if defined[n].any() else math.nan for n, column in columns.items()}
@@ -100,11 +100,11 @@ class RetrievalReport:
 
     @property
     def query_metrics(self) -> list[str]:
-        """Names of the metrics with values per query; metrics of the whole set have none."""
+        """Return the names of the metrics with values per query: all but the clustering metrics."""
         return [name for name in self.values if name in self.per_query.columns]
 
     def to_frame(self) -> pl.DataFrame:
-        """Return one row per metric: metric, value, queries (number with a value), undefined (number without)."""
+        """Return one row per metric: metric, value, queries (number with a value), undefined (number without one)."""
         num_queries, with_queries = len(self.per_query), self.query_metrics if len(self.per_query) else ()
         rows = [
             (name, value, num_queries - undefined if name in with_queries else None, undefined)
@@ -121,7 +121,7 @@ class RetrievalReport:
         return seen + printed + settings
 
     def summary(self) -> str:
-        """Return a table of the values, one column per level, and a line on the task; :meth:`to_markdown` is longer."""
+        """Return a table of the values with one column per level, and a line about the task; shorter than Markdown."""
         parts = list(dict.fromkeys(name.partition("/")[2] for name in self.values))
         values: dict[str, dict[str, float]] = {}
         for name, value in self.values.items():
@@ -136,7 +136,7 @@ class RetrievalReport:
         return f"{printed}{markdown_table(header, rows)}\n{markdown('; '.join(facts))}\n"
 
     def _repr_html_(self) -> str:
-        """Return the view of a notebook: the values that published tables print, all values, and the settings."""
+        """Return HTML for notebooks: the values that published tables print, all values, and the settings."""
         from hgld.html_page import table
 
         settings = table(["setting", "value"], ([key, _text(value)] for key, value in self.settings.items()))
@@ -148,19 +148,20 @@ class RetrievalReport:
         return ["metric", "value", "undefined queries"], rows
 
     def _printed_tables(self) -> list[tuple[list[str], list[list[str]]]]:
-        """Return the table of :meth:`as_printed`, if the report is of a protocol with published tables."""
+        """Return the table of :meth:`as_printed` if the report's protocol has published tables, else nothing."""
         return [self.as_printed()] if self._printed else []
 
     @property
     def _printed(self) -> list[str]:
-        """Names of the values that the published tables print; none if the report is of no protocol."""
+        """Return the names of the values that the published tables print; none if the report has no protocol."""
         names = self.settings.get("printed")
         return [name for name in names if name in self.values] if isinstance(names, list) else []
 
     def as_printed(self) -> tuple[list[str], list[list[str]]]:
-        """Return header and rows of the values as the published tables print them: shares in per cent.
+        """Return header and rows of the values in the format of the published tables: shares in per cent.
 
-        If all values belong to levels or sets (such as easy, medium and hard), there is one row for each, else one row.
+        If all values belong to levels or sets (such as easy, medium and hard), there is one row per level or set, else
+        one row.
         """
         cells = {tuple(name.partition("/")[::2]): as_papers(name, self.values[name]) for name in self._printed}
         heads, parts = (list(dict.fromkeys(pair[side] for pair in cells)) for side in (0, 1))
@@ -170,11 +171,11 @@ class RetrievalReport:
         return ["", *self._printed], [[of, *cells.values()]]
 
     def defined_values(self) -> dict[str, float | None]:
-        """Return the values ready for JSON: None if undefined."""
+        """Return the values for JSON: None if undefined."""
         return {name: None if math.isnan(value) else value for name, value in self.values.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return values (None if undefined), undefined counts, settings and schema version, ready for JSON."""
+        """Return values (None if undefined), undefined counts, settings and schema version as a dict for JSON."""
         return {
             "schema_version": SCHEMA_VERSION,
             "values": self.defined_values(),
@@ -183,9 +184,9 @@ class RetrievalReport:
         }
 
     def save_json(self, path: str | Path) -> None:
-        """Write values, undefined counts and settings to ``path``, the values per query to a parquet file beside it.
+        """Write values, undefined counts and settings to ``path``, and the values per query to a second file.
 
-        The second file has the name of the first with ``.per_query.parquet`` for its suffix.
+        The second file is in the same folder and has the suffix ``.per_query.parquet``.
         """
         file = Path(path)
         text = json.dumps(self.to_dict(), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
@@ -197,7 +198,7 @@ class RetrievalReport:
         """Read a report that :meth:`save_json` wrote; if the parquet file is missing, ``per_query`` is empty.
 
         Raises:
-            InputError: the file cannot be read, is no report, or has another schema version.
+            InputError: the file cannot be read, is not a report, or has another schema version.
         """
         file = Path(path)
         data = read_json(file, kind=dict, max_bytes=_MOST_JSON_BYTES)
@@ -215,7 +216,7 @@ class RetrievalReport:
                 f"{file}: values, undefined or settings are missing or malformed ({excerpt(error)})."
             ) from error
         if list(undefined) != list(values):
-            raise SchemaError(f"{file}: values and undefined name different metrics.")
+            raise SchemaError(f"{file}: values and undefined have different metrics.")
         return cls(values, _load_per_query(file.with_suffix(_PER_QUERY_SUFFIX), columns), undefined, settings)
 
 
@@ -225,7 +226,7 @@ def _load_per_query(file: Path, metrics: Sequence[str]) -> pl.DataFrame:
         return pl.DataFrame(schema=schema)
     frame = read_parquet(file)
     if dict(frame.schema) != schema:
-        raise SchemaError(f"{file}: its columns are not those of the report beside it: query, {', '.join(metrics)}.")
+        raise SchemaError(f"{file}: its columns differ from the report's: expected query, {', '.join(metrics)}.")
     return frame
 
 
@@ -244,7 +245,7 @@ def _text(value: object) -> str:
 
 # -- comparisons ------------------------------------------------------------------------------------------------------
 #
-# Confidence intervals, and tests of whether a difference between reports is more than chance.
+# Confidence intervals of values, and significance tests of differences between reports.
 
 _ALPHA = 0.05
 _WEIGHTS_AT_ONCE = 4_000_000
@@ -258,13 +259,13 @@ def compare(
     samples: int = 2000,
     classes: np.ndarray | None = None,
 ) -> pl.DataFrame:
-    """Compare reports on the same queries with the first of them.
+    """Compare the first report with other reports on the same queries.
 
     Confidence intervals are percentile bootstraps over queries (Efron 1979). Differences are tested with the paired
     randomisation test that Smucker, Allan and Carterette (CIKM 2007) recommend for retrieval. Its null hypothesis is
     that two systems do not differ, so that every query's difference could have either sign. Both methods treat queries
-    as independent. If many queries share few classes, the intervals are too narrow. With ``classes`` the queries of a
-    class are resampled, and change their signs, together.
+    as independent. If many queries share few classes, the intervals are too narrow. If ``classes`` is given, all
+    queries of a class are resampled together and change their signs together.
 
     Args:
         reports: reports by name, each with its ``per_query`` table; the first is the baseline.
@@ -279,8 +280,8 @@ def compare(
         and ``difference_high`` and its two-sided ``p_value``. These four are null for the baseline itself.
 
     Raises:
-        ConfigError: no report, an unknown metric, or no metric in common.
-        InputError: reports of different tasks, or without values per query.
+        ConfigError: there is no report, a metric is unknown, or the reports share no metric.
+        InputError: the reports are of different tasks, or a report has no values per query.
     """
     if not reports:
         raise ConfigError("there are no reports to compare.")
@@ -290,14 +291,14 @@ def compare(
     chosen = common if metrics is None else list(dict.fromkeys(metrics))
     if not chosen or not set(chosen) <= set(common):
         raise ConfigError(
-            f"metrics {', '.join(chosen) or '(none)'}: the reports have in common {', '.join(common) or 'none'}."
+            f"metrics {', '.join(chosen) or '(none)'}: all reports have only {', '.join(common) or 'no metric'}."
         )
     check_same_task(reports, first)
     tables = {name: reports[name].per_query.select(chosen).to_numpy().astype(np.float64) for name in names}
     apart = {name: table - tables[first] for name, table in tables.items()}
     whole = np.concatenate([*tables.values(), *apart.values()], axis=1)
     unit = _units(classes, len(whole))
-    low, high = _intervals(whole, unit, samples).reshape(2, 2, len(names), len(chosen))  # of values, of differences
+    low, high = _intervals(whole, unit, samples).reshape(2, 2, len(names), len(chosen))  # axis 1: value, difference
     p_values = _sign_flip(np.concatenate(list(apart.values()), axis=1), unit, samples)
     p_values = p_values.reshape(len(names), len(chosen))
     rows = []
@@ -316,7 +317,7 @@ def compare(
 
 
 def _units(classes: np.ndarray | None, num_queries: int) -> np.ndarray:
-    """Return (Q,) resampling units of the queries, from 0: a query's class, or the query itself if it has none."""
+    """Return (Q,) resampling units of the queries, from 0: a query's class, or the query itself without a class."""
     if classes is None:
         return np.arange(num_queries)
     if classes.shape != (num_queries,):
@@ -333,25 +334,25 @@ def _unit_sums(table: np.ndarray, unit: np.ndarray) -> np.ndarray:
 
 
 def check_same_task(reports: Mapping[str, RetrievalReport], first: str) -> None:
-    """Refuse reports that cannot be compared query by query.
+    """Raise an error if reports cannot be compared query by query.
 
     Args:
         reports: reports by name.
-        first: name of the report that the others are compared with.
+        first: name of the report that is compared with all other reports.
 
     Raises:
-        InputError: a report has no values per query, or is of other queries or another task.
+        InputError: a report has no values per query, or queries or tasks differ.
     """
     for name, report in reports.items():
         if report.per_query.is_empty():
             raise InputError(
                 f"report {quoted(name)} has no values per query. Load it from the .json that save_json wrote, with the "
-                ".per_query.parquet beside it."
+                ".per_query.parquet file in the same folder."
             )
         if not report.per_query["query"].equals(reports[first].per_query["query"]):
             raise InputError(
-                f"reports {quoted(first)} and {quoted(name)} are of different queries; only the same ones can "
-                "be paired."
+                f"reports {quoted(first)} and {quoted(name)} are of different queries; a comparison needs the same "
+                "queries."
             )
         for key in _SAME:
             here, there = report.settings.get(key), reports[first].settings.get(key)
@@ -375,18 +376,18 @@ def _intervals(table: np.ndarray, unit: np.ndarray, samples: int) -> np.ndarray:
         sums, counts = weights @ totals, weights @ sizes
         means.append(np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a metric without a defined value has no interval
+        warnings.simplefilter("ignore", RuntimeWarning)  # numpy warns if a metric has no defined value
         return np.nanquantile(np.concatenate(means), [_ALPHA / 2, 1 - _ALPHA / 2], axis=0)
 
 
 def _sign_flip(differences: np.ndarray, unit: np.ndarray, samples: int) -> np.ndarray:
-    """Return (C,) two-sided p-values of a (Q, C) table of differences, whose signs change by units."""
+    """Return (C,) two-sided p-values of a (Q, C) table of differences; the queries of a unit change signs together."""
     sums = _unit_sums(np.nan_to_num(differences, nan=0.0), unit)
     observed, reached = np.abs(sums.sum(axis=0)), np.zeros(sums.shape[1])
     rng = np.random.default_rng(0)
     for size in _batches(samples, len(sums)):
         signs = rng.integers(0, 2, size=(size, len(sums))) * 2.0 - 1.0
-        # 1e-12: rounding of sums in another order is no difference
+        # 1e-12: sums in another order differ by rounding, which must not count as a difference
         reached += (np.abs(signs @ sums) >= observed * (1 - 1e-12) - 1e-15).sum(axis=0)
     return np.where(np.isnan(differences).all(axis=0), np.nan, (reached + 1) / (samples + 1))
 

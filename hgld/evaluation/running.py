@@ -20,20 +20,21 @@ _SIDES = ("query", "gallery")
 
 
 class Retrieval:
-    """Retrieval metrics that are updated with batches and computed over all of them, of all processes.
+    """Retrieval metrics that are updated with batches and computed over all batches of all processes.
 
-    Under a process group of torch (DDP, Lightning, accelerate, torchrun) :meth:`compute` gathers what every process
-    was given, so every process must call it. Samplers that share a dataset among processes repeat items to make the
-    shares equal, and a repeated query finds its own copy. Give ``items``, and each counts once, in the order of the
-    dataset, regardless of the number of processes.
+    Under a process group of torch (DDP, Lightning, accelerate, torchrun) :meth:`compute` gathers the batches of all
+    processes, so every process must call it. Distributed samplers repeat items to give every process equally many, and
+    a repeated query would find its own copy. If you pass ``items``, every item counts once, in the order of the
+    dataset, whatever the number of processes.
 
-    It has the methods of a torchmetrics metric; :meth:`torchmetric` is one, for ``MetricCollection`` and
-    ``LightningModule.log``.
+    This class has the methods of a torchmetrics metric; :meth:`torchmetric` returns a real ``torchmetrics.Metric`` for
+    ``MetricCollection`` and ``LightningModule.log``.
 
     Args:
-        levels: names of the levels, finest first; None: as :func:`hgld.evaluate` names them.
-        metrics: names of metrics; a binary one without a level stands for every level.
-        options: further options of :func:`hgld.evaluate`, ``alpha`` or ``device`` for example.
+        levels: names of the levels, finest first; None: the columns of a table of labels, or ``level0``, ``level1``,
+            ...
+        metrics: names of metrics; a binary metric without a level is computed at every level.
+        options: further options of :func:`hgld.evaluate`, for example ``alpha`` or ``device``.
 
     >>> import torch
     >>> metric = Retrieval(levels=("animal", "kind"), metrics=("R@1",))
@@ -63,12 +64,12 @@ class Retrieval:
 
         Args:
             embeddings: (B, D) of any floating dtype; kept in float32 on the CPU.
-            labels: (B, L) or (B,), numbers or names: what :func:`hgld.labels.class_numbers` reads.
-            items: (B,) integers, the items' numbers in the dataset, of which every one counts once; None: all count.
-            gallery: whether the batch belongs to the gallery. Without a gallery every item queries all the others.
+            labels: (B, L) or (B,) numbers or names, in any form that :func:`hgld.labels.class_numbers` reads.
+            items: (B,) dataset indices of the items; an index that occurs twice is counted once. None: count all.
+            gallery: whether the batch belongs to the gallery. Without a gallery every item queries all other items.
 
         Raises:
-            InputError: not as many labels or items as embeddings, or levels in another order than before.
+            InputError: the numbers of embeddings, labels and items differ, or the levels differ from earlier batches.
         """
         rows = torch.as_tensor(embeddings).detach().float().cpu().numpy()
         if not len(rows) and not len(labels):
@@ -78,11 +79,11 @@ class Retrieval:
             raise InputError(f"embeddings of shape {rows.shape} and {len(table)} labels; expected (B, D) and B labels.")
         numbers = [None] * len(rows) if items is None else torch.as_tensor(items).tolist()
         if len(numbers) != len(rows):
-            raise InputError(f"{len(numbers)} items for {len(rows)} embeddings; expected one number each.")
+            raise InputError(f"{len(numbers)} items for {len(rows)} embeddings; expected one item index per embedding.")
         if named and self._named and named != self._named:
             raise InputError(
-                f"a batch has the levels {', '.join(named)}, those before {', '.join(self._named)}; give every batch "
-                "the same columns in one order, or name the levels: Retrieval(levels)."
+                f"a batch has the levels {', '.join(named)}, earlier batches {', '.join(self._named)}; pass the same "
+                "columns in the same order, or set the levels: Retrieval(levels)."
             )
         side = _SIDES[gallery]
         self._embeddings[side].append(rows)
@@ -92,42 +93,41 @@ class Retrieval:
     def __call__(
         self, embeddings: Array, labels: Labels, items: Any = None, *, gallery: bool = False
     ) -> dict[str, float]:
-        """Add a batch as :meth:`update` does, and return its own metrics, see :meth:`of_batch`."""
+        """Add a batch with :meth:`update`, and return the metrics of this batch from :meth:`of_batch`."""
         self.update(embeddings, labels, items, gallery=gallery)
         return self.of_batch(embeddings, labels, gallery=gallery)
 
     def of_batch(
         self, embeddings: Array, labels: Labels, items: Any = None, *, gallery: bool = False
     ) -> dict[str, float]:
-        """Return the metrics of one batch, whose items are searched among themselves; nothing is added.
+        """Return the metrics of one batch, in which every item queries the other items; the batch is not added.
 
         Args:
             embeddings: (B, D) of any floating dtype.
             labels: (B, L) or (B,).
-            items: ignored; :meth:`update` takes them.
-            gallery: whether they are no queries.
+            items: ignored; the argument exists because :meth:`update` has it.
+            gallery: whether the batch belongs to the gallery, so that its items are not queries.
 
         Returns:
-            every metric by its name; none of a gallery or of fewer than two items.
+            metric values by name; empty for a gallery batch or fewer than two items.
         """
         if gallery or len(embeddings) < 2:
             return {}
         return dict(evaluate(embeddings, labels, levels=self.levels, metrics=self.metrics, **self.options).values)
 
     def compute(self) -> dict[str, float]:
-        """Return every metric's mean over the queries where it is defined, NaN if it is nowhere."""
+        """Return every metric's mean over the queries for which it is defined; NaN if there are none."""
         return dict(self.report().values)
 
     def report(self) -> RetrievalReport:
-        """Return the whole report, see :func:`hgld.evaluate`: values of every query, intervals, a page.
+        """Return the full report, like :func:`hgld.evaluate`, with the values of every query.
 
-        Every process must call it, as :meth:`compute`; without a batch since the last call on any of them it is that
-        call's.
+        Every process must call this method. If no process got a batch since the last call, it returns the last report.
 
         Raises:
-            InputError: there was no batch, or batches differ in their levels or dimensions, or some have class numbers
-                and others names.
-            ConfigError: some batches had ``items`` and others none.
+            InputError: there was no batch, the batches differ in levels or dimension, or some batches have class
+                numbers and other batches have names.
+            ConfigError: some batches had ``items`` and other batches had none.
         """
         processes = current_processes()
         all_have = all(from_all(b"" if self._report is None else b"known", processes))
@@ -152,7 +152,7 @@ class Retrieval:
                 table.serialize(written)
             except InputError as error:
                 fault = str(error)
-        if faults := [told for told in from_all(fault.encode(), processes) if told]:  # all raise it: none waits
+        if faults := [told for told in from_all(fault.encode(), processes) if told]:  # all raise, so no process waits
             raise InputError(faults[0].decode())
         parts = from_all(written.getvalue(), processes)
         tables = [pl.DataFrame.deserialize(io.BytesIO(part)) for part in parts if part]
@@ -166,33 +166,33 @@ class Retrieval:
         if without == len(table):
             return embeddings, table
         if without:
-            raise ConfigError(f"{without} of {len(table)} embeddings came without items; give them with every batch.")
+            raise ConfigError(f"{without} of {len(table)} embeddings came without items; pass items with every batch.")
         _, first = np.unique(table["item"].to_numpy(), return_index=True)  # rows in the order of the items
         return embeddings[first], table[first]
 
     def torchmetric(self, value: str | None = None) -> Any:
-        """Return a ``torchmetrics.Metric`` with these options and batches of its own; the package has to be installed.
+        """Return a ``torchmetrics.Metric`` with the same options and its own batches; needs the package torchmetrics.
 
         Args:
-            value: name of the metric that it computes, as a scalar for ``self.log``; None: all, as a dictionary.
+            value: name of one metric to compute, as a scalar for ``self.log``; None: all metrics, as a dictionary.
         """
-        from hgld.evaluation.torchmetric import TorchRetrieval  # which imports the package
+        from hgld.evaluation.torchmetric import TorchRetrieval  # imports the optional package torchmetrics
 
         return TorchRetrieval(Retrieval(self.levels, self.metrics, **self.options), value)
 
 
 def _joined(arrays: Sequence[np.ndarray], tables: Sequence[pl.DataFrame]) -> tuple[np.ndarray, pl.DataFrame]:
-    """Return the embeddings and labels of all batches as one.
+    """Concatenate the embeddings and the labels of all batches.
 
     Raises:
-        InputError: they differ in their dimensions, their levels, or in having class numbers or names.
+        InputError: the batches differ in dimension or levels, or mix class numbers and names.
     """
-    forms = {(array.shape[1], table.width - 1) for array, table in zip(arrays, tables, strict=True)}  # beside `item`
+    forms = {(array.shape[1], table.width - 1) for array, table in zip(arrays, tables, strict=True)}  # not `item`
     if len(forms) > 1:
         found = " and ".join(f"{dim} dimensions and {levels} levels" for dim, levels in sorted(forms))
-        raise InputError(f"batches have {found}; expected the same of all.")
+        raise InputError(f"batches have {found}; expected the same dimension and levels in all batches.")
     for level in tables[0].columns:
         kinds = {table[level].dtype == pl.String for table in tables if table[level].dtype != pl.Null}
         if len(kinds) > 1:
-            raise InputError(f"{level}: some batches have class numbers and others names; expected one kind.")
+            raise InputError(f"{level}: some batches have class numbers and other batches names; use only one of them.")
     return np.concatenate(arrays), pl.concat(tables, how="vertical_relaxed")

@@ -1,4 +1,4 @@
-"""Scores of queries against a gallery, block by block, with bounded memory, on the device asked for."""
+"""Scores of queries against a gallery, block by block, with bounded memory, on the requested device."""
 
 import warnings
 from collections.abc import Iterator
@@ -18,23 +18,23 @@ def choose_device(embeddings: Array, device: torch.device | str | None) -> torch
     """Return the requested device, or the device of the embeddings (the CPU for arrays).
 
     Raises:
-        ConfigError: there is no such device here, or it cannot compute in float64.
+        ConfigError: the device is not available, or cannot compute in float64.
     """
     wanted = embeddings.device if device is None and isinstance(embeddings, Tensor) else device or "cpu"
     try:
         chosen = torch.device(wanted)
-        torch.empty(0, dtype=torch.float64, device=chosen).cpu()  # norms and sums are taken in float64
-    except (RuntimeError, AssertionError, TypeError) as error:  # torch without CUDA asserts, MPS has no float64
-        reason = str(error).partition(". ")[0].rstrip(".")  # what follows lists torch's builds
-        raise ConfigError(f"device {str(wanted)!r} cannot be used here ({reason}). Take the device cpu.") from error
+        torch.empty(0, dtype=torch.float64, device=chosen).cpu()  # norms and sums are computed in float64
+    except (RuntimeError, AssertionError, TypeError) as error:  # torch without CUDA asserts; MPS has no float64
+        reason = str(error).partition(". ")[0].rstrip(".")  # the rest of the message lists torch's builds
+        raise ConfigError(f"device {str(wanted)!r} cannot be used here ({reason}). Use the device cpu.") from error
     return chosen
 
 
 def checked_self_index(self_index: Array, num_queries: int) -> np.ndarray:
-    """Return the queries' own gallery indices as (Q,) int64, -1 for those that are not in the gallery.
+    """Return each query's own gallery index as (Q,) int64, -1 if the query is not in the gallery.
 
     Raises:
-        InputError: another shape or dtype.
+        InputError: ``self_index`` has the wrong shape or dtype.
     """
     index = self_index.detach().cpu().numpy() if isinstance(self_index, Tensor) else np.asarray(self_index)
     if index.shape != (num_queries,) or not np.issubdtype(index.dtype, np.integer):
@@ -48,13 +48,14 @@ def checked_self_index(self_index: Array, num_queries: int) -> np.ndarray:
 # -- scores -----------------------------------------------------------------------------------------------------------
 
 _BLOCK_SCORES = 16_000_000  # scores of a block on the CPU, 64 MB
-_FEWEST_ROWS = 128  # least queries per block: with fewer, a product waits for the gallery's memory
-_ENOUGH_ROWS = 256  # more queries per block are hardly faster,
-_ENOUGH_SCORES = 1 << 28  # and blocks beyond 1 GB are not worth the memory
-_CPU_TILE = 2048  # gallery items per product on the CPU, whose embeddings stay in its cache
-# A score must depend neither on its block nor on its place in the gallery. The last rows and columns of a product, of
-# each BLAS thread's share too, go through other kernels, which round otherwise: MKL's below 4 rows or 12 columns (seen
-# with AVX2 and 1 to 64 threads). A product of whole multiples has no such last ones.
+_FEWEST_ROWS = 128  # least queries per block: with fewer, reading the gallery from memory dominates
+_ENOUGH_ROWS = 256  # queries per block; larger blocks are hardly faster
+_ENOUGH_SCORES = 1 << 28  # scores per block; blocks beyond 1 GB are not worth the memory
+_CPU_TILE = 2048  # gallery items per product on the CPU: their embeddings fit into the cache
+# A score must depend neither on its block nor on the item's position in the gallery. BLAS computes the last rows and
+# columns of a product, and of each thread's share, with other kernels, which round differently. In MKL these are the
+# last rows below 4 and the last columns below 12 (observed with AVX2 and 1 to 64 threads). A product whose sides are
+# multiples of these numbers has no remainder.
 _ROW_MULTIPLE = 16
 _CPU_COLUMN_MULTIPLE = 64
 _SCORE_BYTES = {"cpu": 16, "cuda": 96}  # per pair: the score, the grade, and the memory for ordering them
@@ -62,20 +63,20 @@ _SHARE_OF_FREE = 0.4
 _MOST_SCORES = 1 << 30
 _LARGEST_DOT = 1e37  # differences of scores stay finite in float32
 _NUMBERS_AT_ONCE = 1 << 17  # float64 numbers that stay in the processor's second-level cache
-_NUMBERS_A_COPY = 1 << 22  # numbers per copy to or from a GPU; every copy waits
+_NUMBERS_A_COPY = 1 << 22  # numbers per copy to or from a GPU; the host waits for every copy
 _SHARE_PREPARED = 0.2
-_CACHED_NUMBERS = 1 << 24  # more 16-bit numbers than this are converted again as fast as a 32-bit copy is read
+_CACHED_NUMBERS = 1 << 24  # beyond this size, converting 16-bit numbers again is as fast as reading a 32-bit copy
 
 
 class Rows:
-    """Embeddings as the evaluator ranks them, in float32 and with unit rows, made again whenever a part is asked for.
+    """Embeddings prepared for ranking: float32 unit rows, computed for the requested part at every access.
 
-    So a memory-mapped file of any size is ranked in the memory of a part.
+    So ranking a memory-mapped file of any size needs only the memory of one part.
 
     Args:
         embeddings: (N, D) of any floating dtype, bfloat16, float16 and memory-mapped arrays included.
         side: ``query`` or ``gallery``, for messages.
-        normalize: divide every row by its L2 norm, which is taken in float64.
+        normalize: whether to divide every row by its L2 norm, which is computed in float64.
         device: device that the parts are put on.
 
     Attributes:
@@ -83,7 +84,8 @@ class Rows:
         device: device of the parts.
 
     Raises:
-        InputError: not a table of floating numbers, empty, NaN or Inf in it, or a zero vector where norms are needed.
+        InputError: the embeddings are not a table of floating-point numbers, are empty, hold NaN or Inf, or hold a zero
+            vector although ``normalize`` is set.
     """
 
     def __init__(
@@ -105,7 +107,7 @@ class Rows:
         for start in range(0, len(self), self._at_once):
             part = self.source[start : start + self._at_once]
             stop = start + len(part)
-            if part.element_size() == 2:  # converting by way of float32 is twice as fast
+            if part.element_size() == 2:  # converting via float32 is twice as fast
                 part = narrow[: stop - start].copy_(part)
             torch.linalg.vector_norm(wide[: stop - start].copy_(part), dim=1, out=norms[start:stop])
         if not (bool(norms.isfinite().all()) and _are_scalable(norms, normalize)):
@@ -114,7 +116,7 @@ class Rows:
                 _check_rows(self.source[part].to(self.device).double(), norms[part], side, start, normalize)
         self._inverse = 1 / norms if normalize else torch.ones_like(norms)
         single = bool(((self._inverse > _LEAST_INVERSE) & (self._inverse < 1 / _LEAST_INVERSE)).all())
-        self._in_double = self.source.dtype == torch.float64 or not single  # alike for all parts
+        self._in_double = self.source.dtype == torch.float64 or not single  # one choice for all parts
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -140,15 +142,15 @@ _LEAST_INVERSE = 1e-30  # factors below it would lose precision in float32
 
 
 def _as_table(embeddings: Array, side: str) -> Tensor:
-    """Return a table as a tensor; a memory-mapped array stays on disk.
+    """Convert a table to a tensor; a memory-mapped array stays on disk.
 
     Raises:
-        InputError: not a table of floating numbers, or empty.
+        InputError: the argument is not a table of floating-point numbers, or is empty.
     """
     table = embeddings.detach() if isinstance(embeddings, Tensor) else np.asarray(embeddings)
     floating = table.is_floating_point() if isinstance(table, Tensor) else np.issubdtype(table.dtype, np.floating)
     if table.ndim != 2 or not floating or 0 in table.shape:
-        hint = "" if floating or table.ndim != 2 else " Convert them to float32, or are they the labels?"
+        hint = "" if floating or table.ndim != 2 else " Convert them to float32, or check whether they are labels."
         raise InputError(
             f"{side} embeddings have shape {tuple(table.shape)} and dtype {table.dtype}; "
             f"expected a non-empty (N, D) table of floating numbers, one row per item.{hint}"
@@ -160,26 +162,27 @@ def _as_table(embeddings: Array, side: str) -> Tensor:
     if min(table.strides) < 0:
         table = np.ascontiguousarray(table)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # hgld does not write to it
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # hgld never writes to the array
         return torch.from_numpy(table)
 
 
 def prepare_embeddings(
     embeddings: Array, side: str, *, normalize: bool = True, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """Prepare embeddings as the evaluator ranks them: float32, unit rows.
+    """Prepare embeddings for ranking: float32 unit rows.
 
     Args:
-        embeddings: (N, D) embeddings; :class:`Rows` describes this and the other arguments.
+        embeddings: (N, D) of any floating dtype.
         side: ``query`` or ``gallery``, for messages.
-        normalize: divide every row by its L2 norm.
-        device: device to put them on.
+        normalize: whether to divide every row by its L2 norm.
+        device: device of the result.
 
     Returns:
         (N, D) float32 on ``device``.
 
     Raises:
-        InputError: as :class:`Rows`.
+        InputError: the embeddings are not a table of floating-point numbers, are empty, hold NaN or Inf, or hold a zero
+            vector although ``normalize`` is set.
     """
     return Rows(embeddings, side, normalize=normalize, device=device)[:]
 
@@ -187,9 +190,10 @@ def prepare_embeddings(
 def open_embeddings(
     embeddings: Array, side: str, *, normalize: bool = True, device: torch.device | str = "cpu"
 ) -> "Tensor | Rows":
-    """Prepare embeddings at once if they need little memory, else part by part; the rows are the same.
+    """Prepare embeddings at once if they need little memory, else part by part; both ways give the same rows.
 
-    Many numbers of 16 bits are prepared part by part too. Arguments and errors are those of :func:`prepare_embeddings`.
+    Large tables of 16-bit numbers are prepared part by part too. The arguments and errors are the same as in
+    :func:`prepare_embeddings`.
     """
     rows = Rows(embeddings, side, normalize=normalize, device=device)
     numbers = rows.shape[0] * rows.shape[1]
@@ -199,33 +203,33 @@ def open_embeddings(
 
 
 def _are_scalable(norms: Tensor, normalize: bool) -> bool:
-    """Tell whether rows of these finite norms can be normalised, or have products within float32."""
+    """Return whether rows with these finite norms can be normalised, or else be multiplied in float32."""
     return bool((norms > 0).all()) if normalize else float(norms.max()) <= _LARGEST_DOT**0.5
 
 
 def _check_rows(rows: Tensor, norms: Tensor, side: str, start: int, normalize: bool) -> None:
-    """Refuse rows that cannot be ranked, naming the first."""
+    """Raise an error with the first row that cannot be ranked."""
     for is_bad, problem in (
-        (~torch.isfinite(rows).all(dim=1), "holds NaN or Inf{}. Look for a diverged training run or a damaged file."),
+        (~torch.isfinite(rows).all(dim=1), "holds NaN or Inf{}. Check for a diverged training run or a damaged file."),
         (~torch.isfinite(norms), "has a norm beyond float64{}. Scale the embeddings down."),
         (
             (norms == 0) & normalize,
-            "is a zero vector, which has no direction{}. Leave such items out, or pass normalize=False.",
+            "is a zero vector, which has no direction{}. Remove such items, or pass normalize=False.",
         ),
     ):
         if len(bad := torch.nonzero(is_bad)):
-            number = f" ({len(bad)} of {len(rows)} rows from row {start} on)"
+            number = f" ({len(bad)} of {len(rows)} rows, starting at row {start})"
             raise InputError(f"{side} embeddings: row {start + int(bad[0])} {problem.format(number)}")
     if not _are_scalable(norms, normalize):
         raise InputError(
             f"{side} embeddings: row {start + int(norms.argmax())} has norm {float(norms.max()):.3g}, and products of "
-            "such rows leave float32. Scale the embeddings down, or let them be normalised."
+            "such rows overflow float32. Scale the embeddings down, or let them be normalised."
         )
 
 
 @contextmanager
 def exact_products(device: torch.device) -> Iterator[None]:
-    """Take matrix products in true float32 within the body: no TF32, no bfloat16 passes, no autocast, no gradients."""
+    """Compute matrix products in true float32 within the body: no TF32, bfloat16, autocast or gradients."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -242,10 +246,10 @@ def block_rows(num_queries: int, num_gallery: int, device: torch.device, chunk_s
         num_queries: Q.
         num_gallery: G.
         device: device of the scores.
-        chunk_size: the caller's choice; None fits the block to the free memory.
+        chunk_size: number that the caller chose; None: as many as fit the free memory.
 
     Raises:
-        ConfigError: a chunk size below 1.
+        ConfigError: the chunk size is below 1.
     """
     if chunk_size is not None:
         if chunk_size < 1:
@@ -279,15 +283,15 @@ def score_blocks(
         query: (Q, D) float32.
         gallery: (G, D) float32 on the same device.
         rows: queries per block.
-        part: consecutive queries whose scores are wanted; None: all.
+        part: indices of consecutive queries; None: all queries.
 
     Yields:
-        start, stop and the (stop - start, G) products, which the caller may overwrite: their memory is that of the next
-        block.
+        start, stop and the (stop - start, G) products. The next block reuses their memory, so the caller may overwrite
+        them.
     """
     wanted = range(len(query)) if part is None else part
     num_gallery, tiles = len(gallery), _column_tiles(len(gallery), query.device)
-    at_once = rows * max(1, _ROW_MULTIPLE // rows)  # queries a product
+    at_once = rows * max(1, _ROW_MULTIPLE // rows)  # queries per product
     most = _rounded_up(min(at_once, len(wanted)), _ROW_MULTIPLE)
     query, gallery = _padded(query, most), _padded(gallery, tiles[-1].stop)
     buffer = torch.empty(most, len(gallery), dtype=torch.float32, device=query.device)
@@ -304,16 +308,16 @@ def score_blocks(
 
 
 def score_tiles(query: "Tensor | Rows", gallery: "Tensor | Rows", part: range) -> Iterator[tuple[int, range, Tensor]]:
-    """Yield the scores of some queries against consecutive items of the gallery: the products of :func:`score_blocks`.
+    """Yield the scores of queries against consecutive gallery items, equal to the scores of :func:`score_blocks`.
 
     Args:
         query: (Q, D) float32 on the CPU.
-        gallery: (G, D) float32 on the CPU, as large as a product at least.
-        part: consecutive queries.
+        gallery: (G, D) float32 on the CPU, at least as large as one product.
+        part: indices of consecutive queries.
 
     Yields:
-        the first item, the columns that hold its score and those of the items that follow, and a contiguous table
-        (len(part), ...) of columns, whose memory is that of the next one.
+        the index of the first item, the range of columns that hold the scores of this and the following items, and a
+        contiguous table (len(part), ...), whose memory the next table reuses.
     """
     size = _rounded_up(len(part), _ROW_MULTIPLE)
     query = _padded(query, size)
@@ -328,7 +332,7 @@ def score_tiles(query: "Tensor | Rows", gallery: "Tensor | Rows", part: range) -
 
 
 def _tiles(gallery: "Tensor | Rows", tiles: list[slice]) -> Iterator[tuple[slice, Tensor]]:
-    """Yield the columns of each product and the items' embeddings, whose memory may be that of the next ones."""
+    """Yield the columns of each product and the items' embeddings; the next step may reuse their memory."""
     made = torch.empty(_CPU_TILE, gallery.shape[1]) if isinstance(gallery, Rows) else None
     for items in tiles:
         if isinstance(gallery, Rows):
@@ -363,6 +367,6 @@ def _padded(table: "Tensor | Rows", rows: int) -> "Tensor | Rows":
 
 
 def descending_keys(scores: Tensor) -> Tensor:
-    """Return int64 keys of 32 bits that ascend where the float32 scores descend, exact about ties."""
+    """Return int64 keys of 32 bits that ascend as the float32 scores descend; equal scores have equal keys."""
     bits = (scores + 0.0).view(torch.int32).to(torch.int64)  # + 0.0: -0.0 becomes the 0.0 that it equals
     return ~torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)

@@ -1,7 +1,7 @@
 """Rank losses, decomposability and proxy losses, and their compositions.
 
-``loss(embeddings, labels)`` and ``loss(embeddings, labels, ref_embeddings, ref_labels)``; beneath them are functions of
-(scores, grades). Names are imported lazily (PEP 562).
+Losses are called as ``loss(embeddings, labels)`` or ``loss(embeddings, labels, ref_embeddings, ref_labels)``. They call
+functions of (scores, grades). Names are imported lazily (PEP 562).
 """
 
 from importlib import import_module

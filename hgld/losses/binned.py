@@ -20,7 +20,7 @@ def soft_histograms(scores: Tensor, roles: Tensor, bins: int, low: float) -> tup
     """Share every item linearly between its two nearest of ``bins`` centres, evenly spaced from 1 down to ``low``.
 
     Args:
-        scores: (Q, G) floating; beyond the outermost centres they fall wholly into those.
+        scores: (Q, G) floating; a score beyond the outermost centre falls wholly into that centre's bin.
         roles: (Q, G) uint8: 0 counts nowhere, 1 negative, 2 positive.
         bins: M, at least 2.
         low: the lowest centre, below 1.
@@ -62,7 +62,7 @@ def _histograms(scores: Tensor, roles: Tensor, bins: int, low: float) -> Tensor:
 
 
 def _places(scores: Tensor, roles: Tensor, bins: int, low: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return for (q, G) items the position in units of bins, the column of the upper centre, the share of the next."""
+    """Return, for (q, G) items, the position in bins, the column of the upper centre, and the lower centre's share."""
     place = (1 - scores) * ((bins - 1) / (1 - low))
     inside = place.clamp(0, bins - 1)
     upper = inside.floor().clamp(max=bins - 2)
@@ -78,22 +78,22 @@ class SoftBinAP(RankLoss):
     """1 - AP with the scores sorted into soft bins (Revaud et al., "Learning with Average Precision", ICCV 2019).
 
     The ``bins`` centres are spaced evenly from 1 down to ``low``. Every score is shared linearly between its two
-    nearest centres; scores beyond the outermost centres fall wholly into those. AP is the precision after each bin,
-    weighted by the recall gained in it. For the paper's class weights use :class:`ClassWeighted`.
+    nearest centres; a score beyond the outermost centre falls wholly into that centre's bin. AP is the precision after
+    each bin, weighted by the recall gained in it. For the paper's class weights use :class:`ClassWeighted`.
 
     Args:
         bins: M, the number of bin centres (20 in the paper).
-        low: the lowest centre: -1 is the paper's; 0, as in the published code, makes bins twice as fine where they
-            matter and gives scores below 0 no gradient.
+        low: the lowest centre. The paper has -1, the published code 0. With 0 the bins of positive scores are twice as
+            fine, and scores below 0 get no gradient.
         ties: rule for the items of one bin, which are tied. ``ignored`` is the paper's form. The tie-aware variants
             average precision over all orders within a bin (He et al., "Hashing as Tie-Aware Learning to Rank", CVPR
-            2018). ``integral`` has the published code's integral in place of the sum over positions. ``relaxed`` is a
+            2018). ``integral`` replaces the sum over positions by the integral of the published code. ``relaxed`` is a
             simpler form that is smooth in the bins' contents.
         level: column of the labels that decides what is positive, 0 the finest.
         options: ``normalize``, ``exclude_self`` and ``reduction`` of :class:`hgld.losses.RankLoss`.
 
     Raises:
-        ConfigError: fewer than two bins, ``low`` not below 1, or an unknown kind of ties.
+        ConfigError: fewer than two bins, ``low`` not below 1, or an unknown value of ``ties``.
     """
 
     other_names: ClassVar[Mapping[str, str]] = {"num_bins": "bins"}
@@ -133,7 +133,7 @@ def soft_bin_ap_loss(
     ties: Ties = "ignored",
     left_out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return 1 - AP of every query from soft bins; the formulas are those of :class:`SoftBinAP`.
+    """Return 1 - AP of every query from soft bins, with the formulas of :class:`SoftBinAP`.
 
     Args:
         scores: (Q, G) floating; below float32 they are read as float32.
@@ -147,7 +147,7 @@ def soft_bin_ap_loss(
         values (Q,), 0 if undefined, and valid (Q,) bool.
 
     Raises:
-        InputError: shapes or dtypes do not fit.
+        InputError: an argument has the wrong shape or dtype.
     """
     scores = read_scores(scores, grades, left_out)
     roles = item_roles(grades, left_out)
@@ -194,9 +194,9 @@ _PRECISION_SUMS = {"ignored": _eager_precision, "relaxed": _relaxed_precision, "
 class FastAP(RankLoss):
     """1 - FastAP (Cakir et al., "Deep Metric Learning to Rank", CVPR 2019).
 
-    Squared distances of unit vectors, 0..4, are shared linearly between the ``bins`` + 1 edges of as many bins. Since
-    d^2 = 2 - 2s, this is :class:`SoftBinAP` with ``bins`` + 1 centres; the two papers differ in the count alone. The
-    published code leaves the query out of its own gallery: ``exclude_self=True``.
+    Squared distances of unit vectors are in 0..4. Each is shared linearly between the two nearest of the ``bins`` + 1
+    bin edges. Since d^2 = 2 - 2s, this is :class:`SoftBinAP` with ``bins`` + 1 centres; only the number of bins differs
+    between the two papers. The published code excludes the query from its own gallery: ``exclude_self=True``.
 
     Args:
         bins: number of bins, of width 4 / bins in squared distance.
@@ -204,7 +204,7 @@ class FastAP(RankLoss):
         options: ``normalize``, ``exclude_self`` and ``reduction`` of :class:`hgld.losses.RankLoss`.
 
     Raises:
-        ConfigError: no bin.
+        ConfigError: ``bins`` is below 1.
     """
 
     other_names: ClassVar[Mapping[str, str]] = {"num_bins": "bins"}

@@ -14,19 +14,21 @@ from hgld.losses.rank_loss import RankLoss, RankOptions, item_roles, read_scores
 class BlackboxAP(RankLoss):
     """1 - AP of exact ranks (Rolinek et al., "Optimizing Rank-based Metrics with Blackbox Differentiation", CVPR 2020).
 
-    The ranks of a query's gallery, divided by its size, have no useful derivative. Backwards, the scores are moved by
-    ``lambda_`` times the gradient that arrives at the ranks and ranked again: the difference of the two rankings over
-    ``lambda_`` is the gradient of the scores. As in the published code, ranks among the positives alone
-    count as constants. There the margin is drawn from a half-normal distribution for every pair; here it is the paper's
-    constant, so that the loss is a function of its input. Ties count against the query.
+    The ranks of a query's gallery items have no useful derivative. So the backward pass moves the scores by ``lambda_``
+    times the incoming gradient of the ranks, divided by the gallery's size, and ranks them again. The gradient of the
+    scores is the difference of the two rankings over ``lambda_``. As in the published code, ranks among the positives
+    alone count as constants. The published code draws the margin of every pair from a half-normal distribution. Here
+    the margin is a constant, as in the paper, so that the loss is a function of its input. Ties count against the
+    query.
 
-    The gradient is not linear in the incoming one: a factor on the loss multiplies ``lambda_``. So it must not be
-    scaled and unscaled around the backward pass, as ``torch.amp.GradScaler`` does for fp16 (by 65,536 at first, which
-    moves scores far past one another); bf16 needs no scale.
+    The gradient is not linear in the incoming gradient: a factor on the loss multiplies ``lambda_``. So do not scale
+    this loss, as ``torch.amp.GradScaler`` does for fp16: its first factor, 65,536, would move the scores far past one
+    another. bf16 needs no scaling.
 
     Args:
-        lambda_: distance by which the scores are moved; a larger one lets the gradient see more pairs.
-        margin: alpha of the paper; scores of positives are lowered and those of negatives raised by half of it.
+        lambda_: distance by which the scores are moved; with a larger distance more pairs get a gradient.
+        margin: alpha of the paper; the scores of positives are lowered and the scores of negatives raised by half of
+            it.
         level: column of the labels that decides what is positive, 0 the finest.
         options: ``normalize``, ``exclude_self`` and ``reduction`` of :class:`hgld.losses.RankLoss`.
 
@@ -59,20 +61,20 @@ class BlackboxAP(RankLoss):
 def blackbox_ap_loss(
     scores: Tensor, grades: Tensor, *, lambda_: float = 4.0, margin: float = 0.02, left_out: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return 1 - AP of every query; the formulas are those of :class:`BlackboxAP`.
+    """Return 1 - AP of every query, with the formulas of :class:`BlackboxAP`.
 
     Args:
         scores: (Q, G) floating; below float32 they are read as float32.
         grades: (Q, G) integers, positive if above 0.
         lambda_: distance by which the scores are moved for the gradient.
-        margin: between positives and negatives.
+        margin: difference by which a positive's score must exceed a negative's.
         left_out: (Q,) int64 column that is not ranked, -1 for none.
 
     Returns:
         values (Q,), 0 if undefined, and valid (Q,) bool.
 
     Raises:
-        InputError: shapes or dtypes do not fit.
+        InputError: an argument has the wrong shape or dtype.
     """
     scores = read_scores(scores, grades, left_out)
     roles = item_roles(grades, left_out)
@@ -107,7 +109,8 @@ def positive_places(positive: Tensor) -> tuple[Tensor, Tensor]:
         positive: (Q, G) bool.
 
     Returns:
-        columns (Q, P) and used (Q, P) bool; P is the largest number of positives in a row, or G on a GPU.
+        columns (Q, P), and used (Q, P) bool, False for padding. P is the largest number of positives in a row, or G on
+        a GPU.
     """
     if positive.device.type != "cpu":
         return all_places(positive)
@@ -129,10 +132,10 @@ def all_places(positive: Tensor) -> tuple[Tensor, Tensor]:
 class _Ranking:
     """Ranks of the positives in a block of queries; equal scores count as higher.
 
-    Only the positives are sorted; each negative is counted by its place among them.
+    Only the positives are sorted; a search then finds each negative's position among the positives.
 
     Attributes:
-        used: (q, P) bool, True for the places that hold a positive; they are in order of ascending score.
+        used: (q, P) bool, True for positives, which are in order of ascending score, False for padding.
         ranks: (q, P) float64, rank of each positive among all ranked items.
         among: (q, P) float64, rank of each positive among the positives.
     """
@@ -162,12 +165,12 @@ class _Ranking:
 
 
 def _at_or_above(ordered: Tensor, used: Tensor) -> Tensor:
-    """Count for each of (q, P) ascending scores the ``used`` scores that are at least as high: (q, P) float64."""
+    """Return (q, P) float64: for each of (q, P) ascending scores, the number of ``used`` scores at least as high."""
     return (used.sum(1, keepdim=True) - torch.searchsorted(ordered, ordered)).double()
 
 
 def _counted_above(ordered: Tensor, scores: Tensor, counted: Tensor) -> Tensor:
-    """Count for each of (q, P) ascending scores the ``counted`` ones of (q, G) ``scores`` that are at least as high."""
+    """Return, for each of (q, P) ascending scores, the number of ``counted`` (q, G) ``scores`` at least as high."""
     passed = torch.searchsorted(ordered, scores, right=True)  # number of ascending scores up to each item
     counts = ordered.new_zeros(len(ordered), ordered.shape[1] + 1, dtype=torch.float64)
     counts.scatter_add_(1, passed, counted.double())

@@ -1,4 +1,4 @@
-"""Losses that combine other losses: compositions of two terms, sums over levels, and MultiGrain."""
+"""Losses that combine other losses: weighted sums of two terms, sums over levels, and MultiGrain."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -33,20 +33,20 @@ class Composition(BatchLoss):
     """A rank loss and a decomposability loss, weighted: (1 - lambda) x rank + lambda x decomposability.
 
     A rank loss orders the items of one batch. The second term makes scores of different batches comparable, so that a
-    good order within batches becomes a good order of the whole set.
+    good order within batches becomes a good order of the whole dataset.
 
     Args:
         rank: the rank loss.
-        decomposability: any loss with the same call, of proxies or of pairs.
+        decomposability: a loss that is called with the same arguments, such as a proxy loss or a pair loss.
         lambda_: weight of the second term (0.1 in ROADMAP and the HAPPIER family; gains are stable below 0.5).
 
     Attributes:
-        reduction: reduction of both parts. With ``none`` the call returns (Q,) weighted sums, in which an undefined
-            part counts 0, and (Q,) bool that tell whether either part is defined. Their mean is the scalar of ``mean``
-            if both parts are defined for the same queries, which holds if all labels are known.
+        reduction: reduction of both losses. With ``none`` the call returns (Q,) weighted sums and (Q,) bool. An
+            undefined term counts as 0, and the bool is True if either term is defined. If all labels are known, both
+            terms are defined for the same queries, and the mean of the sums is the scalar that ``mean`` returns.
 
     Raises:
-        ConfigError: ``lambda_`` outside 0..1, or parts of different reductions.
+        ConfigError: ``lambda_`` is outside 0..1, or the two losses have different reductions.
     """
 
     def __init__(self, rank: nn.Module, decomposability: nn.Module, lambda_: float = 0.1) -> None:
@@ -78,16 +78,16 @@ class Composition(BatchLoss):
             ConfigError: the parts have ``reduction="none"``.
         """
         if self.reduction == "none":
-            raise ConfigError("the parts have reduction='none'; the terms are scalars, of parts with reduction='mean'.")
+            raise ConfigError("terms() needs losses with reduction='mean'; these have reduction='none'.")
         return {"rank": self.rank(*args), "decomposability": self.decomposability(*args)}
 
     @property
     def sums_over_queries(self) -> bool:
-        """True if both parts are means over queries."""
+        """True if both losses are means over queries."""
         return sums_over_queries(self.rank) and sums_over_queries(self.decomposability)
 
     def query_sums(self, *args: Tensor | None) -> dict[str, TermSum]:
-        """Return the sums that the two terms are made of, by their names; see :meth:`RankLoss.query_sums`."""
+        """Return the sums over queries of the two terms, by name, as :meth:`RankLoss.query_sums` does."""
         parts = {"rank": (self.rank, 1 - self.lambda_), "decomposability": (self.decomposability, self.lambda_)}
         found = {}
         for name, (part, share) in parts.items():
@@ -101,19 +101,19 @@ class Composition(BatchLoss):
 
 
 class _Published(Composition):
-    """A rank loss with one of the two decomposability terms, which takes the rank loss's level and options.
+    """A rank loss plus a decomposability term, which gets the level and options of the rank loss.
 
     Args:
         rank: the rank loss.
-        num_classes: C, classes of its level, for ``proxy``.
-        dim: D, dimension of the embeddings, for ``proxy``.
+        num_classes: C, number of classes of the rank loss's level. Needed for ``proxy``.
+        dim: D, dimension of the embeddings. Needed for ``proxy``.
         lambda_: weight of the second term.
-        decomposability: ``pair`` (:class:`CalibrationLoss`, with the published thresholds 0.9 and 0.6: for others,
-            give :class:`Composition` the parts) or ``proxy`` (:class:`NormSoftmax`).
+        decomposability: second term: ``pair`` (:class:`CalibrationLoss` with the published thresholds 0.9 and 0.6) or
+            ``proxy`` (:class:`NormSoftmax`). For other thresholds build a :class:`Composition`.
         temperature: temperature of the proxies' softmax.
 
     Raises:
-        ConfigError: ``proxy`` without sizes, or what the parts refuse.
+        ConfigError: ``proxy`` without ``num_classes`` and ``dim``, or an invalid option of one of the two losses.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class _Published(Composition):
 
 
 class SupOptions(GradedOptions, total=False):
-    """The options of a graded rank term, by the names and with the defaults of :class:`SupHAP`."""
+    """The options of a graded rank term, with the names and defaults of :class:`SupHAP`."""
 
     tau: float
     rho: float
@@ -149,24 +149,25 @@ class SupOptions(GradedOptions, total=False):
 
 
 class BinarySupOptions(BinaryOptions, SupOptions, total=False):
-    """The options of a binary rank term, by the names and with the defaults of :class:`SupAP`."""
+    """The options of a binary rank term, with the names and defaults of :class:`SupAP`."""
 
 
 class ROADMAP(_Published):
-    """Sup-AP with the pair loss (Ramzi et al., NeurIPS 2021, Eq. 12) or, as mostly reported, with the proxy loss.
+    """Sup-AP with the pair loss (Ramzi et al., NeurIPS 2021, Eq. 12) or with the proxy loss, as usually reported.
 
     Args:
-        num_classes: C, classes of the level, for ``proxy``.
-        dim: D, dimension of the embeddings, for ``proxy``.
+        num_classes: C, number of classes of the level. Needed for ``proxy``.
+        dim: D, dimension of the embeddings. Needed for ``proxy``.
         lambda_: weight of the second term.
-        decomposability: ``pair`` (:class:`CalibrationLoss`, with the published thresholds 0.9 and 0.6: for others,
-            give :class:`Composition` the parts) or ``proxy`` (:class:`NormSoftmax`).
+        decomposability: second term: ``pair`` (:class:`CalibrationLoss` with the published thresholds 0.9 and 0.6) or
+            ``proxy`` (:class:`NormSoftmax`). For other thresholds build a :class:`Composition`.
         temperature: temperature of the proxies' softmax.
         options: options of the rank term: ``tau``, ``rho``, ``delta``, ``offset``, ``level``, ``method``,
-            ``normalize``, ``exclude_self`` and ``reduction``; the second term shares those it has.
+            ``normalize``, ``exclude_self`` and ``reduction``. If the second term has an option of that name, it gets it
+            too.
 
     Raises:
-        ConfigError: ``proxy`` without sizes, or what the parts refuse.
+        ConfigError: ``proxy`` without ``num_classes`` and ``dim``, or an invalid option of one of the two losses.
     """
 
     def __init__(
@@ -195,7 +196,8 @@ class RODRecall(_Published):
             published thresholds 0.9 and 0.6).
         temperature: temperature of the proxies' softmax.
         options: options of the rank term: ``tau``, ``rho``, ``delta``, ``offset``, ``level``, ``method``,
-            ``normalize``, ``exclude_self`` and ``reduction``; the second term shares those it has.
+            ``normalize``, ``exclude_self`` and ``reduction``. If the second term has an option of that name, it gets it
+            too.
     """
 
     def __init__(
@@ -227,7 +229,7 @@ class HAPPIER(_Published):
             published thresholds 0.9 and 0.6).
         temperature: temperature of the proxies' softmax.
         options: options of the rank term: ``tau``, ``rho``, ``delta``, ``offset``, ``method``, ``normalize``,
-            ``exclude_self`` and ``reduction``; the second term shares those it has.
+            ``exclude_self`` and ``reduction``. If the second term has an option of that name, it gets it too.
 
     >>> import torch
     >>> labels = torch.tensor([[0, 0], [0, 0], [1, 0], [2, 1]])  # finest first
@@ -262,7 +264,7 @@ class RODNDCG(_Published):
             published thresholds 0.9 and 0.6).
         temperature: temperature of the proxies' softmax.
         options: options of the rank term: ``tau``, ``rho``, ``delta``, ``offset``, ``method``, ``normalize``,
-            ``exclude_self`` and ``reduction``; the second term shares those it has.
+            ``exclude_self`` and ``reduction``. If the second term has an option of that name, it gets it too.
     """
 
     def __init__(
@@ -282,12 +284,12 @@ class SumOverLevels(BatchLoss):
     """A binary loss summed over all levels: the sigma baselines of HAPPIER.
 
     Args:
-        losses: one loss that all levels share, or one loss per level, finest first (losses with proxies need one per
-            level). Each loss gets one column of the labels, (B,), and its ``level`` stays 0. Each level's mean is over
-            the queries with positives at that level, so the sum has no ``reduction="none"``.
+        losses: one loss that all levels share, or one loss per level, finest first. Losses with proxies must be given
+            per level. Each loss gets one column of the labels, (B,), and its ``level`` stays 0. Each level's mean is
+            over the queries with positives at that level, so the sum has no ``reduction="none"``.
 
     Raises:
-        ConfigError: no loss, a graded one, or one that does not return a scalar.
+        ConfigError: there is no loss, or a loss is graded or does not return a scalar.
     """
 
     def __init__(self, *losses: nn.Module) -> None:
@@ -297,7 +299,7 @@ class SumOverLevels(BatchLoss):
                 raise ConfigError(f"{type(loss).__name__} has reduction='none'; a sum over levels needs scalars.")
         parts = [part for loss in losses for part in loss.modules()]  # a composition is graded if one of its parts is
         if not losses or any(getattr(part, "graded", False) or getattr(part, "level", 0) for part in parts):
-            raise ConfigError("SumOverLevels takes one binary loss, or one per level, each with level=0.")
+            raise ConfigError("SumOverLevels needs one binary loss, or one per level, each with level=0.")
         self.losses = nn.ModuleList(losses)
 
     def batch_loss(self, batch: Batch) -> Tensor:
@@ -309,17 +311,17 @@ class SumOverLevels(BatchLoss):
         return all(map(sums_over_queries, self.losses))
 
     def query_sums(self, *args: Any) -> dict[str, TermSum]:
-        """Return the sums that the levels' terms are made of, see :meth:`RankLoss.query_sums`."""
+        """Return the sums over queries of every level's terms, by name, as :meth:`RankLoss.query_sums` does."""
         found = {}
         for level, (loss, part) in enumerate(self._by_level(Batch(*args))):
             found |= {f"{name}_{level}": term for name, term in query_sums(loss, *part).items()}
         return found
 
     def _by_level(self, batch: Batch) -> list[tuple[nn.Module, Batch]]:
-        """Return the loss of every level, and its batch, whose labels are that level's column.
+        """Return, per level, its loss and the batch with the labels of that level only.
 
         Raises:
-            ConfigError: another number of losses than levels.
+            ConfigError: there are several losses, but not one per level.
         """
         embeddings, labels, ref_embeddings, ref_labels, self_index = batch
         columns = label_columns(labels).unbind(1)
@@ -327,7 +329,7 @@ class SumOverLevels(BatchLoss):
         losses = list(self.losses) * (len(columns) if len(self.losses) == 1 else 1)
         if len(losses) != len(columns):
             raise ConfigError(
-                f"there are {len(losses)} losses and the labels have {len(columns)} levels; give one, or one a level."
+                f"there are {len(losses)} losses for {len(columns)} levels of labels; give one loss, or one per level."
             )
         batches = [
             Batch(embeddings, own, ref_embeddings, other, self_index)
@@ -346,7 +348,7 @@ class MultiGrain(nn.Module):
 
     The paper is "MultiGrain: a unified image embedding for classes and instances". Augmentations of one image are the
     positives of the retrieval term; the repeated-augmentation sampler gives them one instance id. The classifier reads
-    the embedding without normalisation, the margin loss its unit vector.
+    the raw embedding; the margin loss reads the L2-normalised embedding.
 
     Args:
         num_classes: classes of the level.
@@ -363,7 +365,7 @@ class MultiGrain(nn.Module):
         margin: the margin loss, with its parameter ``beta``.
 
     Raises:
-        ConfigError: ``lambda_`` outside 0..1, or what :class:`Margin` refuses.
+        ConfigError: ``lambda_`` is outside 0..1, or an option of :class:`Margin` is invalid.
     """
 
     keeps_classes = True
@@ -398,20 +400,20 @@ class MultiGrain(nn.Module):
         Args:
             embeddings: (B, D) floating-point embeddings.
             labels: (B, L) or (B,) class labels; an item of negative label has no class term.
-            references: ignored; rank losses take them.
+            references: ignored; this argument exists because rank losses accept a gallery.
             instances: (B,) integers, equal for augmentations of one image.
 
         Returns:
             a scalar.
 
         Raises:
-            InputError: shapes do not fit, or a label is not one of the classes.
+            InputError: an argument has the wrong shape, or a label is not one of the classes.
         """
         terms = self.terms(embeddings, labels, instances=instances)
         return self.lambda_ * terms["classification"] + (1 - self.lambda_) * terms["retrieval"]
 
     def terms(self, embeddings: Tensor, labels: Tensor, *, instances: Tensor) -> dict[str, Tensor]:
-        """Return the two unweighted terms; arguments and errors are those of the call."""
+        """Return the two unweighted terms by name; the arguments and errors are the same as in :meth:`forward`."""
         targets = read_targets(embeddings, labels, self.level, self.classifier.weight)
         logits = self.classifier(embeddings)
         values = nn.functional.cross_entropy(

@@ -1,4 +1,4 @@
-"""A memory of embeddings of earlier batches, as a larger gallery for any loss."""
+"""A memory of embeddings of earlier batches, which serves any loss as a larger gallery."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,13 +26,13 @@ class CrossBatchMemory(KnownArguments, nn.Module):
     """A loss of the batch plus the same loss against a memory (Wang et al., "Cross-Batch Memory", CVPR 2020).
 
     The memory is a ring buffer of the newest ``size`` items of the training batches, without their gradients. A batch
-    is written before the loss is computed, so that every query is in the memory too (the loss's ``exclude_self`` leaves
-    it out). An item takes 4 (D + 2 L) bytes: a whole training set of 60,000 at D = 512 takes 124 MB. In ``eval`` mode
-    nothing is written. Every process has its own memory: under DistributedDataParallel give the module
-    ``broadcast_buffers=False``, or every process gets the memory of the first one.
+    is written before the loss is computed, so every query is in the memory too (the loss's ``exclude_self`` excludes
+    it). An item takes 4 (D + 2 L) bytes: a training set of 60,000 items at D = 512 takes 124 MB. In ``eval`` mode
+    nothing is written. Every process has its own memory. So give DistributedDataParallel ``broadcast_buffers=False``;
+    otherwise it overwrites every memory with the memory of the first process.
 
-    The memory grows from step to step, and torch.compile breaks its graph there. So compile the inner loss:
-    ``CrossBatchMemory(torch.compile(loss, dynamic=True), ...)`` has no graph break while the memory grows.
+    The memory grows from step to step, so torch.compile of this module has a graph break. Compile the inner loss
+    instead: ``CrossBatchMemory(torch.compile(loss, dynamic=True), ...)`` has no graph break while the memory grows.
 
     Args:
         loss: loss that takes ``(embeddings, labels, ref_embeddings, ref_labels, self_index)`` and returns a scalar.
@@ -41,15 +41,15 @@ class CrossBatchMemory(KnownArguments, nn.Module):
         num_levels: L, columns of the labels.
         warmup: training steps before the memory is first used, because early embeddings drift too fast (HAPPIER's
             configurations wait for 5 epochs).
-        weight: weight of the memory's term; the batch's term has 1.
+        weight: weight of the memory's term; the batch's term has weight 1.
 
     Attributes:
-        loss: the loss.
-        written: number of items ever written; saved in the state dict like ``steps``.
+        loss: the wrapped loss.
+        written: number of items written since the start; the state dict holds it, as it holds ``steps``.
         steps: number of training steps taken.
 
     Raises:
-        ConfigError: sizes below 1, a negative warm-up or weight, or a loss that does not return a scalar.
+        ConfigError: a size is below 1, the warm-up or weight is negative, or the loss does not return a scalar.
     """
 
     embeddings: Tensor
@@ -65,7 +65,7 @@ class CrossBatchMemory(KnownArguments, nn.Module):
         if min(size, dim, num_levels) < 1 or warmup < 0 or not 0 <= weight < float("inf"):
             raise ConfigError(
                 f"size is {size}, dim {dim}, num_levels {num_levels}, warmup {warmup} and weight {weight}; expected "
-                "sizes of at least 1, a warm-up in steps and a weight, both >= 0."
+                "size, dim and num_levels >= 1, warmup >= 0 (in steps) and weight >= 0."
             )
         if getattr(loss, "reduction", "mean") == "none":
             raise ConfigError(f"{type(loss).__name__} has reduction='none'; a memory adds two scalars.")
@@ -79,7 +79,7 @@ class CrossBatchMemory(KnownArguments, nn.Module):
         self.steps = 0
 
     def __len__(self) -> int:
-        """Number of items in the memory."""
+        """Return the number of items in the memory."""
         return min(self.written, self.size)
 
     @reads_labels
@@ -94,23 +94,23 @@ class CrossBatchMemory(KnownArguments, nn.Module):
             a scalar.
 
         Raises:
-            InputError: shapes do not fit the memory, or the loss refuses them.
+            InputError: the memory or the loss expects other shapes.
         """
         return self.combine(self.terms(embeddings, labels))
 
     def terms(self, embeddings: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Return the unweighted terms of the batch and of the memory; a training batch is written, as in a call.
+        """Return the unweighted terms of the batch and of the memory, and write a training batch, as a call does.
 
         Args:
             embeddings: (B, D) floating-point embeddings.
             labels: (B, L) or (B,) integers.
 
         Returns:
-            ``batch`` and ``memory``. For a :class:`Composition`, each of its terms by name and, against the memory, as
-            ``memory_{name}``. The memory's terms are 0 until the warm-up is over.
+            ``batch`` and ``memory``. For a :class:`Composition`, each of its terms on the batch as ``{name}``, and
+            against the memory as ``memory_{name}``. The memory's terms are 0 until the warm-up is over.
 
         Raises:
-            InputError: as for a call.
+            InputError: the memory or the loss expects other shapes.
         """
         value = self._terms(embeddings, labels)
         gallery = self._remember(embeddings, labels)
@@ -133,10 +133,11 @@ class CrossBatchMemory(KnownArguments, nn.Module):
         return self.loss.terms(*args) if isinstance(self.loss, Composition) else {"loss": self.loss(*args)}
 
     def _remember(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Write a training batch after the warm-up; return the memory's items and the places of the batch in it.
+        """Write a training batch after the warm-up; return the memory's items and the indices of the batch in it.
 
         Returns:
-            embeddings (M, D), labels (M, L) and the batch's places (B,), -1 for none; None if nothing is read yet.
+            embeddings (M, D), labels (M, L), and (B,) the index of each batch item in the memory, -1 for none; or None
+            during the warm-up or if the memory is empty.
         """
         warm = self.steps >= self.warmup
         self_index = torch.full((len(labels),), -1, device=self.embeddings.device)
@@ -156,7 +157,7 @@ class CrossBatchMemory(KnownArguments, nn.Module):
 
     @torch.no_grad()
     def enqueue(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Write items into the memory, over the oldest ones.
+        """Write items into the memory, in place of the oldest items.
 
         Args:
             embeddings: (N, D); the last ``size`` of them are kept.
@@ -166,7 +167,7 @@ class CrossBatchMemory(KnownArguments, nn.Module):
             (N,) int64 index of each item in the memory, -1 for items that were not kept.
 
         Raises:
-            InputError: shapes do not fit the memory.
+            InputError: the memory expects other shapes.
         """
         size, dim = self.size, self.embeddings.shape[1]
         columns = label_columns(labels)
@@ -197,14 +198,14 @@ class CrossBatchMemory(KnownArguments, nn.Module):
     def query_sums(
         self, embeddings: Tensor, labels: Tensor, everyone: Tensor, known: Tensor, self_index: Tensor
     ) -> dict[str, TermSum]:
-        """Return the sums of this process's queries, by the names of :meth:`terms`; write all processes' items.
+        """Return the sums of this process's queries under the names of :meth:`terms`; write all processes' items.
 
         Args:
             embeddings: (b, D) embeddings of the queries.
             labels: (b, L) or (b,).
             everyone: (B, D) embeddings of all processes' items.
-            known: (B, L) or (B,) their labels.
-            self_index: (b,) places of the queries among all.
+            known: (B, L) or (B,) labels of all processes' items.
+            self_index: (b,) index of each query among the items of all processes.
         """
         batch = query_sums(self.loss, embeddings, labels, everyone, known, self_index)
         found = self._remember(everyone, known)
@@ -219,10 +220,10 @@ class CrossBatchMemory(KnownArguments, nn.Module):
         return sums | {names[name]: replace(term, weight=term.weight * self.weight) for name, term in against.items()}
 
     def joined_terms(self, values: Mapping[str, Tensor], sums: Mapping[str, TermSum]) -> dict[str, Tensor]:
-        """Return values of :meth:`query_sums` by the names of :meth:`terms`, in which the levels of a sum are one term.
+        """Return the values of :meth:`query_sums` under the names of :meth:`terms`, adding up the values of all levels.
 
         Args:
-            values: unweighted, by the names of the sums.
+            values: unweighted values under the names of the sums.
             sums: sums that :meth:`query_sums` returned.
         """
         if isinstance(self.loss, Composition) or "batch" in values:
@@ -234,7 +235,7 @@ class CrossBatchMemory(KnownArguments, nn.Module):
             for term, prefix in prefixes.items()
         }
 
-    # The two counts are Python numbers, so that no step waits for a GPU; a state dict holds them as tensors.
+    # ``written`` and ``steps`` are Python numbers, so that no step waits for a GPU; a state dict holds them as tensors.
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)

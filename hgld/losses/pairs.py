@@ -1,4 +1,4 @@
-"""Losses of pairs and triplets, which pull positives above a score and push negatives below one."""
+"""Losses of pairs and triplets, which pull positives above one score and push negatives below another score."""
 
 import math
 from abc import abstractmethod
@@ -16,7 +16,7 @@ ContrastiveVariant = Literal["distance", "cosine"]
 
 
 class PairOptions(TypedDict, total=False):
-    """The options of a loss of pairs, by name; :class:`PairLoss` describes them."""
+    """Keyword options of a pair loss; :class:`PairLoss` describes them."""
 
     reduction: PairReduction
     level: int
@@ -29,11 +29,11 @@ class PairLoss(RankLoss):
     Args:
         reduction: ``mean``: per query, the mean over its positives plus the mean over its negatives; then the mean
             over the queries that have positives. ``none``: the queries' values (Q,) and valid (Q,). ``nonzero``: the
-            mean over the batch's positive pairs with a loss above 0, plus the mean over its negative pairs likewise.
+                mean over the batch's positive pairs with a loss above 0, plus the same mean over its negative pairs.
         level: column of the labels that decides what is positive, 0 the finest.
-        normalize: whether to L2-normalise the embeddings; without, they are taken for unit vectors, d^2 = 2 - 2 s.
-        exclude_self: whether to leave the query out of its own pairs.
-        summed: whether to sum a query's pairs instead of taking the two means; ``nonzero`` remains a mean.
+        normalize: whether to L2-normalise the embeddings. If False, they must be unit vectors, so that d^2 = 2 - 2 s.
+        exclude_self: whether to exclude the query from its own pairs.
+        summed: whether to sum the losses of a query's pairs instead of averaging them; ``nonzero`` remains a mean.
 
     Raises:
         ConfigError: an unknown reduction.
@@ -53,11 +53,11 @@ class PairLoss(RankLoss):
 
     @abstractmethod
     def pull(self, scores: Tensor) -> Tensor:
-        """Return the (Q, G) loss, >= 0, that every pair has if it is positive."""
+        """Return the (Q, G) loss, >= 0, of every pair as if the pair were positive."""
 
     @abstractmethod
     def push(self, scores: Tensor) -> Tensor:
-        """Return the (Q, G) loss, >= 0, that every pair has if it is negative."""
+        """Return the (Q, G) loss, >= 0, of every pair as if the pair were negative."""
 
     @property
     def sums_over_queries(self) -> bool:
@@ -75,7 +75,7 @@ class PairLoss(RankLoss):
             total = pulls.sum(1) / violating.clamp(min=1) + pushes.sum(1) / intruding.clamp(min=1)
             return total * len(scores), torch.ones_like(
                 total, dtype=torch.bool
-            )  # the mean of these is the sum of both means
+            )  # the mean of these values is the sum of the two means
         num_positives, num_negatives = positive.sum(1), negative.sum(1)
         pulled, pushed = pulls.sum(1), pushes.sum(1)
         if not self.summed:
@@ -89,12 +89,12 @@ class CalibrationLoss(PairLoss):
 
     Positives with a score s below ``alpha`` pay ``alpha - s``, negatives above ``beta`` pay ``s - beta``. This makes
     scores comparable between queries and batches. ``reduction="mean"`` is the paper's average over each query's
-    positives and negatives. ``"nonzero"`` is the published code's average over all pairs of the batch with a loss.
+    positives and negatives. ``"nonzero"`` is the published code's average over the batch's pairs with a loss above 0.
 
     Args:
-        alpha: score that positives should reach (0.9 in the authors' configurations, as is beta).
-        beta: score below which negatives should stay.
-        exclude_self: whether to leave the query out of its own pairs.
+        alpha: score that positives should reach (0.9 in the authors' configurations).
+        beta: score below which negatives should stay (the authors' configurations have 0.9 here too).
+        exclude_self: whether to exclude the query from its own pairs.
         options: ``reduction``, ``level`` and ``normalize`` of :class:`PairLoss`.
 
     Raises:
@@ -134,12 +134,12 @@ class Contrastive(PairLoss):
     """Contrastive loss on unit vectors, by distances or by cosines.
 
     ``distance`` (Hadsell et al., "Dimensionality Reduction by Learning an Invariant Mapping", CVPR 2006, without the
-    factor of one half): positives pay d^2, negatives pay the square of ``margin`` - d if d is smaller.
+    factor of one half): positives pay d^2; negatives with d below ``margin`` pay (``margin`` - d)^2.
 
     ``cosine`` (Wang et al., "Cross-Batch Memory for Embedding Learning", CVPR 2020, as in the authors' code): positives
-    pay 1 - s, negatives whose score s is above ``margin`` pay s. A query's pairs are summed, because nearly all
-    negatives of a memory pay nothing, and a mean over them would leave the few others without weight. The authors' code
-    divides by all queries; here a query without positives pays nothing and does not count.
+    pay 1 - s; negatives with a score s above ``margin`` pay s. A query's pairs are summed, because nearly all negatives
+    of a memory pay nothing, and a mean would give the few hard negatives almost no weight. The authors' code divides by
+    the number of all queries; here a query without positives pays nothing and is not counted.
 
     An item is never its own positive.
 
@@ -147,8 +147,8 @@ class Contrastive(PairLoss):
         margin: with ``distance``, the distance that negatives should keep (unit vectors are at most 2 apart); with
             ``cosine``, the cosine that negatives may reach (0.5 in the authors' code).
         variant: ``distance`` or ``cosine``.
-        options: ``reduction``, ``level`` and ``normalize`` of :class:`PairLoss`; with ``cosine`` a query's two sums
-            replace its two means.
+        options: ``reduction``, ``level`` and ``normalize`` of :class:`PairLoss`. With ``cosine``, ``mean`` and ``none``
+            sum over a query's pairs.
 
     Raises:
         ConfigError: an unknown variant or reduction, or a margin out of range.
@@ -190,29 +190,29 @@ class Contrastive(PairLoss):
 
 
 def unit_distances(scores: Tensor) -> Tensor:
-    """Return distances of unit vectors from their cosines, of any shape; a distance near 0 has no gradient."""
+    """Return the distances of unit vectors, given their cosines in any shape; a distance near 0 has no gradient."""
     return (2 - 2 * scores).clamp(min=torch.finfo(scores.dtype).eps).sqrt()
 
 
 # -- triplets ---------------------------------------------------------------------------------------------------------
 #
-# Each pair of an anchor and a positive gets the semi-hard negative.
+# Each pair of an anchor and a positive gets one semi-hard negative.
 
 
 class Triplet(RankLoss):
     """Triplet loss on unit vectors (Schroff et al., "FaceNet", CVPR 2015): [d(a, p)^2 - d(a, n)^2 + margin]_+.
 
     For every anchor and positive the loss takes the semi-hard negative: the nearest negative that is farther away than
-    the positive, or the farthest negative if all are nearer. The query is never its own positive.
+    the positive, or the farthest negative if all negatives are nearer. The query is never its own positive.
 
     Args:
         margin: margin of the squared distance.
         options: ``level`` and ``normalize`` of :class:`PairLoss`, and ``reduction``: ``mean`` over all (anchor,
-            positive) pairs that have a negative, or ``none``: every anchor's mean (Q,) and valid (Q,). ``mean`` weighs
-            anchors by their numbers of positives.
+            positive) pairs that have a negative, or ``none``: every anchor's mean (Q,) and valid (Q,). ``mean`` weights
+            an anchor by its number of positives.
 
     Raises:
-        ConfigError: a margin that is not positive.
+        ConfigError: the margin is not positive.
     """
 
     def __init__(self, margin: float = 0.2, **options: Unpack[PairOptions]) -> None:
@@ -223,7 +223,7 @@ class Triplet(RankLoss):
 
     @property
     def sums_over_queries(self) -> bool:
-        return False  # it is a mean over pairs
+        return False  # the loss is a mean over pairs, not over queries
 
     def query_losses(
         self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
@@ -248,13 +248,13 @@ def _anchor_pairs(grades: Tensor, left_out: Tensor | None) -> tuple[Tensor, Tens
 
 
 def pair_means(sums: Tensor, counts: Tensor, *, each: bool) -> Tensor:
-    """Return values (Q,) of queries with ``sums`` (Q,) over ``counts`` (Q,) pairs.
+    """Return values (Q,) of queries, given the ``sums`` (Q,) of the losses of their ``counts`` (Q,) pairs.
 
     Args:
-        sums: sum over a query's pairs.
-        counts: number of a query's pairs.
-        each: whether to return every query's own mean. Otherwise the mean of the returned values over the queries with
-            pairs is the mean over all pairs.
+        sums: (Q,) sum of the losses of each query's pairs.
+        counts: (Q,) number of each query's pairs.
+        each: whether to return every query's own mean. If False, the values are scaled so that their mean over the
+            queries with pairs is the mean over all pairs.
     """
     share = counts if each else counts.sum().to(sums.dtype) / (counts > 0).sum().clamp(min=1)
     return sums / share.clamp(min=1)
@@ -262,7 +262,10 @@ def pair_means(sums: Tensor, counts: Tensor, *, each: bool) -> Tensor:
 
 @row_operator("hgld::triplets")
 def _triplets(scores: Tensor, positive: Tensor, negative: Tensor, margin: float) -> tuple[Tensor, Tensor]:
-    """Return sums (Q,) over an anchor's positives and d sums / d scores (Q, G); rows with positives have negatives."""
+    """Return the sum of the triplet losses per anchor (Q,) and its gradient (Q, G).
+
+    Every row with a positive must have a negative.
+    """
     sums, slopes = scores.new_zeros(len(scores)), torch.zeros_like(scores)
     for block in row_blocks(scores):
         beyond = _semi_hard(scores[block], negative[block])
@@ -275,7 +278,7 @@ def _triplets(scores: Tensor, positive: Tensor, negative: Tensor, margin: float)
 
 
 def _semi_hard(scores: Tensor, negative: Tensor) -> Tensor:
-    """Return (Q, G) the column of the semi-hard negative that belongs to each item if the item is a positive."""
+    """Return (Q, G): for each item, the column of its semi-hard negative if the item is a positive."""
     ordered, columns = torch.where(negative, scores, torch.inf).sort(dim=1)
     farther = torch.searchsorted(ordered, scores)  # number of negatives with a lower score than the item
     return columns.gather(1, (farther - 1).clamp(min=0))
@@ -283,7 +286,7 @@ def _semi_hard(scores: Tensor, negative: Tensor) -> Tensor:
 
 # -- margin -----------------------------------------------------------------------------------------------------------
 #
-# Negatives are weighted by distance, and the boundary is learned.
+# Negatives are drawn by distance, and the boundary is learned.
 
 
 class Margin(RankLoss):
@@ -292,21 +295,21 @@ class Margin(RankLoss):
     Positives pay [d - beta + margin]_+, negatives [beta - d + margin]_+, with a boundary beta that is learned. For
     every pair of an anchor and a positive, one negative of the anchor is drawn with replacement, in inverse proportion
     to the density of distances on the sphere. A distance below ``cutoff`` counts as ``cutoff``. Negatives beyond
-    ``reach`` are drawn only if the anchor has no other; then all are equally likely. The seed of the draws comes
-    from torch's generator of the CPU. An item is never its own positive.
+    ``reach`` are drawn only if the anchor has no nearer negative; then all its negatives are equally likely. The seed
+    of the draws comes from torch's CPU generator. An item is never its own positive.
 
     Args:
         dim: D, the dimension of the embeddings, on which the density depends.
         margin: half the width between positives and negatives, in distance.
-        beta: initial boundary; a parameter (give it a learning rate of its own: MultiGrain has 0.1).
+        beta: initial boundary; the boundary is a parameter with its own learning rate (0.1 in MultiGrain).
         cutoff: distance below which negatives are not more likely to be drawn.
         reach: distance from which negatives are not drawn.
-        options: ``level`` and ``normalize`` of :class:`PairLoss`, and ``reduction``. ``mean``: over all sampled pairs,
-            positive and negative, as in the MultiGrain paper. ``nonzero``: mean over the pairs with a loss above 0, as
-            in published code. ``none``: every anchor's mean (Q,) and valid (Q,).
+        options: ``level``, ``normalize`` and ``reduction``. ``mean``: mean over all sampled pairs, as in the MultiGrain
+            paper. ``nonzero``: mean over the pairs with a loss above 0, as in the published code. ``none``: every
+            anchor's mean (Q,) and valid (Q,).
 
     Raises:
-        ConfigError: an unknown reduction, or numbers out of range.
+        ConfigError: the reduction is unknown, or a number is out of range.
     """
 
     reductions = get_args(PairReduction)
@@ -335,7 +338,7 @@ class Margin(RankLoss):
 
     @property
     def sums_over_queries(self) -> bool:
-        return False  # it is a mean over pairs, which are drawn for the whole batch
+        return False  # the loss is a mean over pairs, which are drawn for the whole batch
 
     def query_losses(
         self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
@@ -343,7 +346,7 @@ class Margin(RankLoss):
         positive, negative, valid = _anchor_pairs(grades, left_out)
         distances = unit_distances(scores)
         num_pairs = positive.sum(1)
-        seed = torch.randint(1 << 62, ())  # on the CPU: reading a seed on a GPU would wait
+        seed = torch.randint(1 << 62, ())  # on the CPU, because the host would wait for a seed on a GPU
         drawn = draw_negatives(distances.detach(), num_pairs, negative, seed, self.dim, self.cutoff, self.reach)
         beta = self.beta.to(scores.dtype)
         pull = torch.where(positive, (distances - beta + self.margin).clamp(min=0), 0.0)
@@ -352,7 +355,7 @@ class Margin(RankLoss):
         if self.over_nonzero:
             violating = (pull > 0).sum() + torch.where(push > 0, drawn, 0).sum()
             total = sums / violating.clamp(min=1)
-            return total * len(scores), torch.ones_like(valid)  # the mean of these is the mean over violating pairs
+            return total * len(scores), torch.ones_like(valid)  # their mean is the mean over pairs with a loss above 0
         return pair_means(sums, 2 * num_pairs, each=self.reduction == "none"), valid
 
     def extra_repr(self) -> str:
@@ -363,10 +366,10 @@ class Margin(RankLoss):
 def draw_negatives(
     distances: Tensor, num_draws: Tensor, negative: Tensor, seed: Tensor, dim: int, cutoff: float, reach: float
 ) -> Tensor:
-    """Draw negatives of every anchor with replacement, in inverse proportion to the density of distances.
+    """Draw negatives for every anchor with replacement, in inverse proportion to the density of distances.
 
-    This is a custom operator of torch, because the largest number of draws depends on the labels, which torch.compile
-    cannot trace. It has its own generator, so that compilers may treat it as a pure function of its arguments.
+    This is a custom torch operator, because torch.compile cannot trace a number of draws that depends on the labels. It
+    has its own generator, so that compilers may treat it as a pure function of its arguments.
 
     Args:
         distances: (Q, G) distances of unit vectors.
@@ -375,7 +378,7 @@ def draw_negatives(
         seed: () int64 on the CPU.
         dim: D, the dimension of the sphere's space.
         cutoff: distance below which negatives are as likely as at this distance.
-        reach: distance beyond which negatives are drawn only if a row has no other.
+        reach: distance beyond which negatives are drawn only if the row has no nearer negative.
 
     Returns:
         (Q, G) int64, how often each item was drawn.
@@ -393,12 +396,12 @@ def draw_negatives(
 
 
 def _most_draws(num_draws: Tensor, size: int) -> int:
-    """Return the largest of (q,) numbers of draws; on a GPU ``size``, so that the host need not wait."""
+    """Return the largest of (q,) numbers of draws; on a GPU return ``size``, so that the host need not wait."""
     return int(num_draws.max()) if num_draws.device.type == "cpu" else size
 
 
 def _draw_weights(distances: Tensor, negative: Tensor, dim: int, cutoff: float, reach: float) -> Tensor:
-    """Return (q, G) weights of draws; a row without negatives gets equal weights, because no row may sum to 0."""
+    """Return (q, G) sampling weights; a row without negatives gets equal weights, because no row may sum to 0."""
     far = distances.clamp(min=cutoff)
     drawable = negative & (far < reach)
     log_density = (dim - 2) * far.log() + (dim - 3) / 2 * torch.log1p(-(far.clamp(max=reach) ** 2) / 4)

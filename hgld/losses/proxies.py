@@ -1,4 +1,4 @@
-"""Proxy losses: a softmax over learned vectors of the classes."""
+"""Proxy losses: a softmax over one learned vector per class."""
 
 import math
 from abc import abstractmethod
@@ -26,16 +26,16 @@ from hgld.relevance import shared_levels
 
 
 class ProxyOptions(TypedDict, total=False):
-    """The options of a proxy loss, by name; :class:`ProxyLoss` describes them."""
+    """Keyword options of a proxy loss; :class:`ProxyLoss` describes them."""
 
     level: int
     reduction: Reduction
 
 
 class ProxyLoss(QueryLoss):
-    """A loss of single items by their cosines to the classes' proxies; a subclass writes :meth:`item_losses`.
+    """A loss per item, from the item's cosines to the classes' proxies; a subclass writes :meth:`item_losses`.
 
-    Items of unknown label add nothing. A gallery of references is ignored, because the proxies are the gallery.
+    Items of unknown label add nothing. Reference embeddings are ignored, because the proxies are the gallery.
 
     Args:
         num_classes: C, classes of the level.
@@ -44,10 +44,10 @@ class ProxyLoss(QueryLoss):
         reduction: ``mean`` over the items of known label, or ``none``: values (B,) and valid (B,).
 
     Attributes:
-        proxies: (C, D) parameter; give it an optimizer group of its own.
+        proxies: (C, D) parameter; give it its own optimizer group.
 
     Raises:
-        ConfigError: sizes below 1, a level below 0, or an unknown reduction.
+        ConfigError: a size is below 1, the level is below 0, or the reduction is unknown.
     """
 
     keeps_classes = True
@@ -64,12 +64,12 @@ class ProxyLoss(QueryLoss):
         check_choice("reduction", reduction, get_args(Reduction))
         self.level = level
         self.reduction = reduction
-        bound = 1 / math.sqrt(dim)  # as torch draws the weights of a linear layer
+        bound = 1 / math.sqrt(dim)  # torch initialises a linear layer in the same way
         self.proxies = nn.Parameter(torch.empty(num_classes, dim).uniform_(-bound, bound))
 
     @abstractmethod
     def item_losses(self, embeddings: Tensor, targets: Tensor) -> Tensor:
-        """Return the (B,) loss of (B, D) embeddings of (B,) classes; it is arbitrary for items of unknown class."""
+        """Return the (B,) loss of (B, D) embeddings of (B,) classes; the caller ignores items of unknown class."""
 
     def query_values(self, batch: Batch) -> tuple[Tensor, Tensor]:
         targets = read_targets(batch.embeddings, batch.labels, self.level, self.proxies)
@@ -78,19 +78,19 @@ class ProxyLoss(QueryLoss):
 
 
 class NormSoftmax(ProxyLoss):
-    """Cross-entropy of cosines to proxies over a temperature.
+    """Cross-entropy over the cosines to the proxies, divided by a temperature.
 
-    Zhai and Wu, "Classification is a Strong Baseline for Deep Metric Learning", BMVC 2019: the proxy loss of HAPPIER
-    and the other compositions, with their eta as ``temperature``.
+    Zhai and Wu, "Classification is a Strong Baseline for Deep Metric Learning", BMVC 2019. This is the proxy loss of
+    HAPPIER, RODNDCG, RODRecall and ROADMAP; ``temperature`` is eta in those papers.
 
     Args:
         num_classes: C, classes of the level.
         dim: D, dimension of the embeddings.
-        temperature: eta (0.05 in HAPPIER's configurations and in the paper).
+        temperature: divisor of the cosines (0.05 in HAPPIER's configurations and in the paper).
         options: ``level`` and ``reduction`` of :class:`ProxyLoss`.
 
     Raises:
-        ConfigError: a temperature that is not positive, or what :class:`ProxyLoss` refuses.
+        ConfigError: the temperature is not positive, or an option of :class:`ProxyLoss` is invalid.
 
     >>> import torch
     >>> loss = NormSoftmax(num_classes=10, dim=4)
@@ -108,7 +108,7 @@ class NormSoftmax(ProxyLoss):
         return nn.functional.cross_entropy(self.logits(embeddings), targets, reduction="none")
 
     def logits(self, embeddings: Tensor) -> Tensor:
-        """Return cosines to the proxies over the temperature: (B, C) float32 or float64."""
+        """Return the cosines to the proxies divided by the temperature: (B, C) float32 or float64."""
         return similarity(embeddings, self.proxies) / self.temperature
 
     def extra_repr(self) -> str:
@@ -116,18 +116,18 @@ class NormSoftmax(ProxyLoss):
 
 
 class ProxyNCApp(NormSoftmax):
-    """ProxyNCA++: the probability of an item's own proxy among all proxies (Teh et al., "ProxyNCA++", ECCV 2020).
+    """ProxyNCA++: probability of the proxy of an item's class among all proxies (Teh et al., ECCV 2020).
 
-    The loss is a softmax of squared distances of unit vectors over the temperature. Since -d^2 = 2s - 2, it equals
-    :class:`NormSoftmax` at half the temperature. The published code scales both vectors by 3, which is a temperature
-    of 1/9. It has the arguments of :class:`NormSoftmax`.
+    The loss is a softmax over negative squared distances of unit vectors, divided by the temperature. Since
+    -d^2 = 2s - 2, it equals :class:`NormSoftmax` at half the temperature. The published code scales embeddings and
+    proxies by 3, which is a temperature of 1/9. The arguments are the same as in :class:`NormSoftmax`.
     """
 
     def __init__(self, num_classes: int, dim: int, temperature: float = 1 / 9, **options: Unpack[ProxyOptions]) -> None:
         super().__init__(num_classes, dim, temperature, **options)
 
     def logits(self, embeddings: Tensor) -> Tensor:
-        """Return negative squared distances to the proxies over the temperature: (B, C) float32 or float64."""
+        """Return negative squared distances to the proxies, divided by the temperature: (B, C) float32 or float64."""
         return (2 * similarity(embeddings, self.proxies) - 2) / self.temperature
 
 
@@ -135,7 +135,7 @@ def read_targets(embeddings: Tensor, labels: Tensor, level: int, proxies: Tensor
     """Return (B,) int64 labels of one level on the device of the embeddings, negative if unknown.
 
     Raises:
-        InputError: shapes do not fit, there is no such level, or a label has no proxy.
+        InputError: a shape is wrong, the labels lack the level, or a label has no proxy.
     """
     num_classes, dim = proxies.shape
     if embeddings.ndim != 2 or embeddings.shape[1] != dim or not embeddings.is_floating_point():
@@ -168,32 +168,31 @@ _MARGINS = {
 class CSL(ProxyLoss):
     """Cross-scale learning: one softmax per level, with margins (Sun et al., "Dynamic Metric Learning", CVPR 2021).
 
-    Every finest class has a proxy. s^+ is the cosine to the item's own proxy. The negatives of level c are all proxies
-    that do not share the item's class at c. The loss is
+    Every finest class has a proxy. s^+ is the cosine to the proxy of the item's class. The negatives of level c are all
+    proxies that do not share the item's class at c. The loss is
 
     ``sum_c softplus(log sum_neg exp(scale s^-) - scale s^+ + scale margin_c)``.
 
-    So the own proxy must lead the negatives by a margin that is larger at coarser levels. A level without negatives
-    adds nothing. Only the finest column of the labels is read, because the hierarchy has the coarser classes.
+    So s^+ must exceed the cosines of the negatives by a margin, which is larger at coarser levels. A level without
+    negatives adds nothing. Only the finest column of the labels is read, because the hierarchy has the coarser classes.
 
     Args:
         hierarchy: the tree of the training classes.
         dim: D, dimension of the embeddings.
-        margins: one margin per level, finest first. None: the margins of HAPPIER's configurations, which exist for 2, 3
-            and 7 levels.
+        margins: one margin per level, finest first. None: the margins of HAPPIER's configurations for 2, 3 or 7 levels.
         scale: inverse temperature (32 in HAPPIER's configurations).
-        reduction: reduction of :class:`ProxyLoss`.
+        reduction: ``mean`` over the items of known label, or ``none``: values (B,) and valid (B,).
 
     Attributes:
-        proxies: (C, D) parameter, one vector per finest class; give it an optimizer group of its own.
+        proxies: (C, D) parameter, one vector per finest class; give it its own optimizer group.
         classes: (C, L) int64 buffer: every proxy's class at each level.
 
     Raises:
-        ConfigError: margins that do not fit the levels, or sizes that are not positive.
+        ConfigError: there is not one margin per level, or a size or the scale is not positive.
     """
 
     classes: Tensor
-    graded = True  # it reads one column of labels, but trains all levels
+    graded = True  # the loss reads one column of labels, but trains all levels
 
     def __init__(
         self,
@@ -229,13 +228,13 @@ class CSL(ProxyLoss):
 
 
 def cross_level_softmax(logits: Tensor, targets: Tensor, grades: Tensor, margins: Sequence[float]) -> Tensor:
-    """Sum over levels softplus(logsumexp of the level's negatives - own logit + margin).
+    """Return the sum over levels of softplus(logsumexp of the level's negatives - target logit + margin).
 
     Args:
         logits: (B, C) scaled cosines to the proxies.
-        targets: (B,) int64, every item's own proxy.
-        grades: (B, C) integers in 0..L, grades of the proxies to the item's class.
-        margins: L of them, finest level first, in units of the logits.
+        targets: (B,) int64, index of the proxy of every item's class.
+        grades: (B, C) integers in 0..L, number of levels at which a proxy shares the item's class.
+        margins: one per level, finest level first, in units of the logits.
 
     Returns:
         (B,) values.
@@ -247,7 +246,7 @@ def cross_level_softmax(logits: Tensor, targets: Tensor, grades: Tensor, margins
         some = negative.any(1)
         masked = torch.where(
             negative | ~some[:, None], logits, -torch.inf
-        )  # a row of only -inf would have the gradient NaN
+        )  # the gradient of a row that holds only -inf would be NaN
         loss = nn.functional.softplus(masked.logsumexp(1) - lead + margin)
         total = total + torch.where(some, loss, 0.0)
     return total

@@ -22,7 +22,7 @@ from hgld.relevance import shared_levels
 
 
 def check_level(level: int) -> None:
-    """Raise ConfigError for a column below 0."""
+    """Raise ConfigError if ``level``, a column of the labels, is below 0."""
     if level < 0:
         raise ConfigError(f"level is {level}; expected a column of the labels, 0 the finest.")
 
@@ -38,7 +38,7 @@ def check_labels(labels: Tensor, num_items: int, prefix: str = "") -> None:
 
 
 def label_columns(labels: Tensor) -> Tensor:
-    """Return (N, L) labels; those of one level become a column."""
+    """Return (N, L) labels; labels of shape (N,) become one column."""
     return labels[:, None] if labels.ndim == 1 else labels
 
 
@@ -46,19 +46,19 @@ def label_column(labels: Tensor, level: int) -> Tensor:
     """Return (N,) labels of one level.
 
     Raises:
-        InputError: there is no such level.
+        InputError: the labels lack the level.
     """
     columns = label_columns(labels)
     if level >= columns.shape[1]:
         raise InputError(
             f"the labels have {columns.shape[1]} levels and the loss reads level {level} (0 is the finest); "
-            "give it labels of that level, or another level=."
+            "pass labels with that level, or another level=."
         )
     return columns[:, level]
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor on a device; copies from the CPU use page-locked memory, so that the host does not wait."""
+    """Copy a tensor to a device; copies from the CPU use page-locked memory, so that the host does not wait."""
     page_locked = tensor.device.type == "cpu" and device.type not in ("cpu", "mps", "meta")
     if page_locked and not torch.compiler.is_compiling():
         tensor = tensor.pin_memory()
@@ -68,8 +68,8 @@ def on_device(tensor: Tensor, device: torch.device) -> Tensor:
 def check_below(values: Tensor, end: int, message: str) -> None:
     """Check that all (N,) values are below ``end``, without waiting for a GPU.
 
-    On the CPU a larger value raises InputError. On another device the device stops with the message in its log. Labels
-    that are still on the CPU when a loss gets them are checked on the CPU.
+    For values on the CPU, the function raises InputError. For values on a GPU, a CUDA assertion fails later with the
+    message in its log. If a loss gets labels on the CPU, they are checked there.
 
     Args:
         values: (N,) integers.
@@ -85,7 +85,7 @@ def check_below(values: Tensor, end: int, message: str) -> None:
         raise InputError(message.format(last=last))
 
 
-# -- items of a query's row -------------------------------------------------------------------------------------------
+# -- items of one query -----------------------------------------------------------------------------------------------
 
 _MOST_ITEMS = 1 << 20  # (query, item) pairs per block: a temporary table of int64 takes 8 MB
 
@@ -98,10 +98,10 @@ def row_blocks(table: Tensor) -> Iterator[slice]:
 
 
 def read_scores(scores: Tensor, grades: Tensor, left_out: Tensor | None) -> Tensor:
-    """Return (Q, G) scores in float32 or float64, after checking them against the grades.
+    """Return (Q, G) scores in float32 or float64, after checking that they fit the grades.
 
     Raises:
-        InputError: shapes or dtypes do not fit.
+        InputError: an argument has the wrong shape or dtype.
     """
     if scores.ndim != 2 or scores.shape != grades.shape or not scores.is_floating_point():
         raise InputError(
@@ -109,28 +109,28 @@ def read_scores(scores: Tensor, grades: Tensor, left_out: Tensor | None) -> Tens
             "expected two (Q, G) tables, the scores of a floating dtype."
         )
     if grades.is_floating_point() or grades.dtype == torch.bool:
-        raise InputError(f"grades have dtype {grades.dtype}; expected integers, as hgld.shared_levels returns them.")
+        raise InputError(f"grades have dtype {grades.dtype}; expected integers (hgld.shared_levels returns grades).")
     if left_out is not None and left_out.shape != (len(scores),):
         raise InputError(f"left_out has shape {tuple(left_out.shape)}; expected ({len(scores)},), a column per query.")
     return scores if scores.dtype == torch.float64 else scores.float()
 
 
 def item_roles(grades: Tensor, left_out: Tensor | None) -> Tensor:
-    """Return (Q, G) uint8: 2 for positives, 1 for negatives, 0 for the item that a query leaves out."""
+    """Return (Q, G) uint8: 2 for positives, 1 for negatives, 0 for the item that a query excludes."""
     roles = (grades > 0).to(torch.uint8) + 1
     if left_out is None:
         return roles
     return roles * (torch.arange(grades.shape[1], device=grades.device) != left_out[:, None])
 
 
-# -- arguments by the names of other libraries -------------------------------------------------------------------------
+# -- argument names of other libraries ---------------------------------------------------------------------------------
 
 
 class KnownArguments:
-    """Base of losses whose error for another library's argument says hgld's name for it.
+    """Base of losses whose error for an argument name of another library states hgld's name for it.
 
     Attributes:
-        other_names: arguments of pytorch-metric-learning, each with the argument to give here.
+        other_names: argument names of pytorch-metric-learning, each with the equivalent argument of hgld.
     """
 
     other_names: ClassVar[Mapping[str, str]] = {}
@@ -148,7 +148,7 @@ def _refuse_other_names(init: Callable[..., None]) -> Callable[..., None]:
     def refuse(self: KnownArguments, *args: Any, **kwargs: Any) -> None:
         for name, own in self.other_names.items():
             if name in kwargs and name not in accepted:
-                raise ConfigError(f"{type(self).__name__} has no argument {name!r}; give {own}.")
+                raise ConfigError(f"{type(self).__name__} has no argument {name!r}; use {own}.")
         init(self, *args, **kwargs)
 
     return refuse
@@ -158,12 +158,12 @@ def _refuse_other_names(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def reads_labels(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a loss's ``forward`` take arrays, lists and class names, and pass it tensors.
+    """Wrap a loss's ``forward`` so that callers may pass arrays, lists and class names; it gets tensors.
 
-    Labels may be anything that :func:`hgld.labels.class_numbers` reads. Names get numbers anew in every call, so a loss
-    that stores something per class (``keeps_classes``: proxies, weights, a memory) takes only numbers. Arguments may be
-    in pytorch-metric-learning's order: ``loss(embeddings, labels, None, ref_emb, ref_labels)``. The indices of a miner
-    raise an error.
+    Labels may be anything that :func:`hgld.labels.class_numbers` reads. Names are numbered anew in every call, so a
+    loss that stores something per class (``keeps_classes``: proxies, weights, a memory) accepts only numbers. Arguments
+    may be in pytorch-metric-learning's order: ``loss(embeddings, labels, None, ref_emb, ref_labels)``. Indices from a
+    miner raise an error.
     """
 
     @functools.wraps(forward)
@@ -195,9 +195,9 @@ def _own_order(loss: nn.Module, references: tuple[Any, ...], named: dict[str, An
         named["ref_embeddings"] = named.pop("ref_emb")
     if indices:
         raise InputError(
-            f"{type(loss).__name__} got the indices of a miner (indices_tuple), which pick pairs; losses of hgld take "
-            "all items, so leave the miner out. hgld.losses.wrap(loss, miner) calls a loss of pytorch-metric-learning "
-            "with one."
+            f"{type(loss).__name__} got the indices of a miner (indices_tuple), which select pairs; losses of hgld use "
+            "all items, so omit the miner. hgld.losses.wrap(loss, miner) combines a miner with a loss of "
+            "pytorch-metric-learning."
         )
     return references, named
 
@@ -220,7 +220,7 @@ Reduction = Literal["mean", "none"]
 
 
 class RankOptions(TypedDict, total=False):
-    """Options that every rank loss takes by name; :class:`RankLoss` describes them."""
+    """Keyword options of every rank loss; :class:`RankLoss` describes them."""
 
     normalize: bool
     exclude_self: bool
@@ -229,12 +229,12 @@ class RankOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class TermSum:
-    """A term of a loss as two sums over queries. The quotient of the sums over all queries is the term.
+    """A term of a loss as two sums over queries: the term is ``total`` divided by ``count``.
 
     Attributes:
         weight: weight of the term in the loss.
         total: () sum of the queries' values; the gradient flows here.
-        count: () number of queries with a value, which divides the sum.
+        count: () number of queries with a value.
     """
 
     weight: float
@@ -243,22 +243,22 @@ class TermSum:
 
     @classmethod
     def of(cls, values: Tensor, valid: Tensor) -> "TermSum":
-        """Return the sums of the mean of ``values`` (Q,) over the ``valid`` (Q,) ones."""
+        """Return the sum and the count of the ``valid`` (Q,) entries of ``values`` (Q,)."""
         return cls(1.0, torch.where(valid, values, 0.0).sum(), valid.sum())
 
 
 def query_sums(loss: Any, *args: Tensor | None) -> dict[str, TermSum]:
-    """Return the sums that a loss is made of, if :func:`sums_over_queries` is true of the loss."""
+    """Return the sums over queries of a loss's terms. :func:`sums_over_queries` must be True for the loss."""
     return loss.query_sums(*args)
 
 
 def sums_over_queries(loss: nn.Module) -> bool:
-    """Tell whether a loss is made of sums over queries, which several processes can share."""
+    """Return whether a loss consists of sums over queries, which several processes can add up."""
     return bool(getattr(loss, "sums_over_queries", False))
 
 
 class Batch(NamedTuple):
-    """A batch in which every item is a query, and the gallery if it is not the batch.
+    """A batch in which every item is a query, and an optional gallery (by default the batch itself).
 
     Attributes:
         embeddings: (Q, D) floating embeddings.
@@ -276,7 +276,7 @@ class Batch(NamedTuple):
 
 
 class BatchLoss(KnownArguments, nn.Module, ABC):
-    """Base of the losses of a batch and an optional gallery; a subclass writes :meth:`batch_loss`."""
+    """Base class of losses of a batch and an optional gallery; a subclass writes :meth:`batch_loss`."""
 
     @reads_labels
     def forward(
@@ -295,20 +295,20 @@ class BatchLoss(KnownArguments, nn.Module, ABC):
             ref_embeddings: (G, D) embeddings of the gallery: a memory, or all processes' items. None: the batch is its
                 own gallery.
             ref_labels: (G, L) or (G,) labels of the gallery.
-            self_index: (Q,) index of the query itself in the gallery, -1 for none; ``exclude_self`` leaves it out.
+            self_index: (Q,) index of the query itself in the gallery, -1 for none; ``exclude_self`` excludes it.
 
         Returns:
             a scalar; with ``reduction="none"`` values (Q,) and valid (Q,) bool. A batch without a query that has
             positives gives 0, with a gradient of 0.
 
         Raises:
-            InputError: shapes or dtypes do not fit.
+            InputError: an argument has the wrong shape or dtype.
         """
         return self.batch_loss(Batch(embeddings, labels, ref_embeddings, ref_labels, self_index))
 
     @abstractmethod
     def batch_loss(self, batch: Batch) -> Tensor | tuple[Tensor, Tensor]:
-        """Return the result of a call, from tensors."""
+        """Return the loss of a batch of tensors; :meth:`forward` calls this after reading its arguments."""
 
 
 class QueryLoss(BatchLoss):
@@ -326,14 +326,14 @@ class QueryLoss(BatchLoss):
 
     @property
     def sums_over_queries(self) -> bool:
-        """True if the loss is a mean over queries, so that :meth:`query_sums` of parts of a batch add up to it.
+        """True if the loss is a mean over queries, so that the :meth:`query_sums` of parts of a batch can be added up.
 
         A subclass in which the value of one query depends on other queries returns False.
         """
-        return type(self).forward is BatchLoss.forward  # a call that a subclass overrides may be no mean over queries
+        return type(self).forward is BatchLoss.forward  # an overridden forward may not be a mean over queries
 
     def query_sums(self, *args: Any) -> dict[str, TermSum]:
-        """Return the sums that the loss is made of, by the names of its terms; arguments as for a call, in order."""
+        """Return the sums over queries under the names of the loss's terms; positional arguments as in a call."""
         return {"loss": TermSum.of(*self.query_values(Batch(*args)))}
 
 
@@ -343,15 +343,15 @@ class RankLoss(QueryLoss):
     A subclass writes :meth:`query_losses`; this class computes its scores and grades from embeddings and labels.
 
     Args:
-        graded: whether the loss reads all levels; a binary one reads one column of the labels.
-        level: the column that a binary loss reads, 0 the finest; graded losses take only 0.
+        graded: whether the loss reads all levels; a binary loss reads one column of the labels.
+        level: the column that a binary loss reads, 0 the finest; must be 0 if the loss is graded.
         normalize: whether to L2-normalise the embeddings, so that scores are cosines.
-        exclude_self: whether to leave the query out of its own gallery. The published training code leaves it in.
+        exclude_self: whether to exclude the query from its own gallery. The published training code includes it.
         reduction: ``mean`` over the queries that have positives, or ``none``: values (Q,) and valid (Q,), from which
             several processes make one mean.
 
     Raises:
-        ConfigError: an unknown reduction, a negative level, or a level for a loss that reads all.
+        ConfigError: the reduction is unknown, the level is negative, or a graded loss has a level above 0.
     """
 
     reductions: ClassVar[tuple[str, ...]] = get_args(Reduction)
@@ -369,7 +369,7 @@ class RankLoss(QueryLoss):
         check_choice("reduction", reduction, self.reductions)
         check_level(level)
         if graded and level:
-            raise ConfigError(f"level is {level}; {type(self).__name__} reads all levels, a binary loss one column.")
+            raise ConfigError(f"level is {level}; {type(self).__name__} reads all levels, so expected level=0.")
         self.graded = graded
         self.level = level
         self.normalize = normalize
@@ -387,7 +387,7 @@ class RankLoss(QueryLoss):
             scores: (Q, G) scores in float32 or float64.
             grades: (Q, G) uint8 grades in 0..L.
             num_levels: number of levels L.
-            left_out: (Q,) int64 column that is not ranked, -1 for none; None if no row leaves one out.
+            left_out: (Q,) int64 column that is not ranked, -1 for none; None if every row ranks all items.
 
         Returns:
             values (Q,), 0 if undefined, and valid (Q,) bool: the query has positives.
@@ -413,15 +413,15 @@ class RankLoss(QueryLoss):
 
 
 def mean_of_valid(values: Tensor, valid: Tensor) -> Tensor:
-    """Return the mean of ``values`` (Q,) over the ``valid`` (Q,) ones; 0, with a gradient of 0, if there are none."""
+    """Return the mean of the ``valid`` (Q,) entries of ``values`` (Q,); 0, with a gradient of 0, if none is valid."""
     return torch.where(valid, values, 0.0).sum() / valid.sum().clamp(min=1)
 
 
 def similarity(embeddings: Tensor, gallery: Tensor, *, normalize: bool = True) -> Tensor:
-    """Return scores (Q, G) of (Q, D) against (G, D): cosines, or inner products without ``normalize``.
+    """Return scores (Q, G) of (Q, D) queries against a (G, D) gallery: cosines, or inner products if not ``normalize``.
 
-    Scores are float64 if either argument is, else float32, even under autocast, and never TF32. Near 1, neighbouring
-    scores would be 0.05 tau apart in float16 or TF32 (tau = 0.01), and 0.4 tau in bfloat16.
+    Scores are float64 if either argument is, else float32, even under autocast, and never TF32. Lower precision would
+    be too coarse: scores near 1 would be 0.05 tau apart in float16 or TF32 (tau = 0.01), and 0.4 tau in bfloat16.
     """
     dtype = torch.float64 if torch.float64 in (embeddings.dtype, gallery.dtype) else torch.float32
     with torch.autocast(device_type=embeddings.device.type, enabled=False):
@@ -442,7 +442,7 @@ def _inner_products_backward(ctx: Any, by_products: Tensor) -> tuple[Tensor | No
     (rows, others), (first, second) = ctx.saved_tensors, ctx.needs_input_grad
     return (
         inner_products(by_products, others.T) if first else None,
-        inner_products(by_products.T, rows.T) if second else None,  # a memory needs no gradient and may be large
+        inner_products(by_products.T, rows.T) if second else None,  # skip a memory: it is large and has no gradient
     )
 
 
@@ -453,10 +453,10 @@ def _inner_products_backward(ctx: Any, by_products: Tensor) -> tuple[Tensor | No
     _save_sides,
 )
 def inner_products(rows: Tensor, others: Tensor) -> Tensor:
-    """Multiply (Q, D) by (G, D) transposed, (Q, G), in the full precision of their dtype, forwards and backwards.
+    """Return the (Q, G) inner products of (Q, D) and (G, D) rows in full precision, forwards and backwards.
 
-    This is a custom operator, because the settings of TF32 and bfloat16 apply when a product is computed, and the
-    gradient's product is computed after the context of the forward pass has ended.
+    This is a custom operator, because the settings of TF32 and bfloat16 apply when a product is computed. The backward
+    pass computes its product after the context of the forward pass has ended.
     """
     switches: tuple[Any, ...] = (
         torch.backends.cuda.matmul,
@@ -487,18 +487,18 @@ def _check_batch(batch: Batch) -> None:
     _check_side("", embeddings, labels)
     if (ref_embeddings is None) != (ref_labels is None):
         alone = "ref_labels" if ref_embeddings is None else "ref_embeddings"
-        raise InputError(f"{alone} came alone; a gallery of references needs ref_embeddings and ref_labels.")
+        raise InputError(f"got only {alone}; a gallery of references needs both ref_embeddings and ref_labels.")
     if ref_embeddings is not None and ref_labels is not None:
         _check_side("ref_", ref_embeddings, ref_labels)
         if ref_embeddings.shape[1] != embeddings.shape[1]:
             raise InputError(
                 f"embeddings have {embeddings.shape[1]} dimensions and ref_embeddings {ref_embeddings.shape[1]}; "
-                "both sides must come from one embedding space."
+                "queries and gallery must have the same dimension."
             )
     if self_index is None:
         return
     if ref_embeddings is None:
-        raise InputError("self_index came without ref_embeddings; in a batch every query is its own gallery item.")
+        raise InputError("got self_index without ref_embeddings; omit it: in a batch, query i is gallery item i.")
     if self_index.shape != (len(embeddings),) or self_index.is_floating_point():
         raise InputError(
             f"self_index has shape {tuple(self_index.shape)} and dtype {self_index.dtype}; "

@@ -1,8 +1,8 @@
-"""Registry of the losses that a run can be trained with: the module of each, and its parameters that a config sets.
+"""Registry of the losses that a run can be trained with: each loss's module and the parameters that a config sets.
 
-This module imports nothing heavy, because ``hgld train --help`` and the checks of a config are made from it. A loss of
-hgld needs its class and its table in ``losses.toml``; one of another package its class and an entry point of the group
-``hgld.losses`` (:mod:`hgld.plugins`).
+This module imports nothing slow, because ``hgld train --help`` and the checks of a config use it. To add a loss to
+hgld, write its class and a table in ``losses.toml``. To add a loss in another package, write its class and an entry
+point of the group ``hgld.losses`` (:mod:`hgld.plugins`).
 """
 
 import inspect
@@ -15,21 +15,21 @@ from typing import Any, Literal
 from hgld.plugins import Plugins, read_definitions
 
 SECOND_TERMS = {"pair": "CalibrationLoss", "proxy": "NormSoftmax"}
-"""The second terms of a composition, by the names that a config gives them."""
+"""Config names of the second terms of a composition."""
 
 
 @dataclass(frozen=True)
 class LossEntry:
-    """Facts of a loss that a config needs.
+    """What a config must know about a loss.
 
     Attributes:
         module: module of ``hgld.losses``.
-        kind: ``rank``: a ``RankLoss``; ``pairs``: of pairs and triplets; ``proxies``: with a vector for each class;
-            ``views``: of several views of an image; ``terms``: a composition of two.
-        options: names of the parameters of its ``__init__`` that a config sets, with the config's names for them.
-        learns: whether it has parameters of its own, regardless of its options.
+        kind: ``rank``: a ``RankLoss``; ``pairs``: a loss of pairs or triplets; ``proxies``: a loss with one learned
+            vector per class; ``views``: a loss of several views of an image; ``terms``: a composition of two losses.
+        options: parameters of the loss's ``__init__`` that a config sets, each with the config field's name.
+        learns: whether the loss always has trainable parameters.
         rank: the first term of a composition.
-        second: the second term of a composition if a config names none.
+        second: the default second term of a composition.
     """
 
     module: str
@@ -53,13 +53,13 @@ def loss_names() -> tuple[str, ...]:
 
 
 def entry_of(name: str) -> LossEntry:
-    """Return the facts of a loss that a config needs.
+    """Return what a config must know about a loss.
 
-    The facts of another package's loss come from its class: an option sets the parameter of the same name (``margin``,
-    ``tau``, ``level``). A loss that asks for ``dim`` has parameters of its own.
+    For a loss of another package, this is read from its class: a config field sets the parameter of the same name
+    (``margin``, ``tau``, ``level``). A loss with the parameter ``dim`` is taken to have trainable parameters.
 
     Raises:
-        ConfigError: there is no such loss, or it cannot be imported.
+        ConfigError: no loss has this name, or its module cannot be imported.
     """
     if name in LOSSES:
         PLUGINS.refuse_namesakes(name)
@@ -81,7 +81,7 @@ def loss_class(name: str) -> Callable[..., Any]:
     """Import a loss by its name.
 
     Raises:
-        ConfigError: there is no such loss, or it cannot be imported.
+        ConfigError: no loss has this name, or its module cannot be imported.
     """
     if name in LOSSES:
         return getattr(import_module(f"hgld.losses.{LOSSES[name].module}"), name)
@@ -89,7 +89,7 @@ def loss_class(name: str) -> Callable[..., Any]:
 
 
 def options_of(name: str) -> frozenset[str]:
-    """Return the config fields that a loss takes: its own parameters, and those of wrappers for a loss of its kind."""
+    """Return the config fields that apply to a loss: its parameters, and parameters of the wrappers for its kind."""
     entry = entry_of(name)
     if entry.kind == "terms":
         second = {option for term in SECOND_TERMS.values() for option in LOSSES[term].options.values()} - {"level"}
@@ -109,11 +109,11 @@ def options_of(name: str) -> frozenset[str]:
 
 
 def _takes_references(name: str) -> bool:
-    """Tell whether a loss is called with references too, which a memory hands on."""
+    """Return whether a loss can be called with references, as a memory calls it."""
     if name in LOSSES:
         return True
     made = loss_class(name)
-    if not isinstance(made, type):  # a function that makes the loss
+    if not isinstance(made, type):  # a function that builds the loss: its call signature is unknown
         return True
     try:
         inspect.signature(made.forward).bind(
@@ -124,7 +124,7 @@ def _takes_references(name: str) -> bool:
     return True
 
 
-_OF_OTHER_MEANING = {  # names of pytorch-metric-learning whose nearest loss of hgld is another function
+_OF_OTHER_MEANING = {  # losses of pytorch-metric-learning that differ from hgld's most similar loss, and how
     "ContrastiveLoss": "Contrastive squares the distances and averages per query",
     "MarginLoss": "Margin draws negatives by their distance",
     "TripletMarginLoss": "Triplet compares squared distances to one semi-hard negative per pair",
@@ -132,9 +132,9 @@ _OF_OTHER_MEANING = {  # names of pytorch-metric-learning whose nearest loss of 
 
 
 def missing_name(name: str) -> str:
-    """Return the message for a name that ``hgld.losses`` lacks; for a loss of another library it says what to use."""
+    """Return the error message for an unknown name; for a loss of pytorch-metric-learning it suggests a substitute."""
     message = f"module 'hgld.losses' has no attribute {name!r}"
     if not name.endswith("Loss"):
         return message
     differs = f"{_OF_OTHER_MEANING[name]}. " if name in _OF_OTHER_MEANING else ""
-    return f"{message}: {differs}hgld.losses.wrap(pytorch_metric_learning.losses.{name}(...)) takes the library's own."
+    return f"{message}: {differs}Use hgld.losses.wrap(pytorch_metric_learning.losses.{name}(...))."

@@ -1,23 +1,24 @@
-"""Rank losses that put a surrogate of the step function into a metric: the Smooth and the Sup family.
+"""Rank losses that replace the step function of a metric by a surrogate: the Smooth and the Sup family.
 
 In the Smooth losses every step becomes a sigmoid (Brown et al., "Smooth-AP", ECCV 2020; Patel et al., "Recall@k
-Surrogate Loss", CVPR 2022). In the Sup losses, steps over items of the same or a higher grade stay, without a gradient.
+Surrogate Loss", CVPR 2022). In the Sup losses, steps over items of the same or a higher grade stay exact, without a
+gradient.
 Steps over items of a lower grade become a :class:`~hgld.losses.kernels.objectives.SupStep`. So the Sup losses bound
 1 - metric from above (Ramzi et al., "Optimization of Rank Losses for Image Retrieval", arXiv 2309.08250, earlier
 ROADMAP, NeurIPS 2021, and HAPPIER, ECCV 2022). The grade, not the relevance, decides which item is lower, because
 population-weighted relevance need not grow with the grade.
 
-These arguments mean the same in all losses:
+These arguments have the same meaning in all losses:
 
 - ``tau``: width of the sigmoid, in units of the score.
 - ``rho``: slope of the straight line of :class:`SupStep`.
 - ``delta``: score difference at which the line begins.
 - ``offset``: value of the line at ``delta``; None: the value that makes H^- continuous (published: 1.44).
-- ``options``, by name: ``method``, the path of computation (:mod:`hgld.losses.kernels.operator`); for binary losses
-  ``level``, the column of the labels that decides what is positive, 0 the finest; and those of
-  :class:`hgld.losses.RankLoss`: ``normalize``, ``exclude_self``, ``reduction``.
+- ``method``: implementation: auto, pair or eager (:mod:`hgld.losses.kernels.operator`).
+- ``level``, in binary losses: column of the labels that decides what is positive, 0 the finest.
+- ``normalize``, ``exclude_self`` and ``reduction``: options of :class:`hgld.losses.RankLoss`.
 
-All raise ConfigError for numbers out of range and unknown options.
+All losses raise ConfigError if a number is out of range or an option is unknown.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,14 +49,14 @@ from hgld.relevance import GainFunction, RelevanceKind
 
 
 def grade_counts(grades: Tensor, num_levels: int) -> Tensor:
-    """Count the items of each grade in every row of (Q, G) ``grades``, (Q, L + 1) int64."""
+    """Return the number of items of each grade in every row of (Q, G) ``grades``: (Q, L + 1) int64."""
     positive = [(grades == grade).sum(dim=1) for grade in range(1, num_levels + 1)]
     counts = torch.stack(positive, dim=1)
     return torch.cat([grades.shape[1] - counts.sum(dim=1, keepdim=True), counts], dim=1)
 
 
 def ideal_dcg(counts: Tensor, gains: Tensor, gallery_size: int) -> Tensor:
-    """Return (Q,) float64 DCG of the whole gallery in order of descending grade."""
+    """Return the ideal DCG, (Q,) float64: the DCG of the whole gallery in order of descending grade."""
     places = torch.arange(1, gallery_size + 1, dtype=torch.float64, device=counts.device)
     discounts = torch.nn.functional.pad((1 / torch.log2(1 + places)).cumsum(dim=0), (1, 0))
     reached = discounts[counts.flip(1).cumsum(dim=1).flip(1)]  # sum of discounts of the items of grade l or more
@@ -65,10 +66,10 @@ def ideal_dcg(counts: Tensor, gains: Tensor, gallery_size: int) -> Tensor:
 
 # -- functions of scores and grades -----------------------------------------------------------------------------------
 #
-# All take ``scores`` (Q, G) floating and ``grades`` (Q, G) integers in 0..L (:func:`hgld.shared_levels`), and return
-# values (Q,), 0 if a query has no positive, and valid (Q,) bool. Scores below float32 are read as float32.
+# Arguments: ``scores`` (Q, G) floating, read as float32 if below, and ``grades`` (Q, G) integers in 0..L
+# (:func:`hgld.shared_levels`). Results: values (Q,), 0 if a query has no positive, and valid (Q,) bool.
 
-_OUT_OF_RANGE = 255  # grades are bytes; a larger grade becomes this value, which the operator refuses
+_OUT_OF_RANGE = 255  # grades are bytes; a larger grade becomes this value, for which the operator raises an error
 
 
 def graded_ap_loss(
@@ -81,9 +82,9 @@ def graded_ap_loss(
     left_out: Tensor | None = None,
     method: Method = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """Return 1 - H-AP with a smooth rank; with one level 1 - AP.
+    """Return 1 - H-AP with a smooth rank; if there is one level, this is 1 - AP.
 
-    With ``SupStep`` this is the loss of SupAP and SupHAP, with ``Sigmoid`` that of SmoothAP and SmoothHAP.
+    With ``SupStep`` this is the loss of SupAP and SupHAP, with ``Sigmoid`` the loss of SmoothAP and SmoothHAP.
 
     Args:
         scores: (Q, G) finite scores.
@@ -91,14 +92,14 @@ def graded_ap_loss(
         num_levels: number of levels L.
         surrogate: surrogate of the step function.
         gain: relevance of a grade; ``population`` with alpha 1 if None.
-        left_out: (Q,) column that is not ranked (the query itself), -1 for none; None: all are ranked.
-        method: path of computation (:mod:`hgld.losses.kernels.operator`).
+        left_out: (Q,) column that is not ranked (the query itself), -1 for none; None: all columns are ranked.
+        method: implementation: auto, pair or eager (:mod:`hgld.losses.kernels.operator`).
 
     Returns:
         values (Q,) and valid (Q,) bool.
 
     Raises:
-        InputError: shapes or dtypes do not fit.
+        InputError: an argument has the wrong shape or dtype.
 
     >>> import torch
     >>> from hgld.losses.kernels.objectives import SupStep
@@ -124,8 +125,8 @@ def recall_loss(
 ) -> tuple[Tensor, Tensor]:
     """Return 1 - TR@K with a smooth rank and a smooth cutoff, averaged over the cutoffs K; grades are 0 or 1.
 
-    ``recall`` holds the cutoffs and their temperature. Other arguments, results and errors are those of
-    :func:`graded_ap_loss`.
+    ``recall`` holds the cutoffs and their temperatures. The other arguments, the results and the errors are the same as
+    in :func:`graded_ap_loss`.
     """
     scores, grades = read_ranked(scores, grades, left_out)
     counts = grade_counts(grades, 1)
@@ -144,7 +145,7 @@ def ndcg_loss(
 ) -> tuple[Tensor, Tensor]:
     """Return 1 - NDCG over the whole gallery with a smooth rank and the gain 2^grade - 1.
 
-    Arguments, results and errors are those of :func:`graded_ap_loss`.
+    The arguments, results and errors are the same as in :func:`graded_ap_loss`.
     """
     scores, grades = read_ranked(scores, grades, left_out)
     counts = grade_counts(grades, num_levels)
@@ -154,7 +155,7 @@ def ndcg_loss(
 
 
 def read_ranked(scores: Tensor, grades: Tensor, left_out: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return scores in float32 or float64 and grades as bytes; items that are left out have score -inf and grade 0."""
+    """Return scores in float32 or float64 and grades as bytes; excluded items get score -inf and grade 0."""
     scores = read_scores(scores, grades, left_out)
     grades = grades if grades.dtype == torch.uint8 else grades.clamp(max=_OUT_OF_RANGE).to(torch.uint8)
     if left_out is None:
@@ -173,7 +174,7 @@ def _from_best(
     surrogate: Surrogate,
     method: Method,
 ) -> tuple[Tensor, Tensor]:
-    """Return ``best`` - metric of every query, 0 without a positive, and whether the query has one."""
+    """Return ``best`` - metric of every query, 0 without a positive, and whether the query has a positive."""
     valid = norms > 0
     norms = torch.where(valid, norms, torch.inf)
     metric = rank_metric(scores, grades, gains, norms, objective, surrogate, method)
@@ -184,13 +185,13 @@ def _from_best(
 
 
 class GradedOptions(RankOptions, total=False):
-    """The options of a graded loss, by name."""
+    """Keyword options of a graded loss."""
 
     method: Method
 
 
 class BinaryOptions(GradedOptions, total=False):
-    """The options of a binary loss, by name."""
+    """Keyword options of a binary loss."""
 
     level: int
 
@@ -201,7 +202,7 @@ class SurrogateLoss(RankLoss):
     Args:
         surrogate: surrogate of the step function.
         graded: whether the loss reads all levels.
-        method: path of computation, see :mod:`hgld.losses.kernels.operator`.
+        method: implementation: auto, pair or eager (:mod:`hgld.losses.kernels.operator`).
         level: column that a binary loss reads.
         options: ``normalize``, ``exclude_self`` and ``reduction`` of :class:`hgld.losses.RankLoss`.
     """
@@ -252,12 +253,12 @@ class _HAPLoss(_APLoss):
 
 
 class SmoothAP(_APLoss):
-    """1 - AP with sigmoids for steps (Brown et al., ECCV 2020, Eq. 6).
+    """1 - AP with sigmoids in place of steps (Brown et al., ECCV 2020, Eq. 6).
 
     Args:
         tau: width of the sigmoid, in units of the score.
-        options: ``level`` (column of the labels that decides what is positive, 0 the finest), ``method`` (path of
-            computation: auto, pair or eager), ``normalize``, ``exclude_self`` and ``reduction``.
+        options: ``level`` (column of the labels that decides what is positive, 0 the finest), ``method``
+            (implementation: auto, pair or eager), ``normalize``, ``exclude_self`` and ``reduction``.
 
     >>> import torch
     >>> loss = SmoothAP(tau=0.01)
@@ -277,8 +278,8 @@ class SupAP(_APLoss):
         rho: slope of the straight line beyond ``delta``.
         delta: score difference at which the straight line begins.
         offset: value of the surrogate at ``delta``; None: the value that makes it continuous (published: 1.44).
-        options: ``level`` (column of the labels that decides what is positive, 0 the finest), ``method`` (path of
-            computation: auto, pair or eager), ``normalize``, ``exclude_self`` and ``reduction``.
+        options: ``level`` (column of the labels that decides what is positive, 0 the finest), ``method``
+            (implementation: auto, pair or eager), ``normalize``, ``exclude_self`` and ``reduction``.
     """
 
     def __init__(
@@ -293,14 +294,14 @@ class SupAP(_APLoss):
 
 
 class SmoothHAP(_HAPLoss):
-    """1 - H-AP with sigmoids for the steps of both Hrank+ and the rank.
+    """1 - H-AP with sigmoids in place of the steps of Hrank+ and of the rank.
 
     Args:
         alpha: exponent of the relevances ``population`` and ``total``.
         tau: width of the sigmoid, in units of the score.
         relevance: gain of a grade: population, total, weighted_ap or exponential (:func:`hgld.graded_relevance`).
         weights: weights of ``weighted_ap``, one per level, coarsest first.
-        options: ``method`` (path of computation: auto, pair or eager), ``normalize``, ``exclude_self``, ``reduction``.
+        options: ``method`` (implementation: auto, pair or eager), ``normalize``, ``exclude_self``, ``reduction``.
     """
 
     def __init__(
@@ -326,7 +327,7 @@ class SupHAP(_HAPLoss):
         offset: value of the surrogate at ``delta``; None: the value that makes it continuous (published: 1.44).
         relevance: gain of a grade: population, total, weighted_ap or exponential (:func:`hgld.graded_relevance`).
         weights: weights of ``weighted_ap``, one per level, coarsest first.
-        options: ``method`` (path of computation: auto, pair or eager), ``normalize``, ``exclude_self``, ``reduction``.
+        options: ``method`` (implementation: auto, pair or eager), ``normalize``, ``exclude_self``, ``reduction``.
     """
 
     def __init__(
@@ -359,17 +360,17 @@ class _RecallLoss(SurrogateLoss):
 
 
 class SmoothRecall(_RecallLoss):
-    """1 - TR@K averaged over cutoffs K, with sigmoids for both steps (Patel et al., CVPR 2022).
+    """1 - TR@K averaged over cutoffs K, with sigmoids in the rank and at the cutoff (Patel et al., CVPR 2022).
 
     Args:
         k: the cutoffs K.
-        temperature: width of the step at the cutoff, in ranks; one for all, or one per cutoff (Patel et al.'s code has
-            1, 2, 4, 8, 16 for these cutoffs, the core paper 1).
+        temperature: width of the sigmoid at the cutoff, in ranks; one for all cutoffs, or one per cutoff. Patel et
+            al.'s code has 1, 2, 4, 8, 16 for the default cutoffs.
         tau: width of the sigmoid, in units of the score.
-        clip: whether to clip the count of positives within the first K at K, which wide steps may exceed, as in
-            Patel et al.'s code.
-        options: ``level`` (column of the labels that decides what is positive, 0 the finest), ``method`` (path of
-            computation: auto, pair or eager), ``normalize``, ``exclude_self`` and ``reduction``.
+        clip: whether to clip the count of positives within the first K at K, as Patel et al.'s code does; with wide
+            sigmoids the count may exceed K.
+        options: ``level`` (column of the labels that decides what is positive, 0 the finest), ``method``
+            (implementation: auto, pair or eager), ``normalize``, ``exclude_self`` and ``reduction``.
     """
 
     def __init__(
@@ -385,20 +386,20 @@ class SmoothRecall(_RecallLoss):
 
 
 class SupRecall(_RecallLoss):
-    """1 - TR@K averaged over cutoffs K, ranks by SupStep and a sigmoid at the cutoff (Ramzi et al., arXiv 2309.08250).
+    """1 - TR@K averaged over cutoffs K, with SupStep in the rank and a sigmoid at the cutoff (Ramzi et al., 2023).
 
-    The rank is bounded from above; the loss as a whole is not a bound, because of the sigmoid at the cutoff.
+    The smooth rank is an upper bound of the rank. The loss is not a bound, because of the sigmoid at the cutoff.
 
     Args:
         k: the cutoffs K.
-        temperature: width of the step at the cutoff, in ranks; one for all, or one per cutoff.
+        temperature: width of the sigmoid at the cutoff, in ranks; one for all cutoffs, or one per cutoff.
         tau: width of the sigmoid, in units of the score.
         rho: slope of the straight line beyond ``delta``.
         delta: score difference at which the straight line begins.
         offset: value of the surrogate at ``delta``; None: the value that makes it continuous (published: 1.44).
-        clip: see :class:`SmoothRecall`; Ramzi et al. do not clip.
-        options: ``level`` (column of the labels that decides what is positive, 0 the finest), ``method`` (path of
-            computation: auto, pair or eager), ``normalize``, ``exclude_self`` and ``reduction``.
+        clip: whether to clip the count of positives within the first K at K; Ramzi et al. do not clip.
+        options: ``level`` (column of the labels that decides what is positive, 0 the finest), ``method``
+            (implementation: auto, pair or eager), ``normalize``, ``exclude_self`` and ``reduction``.
     """
 
     def __init__(
@@ -424,7 +425,7 @@ class SupNDCG(SurrogateLoss):
         rho: slope of the straight line beyond ``delta``.
         delta: score difference at which the straight line begins.
         offset: value of the surrogate at ``delta``; None: the value that makes it continuous (published: 1.44).
-        options: ``method`` (path of computation: auto, pair or eager), ``normalize``, ``exclude_self``, ``reduction``.
+        options: ``method`` (implementation: auto, pair or eager), ``normalize``, ``exclude_self``, ``reduction``.
     """
 
     def __init__(
@@ -456,8 +457,8 @@ class PNP(SurrogateLoss):
     variant f(R)                           slope f'(R)
     ======= ============================== =======================================================================
     ``O``   R                              constant
-    ``Iu``  (1 + R) log(1 + R)             grows without bound (the paper's Eq. 6 prints log(1 + R), which is less
-                                           by 1 than the derivative of its loss, Eq. 7; the loss is kept)
+    ``Iu``  (1 + R) log(1 + R)             grows without bound: log(1 + R) + 1. The paper's Eq. 6 omits the 1; hgld
+                                           follows the loss, Eq. 7
     ``Ib``  (b R - log(1 + b R)) / b^2     grows, bounded by 1 / b
     ``Ds``  log(1 + R)                     falls, slowly
     ``Dq``  1 - (1 + R)^-alpha             falls, quickly: the paper's best
@@ -466,10 +467,10 @@ class PNP(SurrogateLoss):
     Args:
         variant: name of f.
         b: parameter of ``Ib``: 4 on Stanford Online Products, 1 on VehicleID in the paper.
-        alpha: parameter of ``Dq``: as large as training stays stable.
+        alpha: parameter of ``Dq``: choose the largest value with stable training.
         tau: width of the sigmoid, in units of the score.
-        options: ``level`` (column of the labels that decides what is positive, 0 the finest), ``method`` (path of
-            computation: auto, pair or eager), ``normalize``, ``exclude_self`` and ``reduction``.
+        options: ``level`` (column of the labels that decides what is positive, 0 the finest), ``method``
+            (implementation: auto, pair or eager), ``normalize``, ``exclude_self`` and ``reduction``.
 
     Raises:
         ConfigError: an unknown variant or method, or numbers that are not positive.
@@ -511,7 +512,7 @@ def pnp_loss(
     left_out: Tensor | None = None,
     method: Method = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """Return PNP of every query; the formulas are those of :class:`PNP`.
+    """Return PNP of every query, with the formulas of :class:`PNP`.
 
     Args:
         scores: (Q, G) floating; below float32 they are read as float32.
@@ -521,14 +522,14 @@ def pnp_loss(
         alpha: parameter of ``Dq``.
         tau: width of the sigmoid.
         left_out: (Q,) int64 column that is not ranked, -1 for none.
-        method: path of computation, see :mod:`hgld.losses.kernels.operator`.
+        method: implementation: auto, pair or eager (:mod:`hgld.losses.kernels.operator`).
 
     Returns:
         values (Q,), 0 if undefined, and valid (Q,) bool.
 
     Raises:
         ConfigError: an unknown variant, or numbers that are not positive.
-        InputError: shapes or dtypes do not fit.
+        InputError: an argument has the wrong shape or dtype.
     """
     scores, grades = read_ranked(scores, grades, left_out)
     positive = (grades > 0).to(torch.uint8)

@@ -1,4 +1,4 @@
-"""Wrappers of losses: class weights, virtual items, truncated embeddings; and the names of pytorch-metric-learning."""
+"""Loss wrappers (class weights, virtual items, truncated embeddings) and losses named as in pytorch-metric-learning."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Unpack, cast
@@ -31,15 +31,15 @@ class ClassWeighted(QueryLoss):
 
     Args:
         loss: a binary rank loss with ``reduction="none"``; its ``level`` is the level of the classes.
-        weights: (C,) weight of a query of each class, for example in inverse proportion to the size of the class
-            in the training set; scale them so that their mean over the queries is 1. Or ``"balanced"``: every class of
-            the batch counts alike, regardless of its number of queries.
+        weights: (C,) weight of a query of each class, for example the inverse of the class's size in the training set;
+            scale the weights so that their mean over the queries is 1. Or ``"balanced"``: every class of the batch has
+            the same total weight, regardless of its number of queries.
 
     Attributes:
         weights: (C,) float32 buffer; None if balanced.
 
     Raises:
-        ConfigError: a graded loss or one of another reduction, or weights that are not finite numbers >= 0.
+        ConfigError: the loss is graded or has another reduction, or the weights are not finite numbers >= 0.
 
     >>> from hgld.losses.binned import SoftBinAP
     >>> loss = ClassWeighted(SoftBinAP(reduction="none"), "balanced")
@@ -72,7 +72,7 @@ class ClassWeighted(QueryLoss):
         """Return the weighted loss of every query.
 
         Raises:
-            InputError: a label without a weight, or what the loss refuses.
+            InputError: a label has no weight, or the loss rejects the batch.
         """
         values, valid = self.loss(*batch)
         column = label_column(batch.labels, self.loss.level)
@@ -80,8 +80,8 @@ class ClassWeighted(QueryLoss):
             check_below(
                 column,
                 len(self.weights),
-                f"label {{last}} has no weight: there are weights for {len(self.weights)} classes. Give one for every "
-                "class of the level.",
+                f"label {{last}} has no weight: there are weights for {len(self.weights)} classes. Pass one weight for "
+                "every class of the level.",
             )
         column = on_device(column, values.device)
         if self.weights is None:
@@ -105,24 +105,24 @@ def _are_weights(weights: Tensor) -> bool:
 class SiMix(BatchLoss):
     """Similarity mixup (Patel et al., "Recall@k Surrogate Loss with Large Batches and Similarity Mixup", CVPR 2022).
 
-    For every pair of a batch's items of one finest class, a virtual item between them joins the batch as query and
-    gallery item. Its scores are the mixture of the two items' scores. Since a score is an inner product, this equals
+    For every two items of the same finest class in a batch, a virtual item between them joins the batch as query and
+    gallery item. Its scores are a mixture of the two items' scores. Since a score is an inner product, this equals
     mixing the unit vectors without normalising again, so the wrapped loss must have ``normalize=False``. A class of K
     items gives K (K - 1) / 2 virtual items, so a batch should have few items per class. In ``eval`` mode nothing is
     mixed.
 
-    The number of virtual items depends on the labels. So torch.compile breaks its graph here, but not in the loss.
-    Labels on a GPU are waited for; labels on the CPU, with embeddings on a GPU, are not.
+    The number of virtual items depends on the labels. So torch.compile has a graph break here, but not in the loss.
+    Pass labels on the CPU even if the embeddings are on a GPU: the host waits for labels on a GPU.
 
     Args:
         loss: a rank loss with ``normalize=False``.
 
     Attributes:
-        loss: the loss.
-        reduction: reduction of the loss; ``none`` gives the virtual queries' values too, after those of the batch.
+        loss: the wrapped loss.
+        reduction: reduction of the loss; ``none`` returns the values of the batch, then the values of virtual queries.
 
     Raises:
-        ConfigError: a loss that normalises.
+        ConfigError: the loss normalises embeddings.
 
     >>> from hgld.losses import SmoothRecall
     >>> loss = SiMix(SmoothRecall(normalize=False))
@@ -132,14 +132,14 @@ class SiMix(BatchLoss):
         super().__init__()
         if getattr(loss, "normalize", True):
             raise ConfigError(
-                f"{type(loss).__name__} normalises, which would undo the mixing of scores; give it normalize=False "
+                f"{type(loss).__name__} normalises, which would undo the mixing of scores; pass it normalize=False "
                 "(SiMix normalises the real items itself)."
             )
         self.loss = loss
         self.reduction: Reduction = getattr(loss, "reduction", "mean")
 
     def batch_loss(self, batch: Batch) -> Tensor | tuple[Tensor, Tensor]:
-        """Return the loss of the batch together with its virtual items; references are not mixed."""
+        """Return the loss of the batch and its virtual items; references are not mixed."""
         embeddings, labels, ref_embeddings, ref_labels, self_index = batch
         queries = unit_rows(embeddings.to(torch.promote_types(embeddings.dtype, torch.float32)))
         if self.training:
@@ -160,8 +160,8 @@ def mix_positives(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         labels: (B, L) or (B,) integers, finest level first; items of unknown finest label are not mixed.
 
     Returns:
-        a x_i + (1 - a) x_j, a drawn uniformly from [0, 1] by torch's generator, (V, D), and the labels of the i: (V, L)
-        or (V,).
+        (V, D) virtual items a x_i + (1 - a) x_j, and the labels of the items i: (V, L) or (V,). Torch's generator draws
+        a uniformly from [0, 1] for each virtual item.
     """
     finest = label_column(labels, 0)
     same = (finest[:, None] == finest) & (finest >= 0)
@@ -174,17 +174,17 @@ def mix_positives(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 class MatryoshkaLoss(BatchLoss):
     """The weighted mean of a loss over truncated embeddings (Kusupati et al., NeurIPS 2022, Eq. 1).
 
-    The first ``dims[0]`` numbers of an embedding, the first ``dims[1]``, ... are each normalised and given to the loss
-    like whole embeddings. So short embeddings make fast first searches, and one model serves every size.
+    Embeddings are truncated to each of ``dims``, normalised, and passed to the loss. So one model serves every size:
+    for example, truncated embeddings make a fast first search.
 
     Args:
-        losses: one loss that all dimensions share, or one loss per dimension (proxies must have its size).
+        losses: one loss that all dimensions share, or one loss per dimension (required for losses with proxies).
         dims: dimensions to truncate to, ascending; the last one is usually D.
         weights: one weight per dimension; equal if None.
 
     Raises:
-        ConfigError: dims that do not ascend, lists of other lengths or weights that are not above 0,
-            or a loss that does not return a scalar.
+        ConfigError: ``dims`` do not ascend, there is not one loss and weight per dimension, a weight is not above 0, or
+            a loss does not return a scalar.
 
     >>> import torch
     >>> from hgld.losses import MatryoshkaLoss, SupHAP
@@ -204,29 +204,29 @@ class MatryoshkaLoss(BatchLoss):
         parts = [losses] if isinstance(losses, nn.Module) else list(losses)
         for loss in parts:
             if getattr(loss, "reduction", "mean") == "none":
-                raise ConfigError(f"{type(loss).__name__} has reduction='none'; a mean over prefixes needs scalars.")
+                raise ConfigError(f"{type(loss).__name__} has reduction='none'; a mean over dimensions needs scalars.")
         self.dims = tuple(dims)
         self.weights = (1.0,) * len(self.dims) if weights is None else tuple(map(float, weights))
         if not self.dims or self.dims[0] < 1 or sorted(set(self.dims)) != list(self.dims):
-            raise ConfigError(f"dims are {self.dims}; expected the sizes of prefixes, ascending.")
+            raise ConfigError(f"dims are {self.dims}; expected dimensions >= 1 in ascending order.")
         if len(parts) not in (1, len(self.dims)) or len(self.weights) != len(self.dims):
             raise ConfigError(
-                f"there are {len(parts)} losses and {len(self.weights)} weights for the prefixes {self.dims}; expected "
-                "one loss, or one of each per prefix."
+                f"there are {len(parts)} losses and {len(self.weights)} weights for the dimensions {self.dims}; "
+                "expected one loss, or one loss per dimension, and one weight per dimension."
             )
         if not all(weight > 0 for weight in self.weights):
             raise ConfigError(f"weights are {self.weights}; expected numbers above 0.")
         self.losses = nn.ModuleList(parts)
 
     def batch_loss(self, batch: Batch) -> Tensor:
-        """Return the weighted mean of the losses of the prefixes.
+        """Return the weighted mean of the losses of the truncated embeddings.
 
         Raises:
-            InputError: embeddings shorter than the last prefix.
+            InputError: embeddings have fewer dimensions than the last of ``dims``.
         """
         embeddings, labels, ref_embeddings, ref_labels, self_index = batch
         if embeddings.shape[1] < self.dims[-1]:
-            raise InputError(f"embeddings have {embeddings.shape[1]} dimensions; the prefixes are {self.dims}.")
+            raise InputError(f"embeddings have {embeddings.shape[1]} dimensions; cannot truncate them to {self.dims}.")
         total = embeddings.new_zeros(())
         for i, (dim, weight) in enumerate(zip(self.dims, self.weights, strict=True)):
             loss = self.losses[i if len(self.losses) > 1 else 0]
@@ -242,32 +242,32 @@ class MatryoshkaLoss(BatchLoss):
 class MetricLearningLoss(BatchLoss):
     """Adapter of a loss of pytorch-metric-learning, with an optional miner, to ``loss(embeddings, labels, ...)``.
 
-    ``hgld.losses.wrap`` is its short name. It takes labels of several levels, class names, and all processes' items.
+    ``hgld.losses.wrap`` is its short name. It accepts labels of several levels, class names, and all processes' items.
     :class:`hgld.losses.SumOverLevels` sums it over levels, and :class:`hgld.losses.CrossBatchMemory` gives it a memory.
-    It takes an object of the library, so that hgld itself does not need the library::
+    You pass an object of the library, so hgld itself does not import the library::
 
         from pytorch_metric_learning.losses import MultiSimilarityLoss
         from pytorch_metric_learning.miners import MultiSimilarityMiner
 
         loss = MetricLearningLoss(MultiSimilarityLoss(), MultiSimilarityMiner())
 
-    It suits losses of pairs, triplets and tuples: MultiSimilarityLoss, ContrastiveLoss, TripletMarginLoss, MarginLoss,
-    LiftedStructureLoss, SupConLoss, NTXentLoss, CircleLoss. It does not suit:
+    It works with losses of pairs, triplets and tuples: MultiSimilarityLoss, ContrastiveLoss, TripletMarginLoss,
+    MarginLoss, LiftedStructureLoss, SupConLoss, NTXentLoss, CircleLoss. It does not work with:
 
     - SmoothAPLoss, which assumes batches sorted by class with equally many items each, and swaps the number of classes
-      with that of items per class: use :class:`SmoothAP`;
-    - FastAPLoss and PNPLoss, which take no references (:class:`FastAP`, :class:`PNP` do);
-    - CrossBatchMemory, which its losses would need inside: :class:`CrossBatchMemory` takes this module.
+      with the number of items per class: use :class:`SmoothAP`;
+    - FastAPLoss and PNPLoss, which accept no references: use :class:`FastAP` and :class:`PNP`;
+    - the library's CrossBatchMemory: pass this module to :class:`CrossBatchMemory` instead.
 
-    Items of unknown label are left out. The losses normalise by their own rules.
+    Items of unknown label are excluded. Each loss of the library normalises embeddings itself.
 
     Args:
         loss: loss that is called as ``loss(embeddings, labels, indices_tuple, ref_emb, ref_labels)``.
-        miner: miner that is called as ``miner(embeddings, labels, ref_emb, ref_labels)``, gives the indices.
+        miner: miner that is called as ``miner(embeddings, labels, ref_emb, ref_labels)`` and returns the indices.
         level: column of the labels, 0 the finest.
 
     Raises:
-        ConfigError: a level below 0, or a loss that cannot be called.
+        ConfigError: the level is below 0, or the loss cannot be called.
     """
 
     def __init__(self, loss: Callable[..., Tensor], miner: Callable[..., Any] | None = None, *, level: int = 0) -> None:
@@ -275,7 +275,7 @@ class MetricLearningLoss(BatchLoss):
         check_level(level)
         if not callable(loss):
             raise ConfigError(
-                f"loss is {type(loss).__name__}; expected one of pytorch-metric-learning's: wrap(NTXentLoss())."
+                f"loss is {type(loss).__name__}; expected a loss of pytorch-metric-learning: wrap(NTXentLoss())."
             )
         self.loss = loss
         self.miner = miner
@@ -283,17 +283,17 @@ class MetricLearningLoss(BatchLoss):
 
     @property
     def keeps_classes(self) -> bool:
-        """True if the loss has parameters, which are vectors or thresholds of classes in pytorch-metric-learning."""
+        """True if the loss has parameters, which in pytorch-metric-learning are vectors or thresholds of classes."""
         return any(True for _ in self.parameters())
 
     def batch_loss(self, batch: Batch) -> Tensor:
         """Return the loss of a batch, 0 with a gradient of 0 if no label is known.
 
-        References that ``self_index`` names are left out for all queries, since the library would take a query's own
-        copy for its positive: pairs within the batch are those of the call without references.
+        References that ``self_index`` points to are excluded for all queries, because the library would count a query's
+        own copy as a positive. Pairs within the batch are then the same as in a call without references.
 
         Raises:
-            InputError: shapes do not fit, or there is no such level.
+            InputError: an argument has the wrong shape, or the labels lack the level.
         """
         embeddings, labels, ref_embeddings, ref_labels, self_index = batch
         queries, targets = self._known(embeddings, labels)
@@ -310,7 +310,7 @@ class MetricLearningLoss(BatchLoss):
         return self.loss(queries, targets, indices, *references)
 
     def _known(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the items of known label, at least in float32, and their labels."""
+        """Return the embeddings (at least float32) and labels of the items of known label."""
         check_labels(labels, len(embeddings))
         targets = label_column(labels, self.level).to(embeddings.device)
         known = targets >= 0
@@ -320,17 +320,17 @@ class MetricLearningLoss(BatchLoss):
 wrap = MetricLearningLoss
 
 
-# -- names of pytorch-metric-learning ----------------------------------------------------------------------------------
+# -- losses named as in pytorch-metric-learning ------------------------------------------------------------------------
 #
-# These losses mean the same in both libraries and give the same values. They take labels of several levels or names,
+# These losses give the same values in both libraries. Here they also accept labels of several levels, class names,
 # batches in any order, and references.
 
 
 class SmoothAPLoss(SmoothAP):
     """:class:`SmoothAP` with ``tau`` called ``temperature``.
 
-    The library's own gives the same value for batches of as many classes as items per class, sorted by class; of
-    others it takes the wrong items for positives.
+    SmoothAPLoss of the library gives the same value if a batch is sorted by class and has as many classes as items
+    per class. In any other batch it treats wrong items as positives.
 
     >>> import torch
     >>> embeddings, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
@@ -343,14 +343,14 @@ class SmoothAPLoss(SmoothAP):
 
 
 class FastAPLoss(FastAP):
-    """:class:`FastAP` with ``bins`` called ``num_bins``; the query is left out of its own gallery."""
+    """:class:`FastAP` with ``bins`` called ``num_bins``; the query is excluded from its own gallery."""
 
     def __init__(self, num_bins: int = 10, *, level: int = 0, **options: Unpack[RankOptions]) -> None:
         super().__init__(num_bins, level=level, **{"exclude_self": True, **options})
 
 
 class PNPLoss(PNP):
-    """:class:`PNP` with ``tau`` called ``anneal``, and the library's defaults."""
+    """:class:`PNP` with ``tau`` called ``anneal``, and the defaults of pytorch-metric-learning."""
 
     def __init__(
         self,
@@ -377,7 +377,10 @@ class NormalizedSoftmaxLoss(NormSoftmax):
 
 
 class ProxyNCALoss(ProxyNCApp):
-    """The library's ProxyNCA, which counts the own proxy below too: :class:`ProxyNCApp` at 1 / ``softmax_scale``."""
+    """ProxyNCALoss of pytorch-metric-learning: :class:`ProxyNCApp` at the temperature 1 / ``softmax_scale``.
+
+    Unlike the original ProxyNCA, its denominator includes the proxy of the item's own class.
+    """
 
     def __init__(
         self,
@@ -386,5 +389,5 @@ class ProxyNCALoss(ProxyNCApp):
         softmax_scale: float = 1.0,
         **options: Unpack[ProxyOptions],
     ) -> None:
-        temperature = 1 / softmax_scale if softmax_scale else 0.0  # NormSoftmax refuses 0
+        temperature = 1 / softmax_scale if softmax_scale else 0.0  # NormSoftmax raises an error for 0
         super().__init__(num_classes, embedding_size, temperature, **options)

@@ -447,7 +447,7 @@ def calibrate(
             "above 0, and a share of at least 0 and below 1."
         )
     if (gallery_embeddings is None) != (gallery_labels is None) or (gallery_labels is None and self_index is not None):
-        raise InputError("gallery embeddings and gallery labels come together, and self_index with them.")
+        raise InputError("gallery embeddings or gallery labels are missing; pass both (self_index needs both too).")
     sides = [query_labels] if gallery_labels is None else [query_labels, gallery_labels]
     counts = [len(part) for part in (query_embeddings, gallery_embeddings) if part is not None]
     tables, names = read_label_sides(sides, counts, levels)

@@ -274,7 +274,7 @@ def test_calibrate_refuses_few_classes_and_numbers_out_of_range():
     rows, labels = clusters(0, classes=9)
     with pytest.raises(InputError, match="9 classes of level0; a calibration takes 10"):
         calibrate(rows, labels)
-    with pytest.raises(InputError, match="come together"):
+    with pytest.raises(InputError, match="are missing; pass both"):
         calibrate(rows, labels, rows)
     wrong: dict[str, Any]
     for wrong in ({"neighbors": 0}, {"temperature": 0.0}, {"unknown": 1.0}):

@@ -120,12 +120,12 @@ def test_whitening_precedes_query_expansion_and_both_are_recorded(tmp_path, embe
 
 def test_gallery_labels_without_embeddings_and_unusable_devices_are_refused(tmp_path, embeddings):
     files = write_embeddings(tmp_path / "e.npy", embeddings), write_labels(tmp_path / "l.csv")
-    with pytest.raises(ConfigError, match="come together"):
+    with pytest.raises(ConfigError, match="is missing; pass both"):
         evaluate_files(*files, levels=LEVELS, gallery_labels=files[1])
     for expansion in (None, (2, 3)):
         for device in ("cuda:99", "meta", "gpu"):
             options = EvaluationOptions(device=device, query_expansion=expansion)
-            with pytest.raises(ConfigError, match=rf"device '{device}' cannot be used here \(.{{1,200}}\)\. Take"):
+            with pytest.raises(ConfigError, match=rf"device '{device}' cannot be used here \(.{{1,200}}\)\. Use"):
                 evaluate_files(*files, levels=LEVELS, options=options)
 
 

@@ -233,7 +233,7 @@ LABELS = torch.zeros(3, 2).long()
         ((GOOD.long(), LABELS), {}, InputError, "int64"),
         ((GOOD[:0], LABELS[:0]), {}, InputError, "non-empty"),
         ((np.array([["a"]]), LABELS[:1]), {}, InputError, "floating"),
-        ((GOOD * 1e30, LABELS), {"normalize": False}, InputError, "leave float32"),
+        ((GOOD * 1e30, LABELS), {"normalize": False}, InputError, "overflow float32"),
         ((GOOD, LABELS.float()), {}, InputError, "query labels have dtype float32"),
         ((GOOD, LABELS[:2]), {}, InputError, r"\(2, 2\) for 3 embeddings"),
         ((GOOD, LABELS.bool()), {}, InputError, "bool"),
@@ -316,7 +316,7 @@ def small(**options):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: evaluate(GOOD, LABELS, GOOD), InputError, "come together"),
+        (lambda: evaluate(GOOD, LABELS, GOOD), InputError, "are missing; pass both"),
         (lambda: judged(3, [[3]]), InputError, "3 is not a gallery index"),
         (lambda: judged(3, [[-1]]), InputError, "-1 is not a gallery index"),
         (lambda: judged(3, [[1]], [[1]]), InputError, "twice"),

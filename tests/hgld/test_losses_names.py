@@ -75,14 +75,14 @@ def test_default_arguments_equal_the_defaults_of_pytorch_metric_learning():
 @pytest.mark.parametrize(
     ("name", "sizes", "argument", "answer"),
     [
-        ("SmoothAP", (), "temperature", "SmoothAP has no argument 'temperature'; give tau."),
-        ("SupAP", (), "temperature", "give tau."),
-        ("PNP", (), "anneal", "give tau."),
-        ("FastAP", (), "num_bins", "give bins."),
-        ("SoftBinAP", (), "num_bins", "give bins."),
-        ("NormSoftmax", (3,), "embedding_size", "give dim."),
-        ("ProxyNCApp", (3, 4), "softmax_scale", "give temperature=1 / softmax_scale."),
-        ("CrossBatchMemory", (torch.nn.Identity(), 4), "memory_size", "give size."),
+        ("SmoothAP", (), "temperature", "SmoothAP has no argument 'temperature'; use tau."),
+        ("SupAP", (), "temperature", "use tau."),
+        ("PNP", (), "anneal", "use tau."),
+        ("FastAP", (), "num_bins", "use bins."),
+        ("SoftBinAP", (), "num_bins", "use bins."),
+        ("NormSoftmax", (3,), "embedding_size", "use dim."),
+        ("ProxyNCApp", (3, 4), "softmax_scale", "use temperature=1 / softmax_scale."),
+        ("CrossBatchMemory", (torch.nn.Identity(), 4), "memory_size", "use size."),
     ],
 )
 def test_library_argument_raises_an_error_with_the_hgld_argument(name, sizes, argument, answer):

@@ -222,7 +222,7 @@ COLUMNS = {"a": [1] * 12, "b": [1] * 12}
         (
             [(EMBEDDINGS, CLASSES[:, 0]), (EMBEDDINGS, ["cat"] * 12)],
             InputError,
-            "some batches have class numbers and others names",
+            "some batches have class numbers and other batches names",
         ),
         ([(EMBEDDINGS, COLUMNS), (EMBEDDINGS, dict(reversed(COLUMNS.items())))], InputError, "levels b, a"),
         (
@@ -272,7 +272,7 @@ def test_class_names_and_argument_order_of_pytorch_metric_learning_do_not_change
 
 @pytest.mark.parametrize("loss", [losses.SmoothAP(), losses.Triplet(), losses.NormSoftmax(4, 4)])
 def test_losses_refuse_miner_indices(loss):
-    with pytest.raises(InputError, match="so leave the miner out"):
+    with pytest.raises(InputError, match="so omit the miner"):
         loss(BATCH, FINE, PAIRS)
 
 

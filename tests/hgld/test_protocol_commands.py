@@ -172,7 +172,9 @@ def test_dyml_gives_hand_computed_values(tmp_path, hgld):
     assert values["ASI"] == pytest.approx(2 / 3)  # with one positive, ASI is 1 if it is at rank 1, otherwise 0
     assert found["settings"]["overlap"].startswith("none:")
     assert found["undefined"]["AP/average"] == 0
-    assert "takes no distractors" in evaluated(hgld, folder, angles, "--distractors", str(folder / "e.npy"))
+    assert "does not use the splits distractors" in evaluated(
+        hgld, folder, angles, "--distractors", str(folder / "e.npy")
+    )
     assert evaluated(hgld, folder, angles, "--out", str(tmp_path / "kept.json"))["values"] == values
     kept = RetrievalReport.load_json(tmp_path / "kept.json")
     assert {*kept.query_metrics} == {name for name in values if not name.endswith("/average")}
@@ -346,7 +348,7 @@ TWICE = [("query/0000", "gallery/0001", verdict) for verdict in ("easy", "hard")
         ("revisited", PAIR, TWICE, (), "twice"),
         ("copydays", PAIR, (), ("--protocol", "chess"), "no protocol 'chess'"),
         ("copydays", PAIR, (), ("--levels", "fine"), "a protocol determines the levels"),
-        ("copydays", PAIR, (), ("--metrics", "AP"), "and nothing else"),
+        ("copydays", PAIR, (), ("--metrics", "AP"), "measures only"),
         ("", PAIR, (), (), "names no protocol"),
         ("classification", PAIR, (), (), "needs the split val"),
         ("faces", [("test", (0, -1))] * 4, (), (), "has 5 images"),

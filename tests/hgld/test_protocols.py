@@ -103,7 +103,7 @@ LONELY = [(name, f"test/{item}") for name in ("small", "medium", "large") for it
 @pytest.mark.parametrize(
     ("protocol", "lists", "splits", "said"),
     [
-        ("leave-one-out", (), {"test": (4, 3, [0, 0, 1, 1]), "distractors": (2, 4, -1)}, "as many dimensions"),
+        ("leave-one-out", (), {"test": (4, 3, [0, 0, 1, 1]), "distractors": (2, 4, -1)}, "the same dimension"),
         (
             "copydays",
             (),
@@ -307,7 +307,7 @@ def test_pickle_with_code_or_foreign_types_is_refused(tmp_path, monkeypatch, att
     file = tmp_path / "attack.pkl"
     for protocol in PICKLES:
         file.write_bytes(pickle.dumps(ground_truth(more=ATTACKS[attack]), protocol))
-        with pytest.raises(InputError, match="Only lists, dicts, text"):
+        with pytest.raises(InputError, match="only lists, dicts, text"):
             read_revisited(file)
         assert not (tmp_path / "attacked").exists()
 

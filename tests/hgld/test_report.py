@@ -62,7 +62,7 @@ def test_invalid_report_file_raises_an_error_with_its_path(tmp_path, text, messa
 def test_per_query_table_of_another_report_is_refused(tmp_path):
     report().save_json(tmp_path / "run.json")
     pl.DataFrame({"query": [1]}).write_parquet(tmp_path / "run.per_query.parquet")
-    with pytest.raises(SchemaError, match="columns are not those"):
+    with pytest.raises(SchemaError, match="columns differ from the report"):
         RetrievalReport.load_json(tmp_path / "run.json")
     (tmp_path / "run.per_query.parquet").write_bytes(b"PAR1")
     with pytest.raises(InputError, match="not a readable parquet"):
@@ -140,7 +140,7 @@ def test_compare_refuses_reports_of_different_tasks(reports, options, error, mes
 def test_report_without_per_query_table_cannot_be_compared(tmp_path):
     report().save_json(tmp_path / "a.json")
     (tmp_path / "a.per_query.parquet").unlink()
-    with pytest.raises(InputError, match=r"per_query\.parquet beside it"):
+    with pytest.raises(InputError, match=r"per_query\.parquet file in the same folder"):
         compare({"a": RetrievalReport.load_json(tmp_path / "a.json")})
 
 

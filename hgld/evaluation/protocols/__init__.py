@@ -1,9 +1,9 @@
-"""Registry of evaluation protocols: the splits that each ranks, its metrics, its needs of a dataset.
+"""Registry of evaluation protocols: splits to rank, metrics, and requirements for a dataset.
 
 ``dataset.json`` names the protocol of its dataset; ``hgld evaluate``, ``train --evaluate-on``, ``report`` and
-``search`` look it up here. This module imports nothing heavy, because help and completion are made from it. A protocol
-of hgld needs its function in a module of this package and its table in ``protocols.toml``; one of another package a
-:class:`Protocol` and an entry point of the group ``hgld.protocols`` (:mod:`hgld.plugins`).
+``search`` look it up here. This module imports nothing slow, because help and shell completion import it. To add a
+protocol to hgld, write a function in a module of this package and a table in ``protocols.toml``. To add a protocol in
+another package, write a :class:`Protocol` and an entry point of the group ``hgld.protocols`` (:mod:`hgld.plugins`).
 """
 
 import re
@@ -18,7 +18,7 @@ from hgld.errors import ConfigError, InputError
 from hgld.evaluation.metric import Metric, MetricDefinition, definition_of
 from hgld.plugins import Plugins, read_definitions
 
-FINEST = "finest"  # in names of metrics: the finest level, whatever a dataset calls it
+FINEST = "finest"  # in names of metrics: the finest level of the dataset
 EVERY = "every"  # in names of metrics: each level in turn
 _LEAVE_ONE_OUT = "hgld.evaluation.protocols.by_labels:evaluate_leave_one_out"
 _QUERY_GALLERY = "hgld.evaluation.protocols.by_labels:evaluate_query_gallery"
@@ -26,24 +26,25 @@ _QUERY_GALLERY = "hgld.evaluation.protocols.by_labels:evaluate_query_gallery"
 
 @dataclass(frozen=True)
 class Protocol:
-    """A protocol: the evaluation of a benchmark, and what it needs of a dataset.
+    """How to evaluate a benchmark, and what this requires of a dataset.
 
     Attributes:
         summary: one line for people: queries, gallery, excluded items and the averages.
         evaluate: function from the embedded splits (:class:`hgld.evaluation.protocols.benchmark.Benchmark`) and the
-            options of ranking (:class:`hgld.evaluation.options.EvaluationOptions`) to a report; a text names one as
+            options of ranking (:class:`hgld.evaluation.options.EvaluationOptions`) to a report, or its name as
             ``module:function``.
         splits: splits that are embedded; the dataset must have them.
-        further: splits that are embedded too where the dataset has them (distractors).
-        gallery: splits that ``hgld search`` looks into; empty: all of ``splits``.
-        metrics: names of metrics where nobody asks for others; ``/finest`` stands for the finest level, ``/every`` for
-            each. Empty: the values are the protocol's own, and no others can be asked for.
-        printed: names of the values that the published tables print, in their order, spelled as above; the best
-            checkpoint of a run is chosen by one of them.
-        tables: tables beside the index that it reads: ``judgements``, ``lists``.
-        columns: columns that a table of ``hgld build-shards manifest`` needs beside its levels, with what they hold.
-        may_have: columns that it is read for where it has them.
-        levels: levels that the dataset must have; empty: any.
+        further: splits that are also embedded if the dataset has them (distractors).
+        gallery: splits that ``hgld search`` searches; empty: all of ``splits``.
+        metrics: default metrics; ``/finest`` means the finest level, ``/every`` each level. Empty: the protocol
+            computes fixed values, and users cannot choose metrics.
+        printed: names of the values that the published tables print, in table order, spelled like ``metrics``. One of
+            them chooses the best checkpoint of a run.
+        tables: tables that the protocol reads in addition to the index: ``judgements``, ``lists``.
+        columns: columns that a table for ``hgld build-shards manifest`` needs in addition to its levels, each with its
+            meaning.
+        may_have: optional columns of that table.
+        levels: levels that the dataset must have; empty: any levels.
     """
 
     summary: str
@@ -59,7 +60,7 @@ class Protocol:
     levels: tuple[str, ...] = ()
 
     def function(self) -> Callable[..., Any]:
-        """Return the function, imported."""
+        """Import and return the function ``evaluate``."""
         if callable(self.evaluate):
             return self.evaluate
         module, _, name = self.evaluate.partition(":")
@@ -67,19 +68,19 @@ class Protocol:
 
     @property
     def queries(self) -> tuple[str, ...]:
-        """Splits whose items are queries: those that are not searched alone."""
+        """Return the splits whose items are queries."""
         return tuple(split for split in self.splits if split not in self.gallery) or self.splits
 
     def wanted(self, splits: Collection[str]) -> tuple[str, ...]:
-        """Return those of a dataset's splits that are embedded, in the protocol's order."""
+        """Return the splits of a dataset that the protocol needs embeddings of, in the protocol's order."""
         return tuple(split for split in (*self.splits, *self.further) if split in splits)
 
     def searched(self, splits: Collection[str]) -> tuple[str, ...]:
-        """Return those of a dataset's splits that ``hgld search`` looks into."""
+        """Return the splits of a dataset that ``hgld search`` searches."""
         return tuple(split for split in (*(self.gallery or self.splits), *self.further) if split in splits)
 
     def ranked_by_labels(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the splits of queries and gallery of a report that labels alone explain; none of another report.
+        """Return the query and gallery splits of a report whose relevance follows from labels; empty for other reports.
 
         Args:
             settings: settings of the report.
@@ -90,35 +91,35 @@ class Protocol:
     def check(
         self, name: str, where: str, splits: Collection[str], tables: Collection[str], levels: Collection[str]
     ) -> None:
-        """Refuse a dataset that lacks what the protocol needs.
+        """Raise an error if a dataset lacks a split, table or level that the protocol needs.
 
         Args:
             name: name of the protocol.
             where: name of the dataset in messages.
-            splits: names of its splits that hold items.
-            tables: names of its tables: ``judgements``, ``lists``.
-            levels: names of its levels.
+            splits: names of the dataset's splits that hold items.
+            tables: names of the dataset's tables: ``judgements``, ``lists``.
+            levels: names of the dataset's levels.
 
         Raises:
-            InputError: something is missing; the message names it and the fix.
+            InputError: a split, table or level is missing; the message states which, and the fix.
         """
         if any(level not in levels for level in self.levels):
             raise InputError(
-                f"{where}: the protocol {name} needs the levels {', '.join(self.levels)}, and there are "
-                f"{', '.join(levels)}. Name them where it is built: hgld build-shards --levels LEVEL=COLUMN."
+                f"{where}: the protocol {name} needs the levels {', '.join(self.levels)}, but the dataset has "
+                f"{', '.join(levels)}. Build it with these levels: hgld build-shards --levels LEVEL=COLUMN."
             )
         lost = [split for split in self.splits if split not in splits]
         if lost:
             raise InputError(
-                f"{where}: the protocol {name} needs the split{'s' * (len(lost) > 1)} {', '.join(lost)}, and the "
-                f"dataset has {', '.join(splits) or 'none with items'}. Build those splits too, or name splits to "
-                "evaluate (--split, or --query-split and --gallery-split)."
+                f"{where}: the protocol {name} needs the split{'s' * (len(lost) > 1)} {', '.join(lost)}, but the "
+                f"dataset has {', '.join(splits) or 'none with items'}. Build the missing splits too, or choose splits "
+                "to evaluate (--split, or --query-split and --gallery-split)."
             )
         without = [table for table in self.tables if table not in tables]
         if without:
             raise InputError(
                 f"{where}: the protocol {name} reads {' and '.join(f'{table}.parquet' for table in without)}, which "
-                "the dataset lacks. Build it anew (hgld build-shards), or name another protocol (--protocol)."
+                "the dataset lacks. Build it anew (hgld build-shards), or choose another protocol (--protocol)."
             )
 
 
@@ -126,11 +127,11 @@ PROTOCOLS: Mapping[str, Protocol] = read_definitions(Path(__file__).with_name("p
 """The protocols of hgld."""
 
 VALUES: Mapping[str, str] = {
-    "mAP": "Mean average precision by the trapezoid rule, as the landmark benchmarks' own evaluations take it.",
-    "mP@k": "Precision of the first k, which looks no deeper than the last positive (revisited Oxford and Paris).",
-    "N-S": "How many of an object's four images are among the first four, 0 to 4.",
+    "mAP": "Mean average precision by the trapezoid rule, as in the evaluation code of the landmark benchmarks.",
+    "mP@k": "Precision of the first k, or down to the last positive if that comes first (revisited Oxford and Paris).",
+    "N-S": "Number of an object's four images among the first four, 0 to 4.",
 }
-"""Meanings of the values that protocols name in their own way, beside the kinds of metrics."""
+"""Meanings of the values that only protocols compute."""
 
 PLUGINS = Plugins("hgld.protocols", "protocol", PROTOCOLS)
 
@@ -145,7 +146,7 @@ def protocol_of(name: str) -> Protocol:
     """Return a protocol by its name, of hgld or of another package.
 
     Raises:
-        ConfigError: there is none, or it cannot be imported.
+        ConfigError: the protocol is unknown, or cannot be imported.
     """
     if name in PROTOCOLS:
         PLUGINS.refuse_namesakes(name)
@@ -157,10 +158,10 @@ def protocol_of(name: str) -> Protocol:
 
 
 def value_parts(name: str) -> tuple[str, str | None]:
-    """Return the kind of a report's value, with ``k`` for its number, and its level or set; None if it has none.
+    """Split the name of a report's value into its kind, with ``k`` for the number, and its level or set (or None).
 
     Raises:
-        ConfigError: it is neither a metric's name nor a protocol's.
+        ConfigError: neither a metric nor a protocol's value has this name.
 
     >>> value_parts("mP@5/easy"), value_parts("R@1/species"), value_parts("H-AP")
     (('mP@k', 'easy'), ('R@k', 'species'), ('H-AP', None))
@@ -179,19 +180,19 @@ def meaning_of(kind: str) -> str:
 
 
 def is_per_cent(name: str) -> bool:
-    """Tell whether tables print a value in per cent: all but those that are no shares."""
+    """Return whether tables print a value in per cent, because it is a share."""
     definition = _definition(name)
     return name.partition("/")[0] != "N-S" and (definition is None or definition.per_cent)
 
 
 def lower_is_better(name: str) -> bool:
-    """Tell whether the best value of a metric is the lowest."""
+    """Return whether the best value of a metric is the lowest."""
     definition = _definition(name)
     return definition is not None and definition.lower_is_better
 
 
 def _definition(name: str) -> MetricDefinition | None:
-    """Return the definition of a value's metric; None of a value that a protocol names in its own way."""
+    """Return the definition of a value's metric; None if only protocols compute the value."""
     try:
         return definition_of(value_parts(name)[0])
     except ConfigError:
@@ -199,7 +200,7 @@ def _definition(name: str) -> MetricDefinition | None:
 
 
 def at_finest(names: Collection[str], levels: Collection[str]) -> tuple[str, ...]:
-    """Return names of metrics with ``/finest`` and ``/every`` spelled out.
+    """Return names of metrics with ``/finest`` and ``/every`` replaced by level names.
 
     >>> at_finest(["R@1/finest", "AP/every", "H-AP"], ["species", "genus"])
     ('R@1/species', 'AP/species', 'AP/genus', 'H-AP')

@@ -1,4 +1,4 @@
-"""Embedded benchmarks: the splits of a dataset with their embeddings and tables, evaluated by a protocol."""
+"""Embedded benchmarks: the splits of a dataset with embeddings and tables, which a protocol evaluates."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,10 +29,11 @@ class EmbeddedSplit:
     """The items of a split that could be embedded.
 
     Attributes:
-        vectors: (N, D) embeddings, or (N, C) class scores where the protocol asks for them.
-        keys: (N,) text.
+        vectors: (N, D) embeddings, or (N, C) class scores if the protocol needs class scores.
+        keys: (N,) text keys of the items.
         labels: (N, L) int64 class ids, finest level first, -1 if unknown.
-        contents: returns the (N,) SHA-256 of the images' files in hexadecimal; None: they are not known.
+        contents: function that returns the (N,) SHA-256 of the image files in hexadecimal; None: the hashes are
+            unknown.
     """
 
     vectors: Array
@@ -52,8 +53,8 @@ class Benchmark:
         name: name of the dataset.
         levels: names of the levels, finest first.
         splits: the embedded splits by name.
-        judgements: judged pairs of keys (query, item, verdict); None: the dataset has none.
-        lists: keys by named list (list, key); None: the dataset has none.
+        judgements: table of judged pairs of keys (query, item, verdict); None: the dataset has no judgements.
+        lists: table of the keys in each named list (list, key); None: the dataset has no lists.
     """
 
     name: str
@@ -67,20 +68,20 @@ class Benchmark:
 
     @property
     def distractors(self) -> Array | None:
-        """Embeddings of further gallery items that match nothing."""
+        """Return the embeddings of further gallery items that are relevant to no query."""
         split = self.splits.get(DISTRACTORS)
         return split.vectors if split is not None and len(split) else None
 
     @property
     def listed_keys(self) -> pl.DataFrame:
-        """Keys by named list (list, key); empty if the dataset has none."""
+        """Return the table of the keys in each named list (list, key); empty if the dataset has no lists."""
         return pl.DataFrame(schema={"list": pl.String, "key": pl.String}) if self.lists is None else self.lists
 
     def with_distractors(self, side: EmbeddedSplit) -> tuple[Array, np.ndarray]:
-        """Return embeddings and labels of some items, with the distractors after them if there are any.
+        """Return embeddings and labels of a split, followed by the distractors if there are any.
 
         Raises:
-            InputError: the distractors have other dimensions.
+            InputError: the distractors have another dimension.
         """
         vectors, further = side.vectors, self.distractors
         if further is None:
@@ -88,7 +89,7 @@ class Benchmark:
         if vectors.ndim != 2 or further.ndim != 2 or vectors.shape[1] != further.shape[1]:
             raise InputError(
                 f"gallery embeddings have shape {tuple(vectors.shape)}, distractors {tuple(further.shape)}; expected "
-                "two tables of as many dimensions."
+                "two tables of the same dimension."
             )
         known = np.concatenate([side.labels, np.full((len(further), side.labels.shape[1]), -1)])
         if isinstance(vectors, np.ndarray) and isinstance(further, np.ndarray):
@@ -97,10 +98,10 @@ class Benchmark:
         return torch.cat([torch.as_tensor(vectors), torch.as_tensor(further).to(device)]), known
 
     def listed(self, name: str, split: str) -> np.ndarray:
-        """Return the positions in a split of the keys of a list, in the order of the split.
+        """Return the positions of a list's keys in a split, in the order of the split.
 
         Raises:
-            InputError: there is no such list, or none of its items is in the split.
+            InputError: the list does not exist, or none of its items is in the split.
         """
         table = self.listed_keys
         keys = table.filter(pl.col("list") == name)["key"]
@@ -114,22 +115,22 @@ class Benchmark:
         return places
 
     def listed_without_embedding(self) -> dict[str, int]:
-        """Count by list the keys that are in none of the splits: images that could not be read or embedded."""
+        """Count, per list, the keys that no split has: images that could not be read or embedded."""
         keys = pl.concat([split.keys for split in self.splits.values()])
         lost = self.listed_keys.filter(~pl.col("key").is_in(keys.implode()))
         return dict(lost["list"].value_counts().sort("list").iter_rows())
 
     def judged(self, query: str, gallery: str, verdicts: Sequence[str]) -> tuple[list[list[np.ndarray]], int]:
-        """Return the judgements of a split's items about those of another.
+        """Return the judgements of the items of a query split and a gallery split.
 
         Returns:
-            for every query and verdict the gallery positions; the number of judgements that are left out because one of
-            their images could not be embedded.
+            for every query and verdict the gallery positions; and the number of ignored judgements, of which an image
+            could not be embedded.
 
         Raises:
-            InputError: a verdict that is not expected.
+            InputError: a verdict is not one of ``verdicts``.
         """
-        assert self.judgements is not None  # Protocol.check refuses a benchmark without judgements
+        assert self.judgements is not None  # Protocol.check raises an error for a benchmark without judgements
         odd = self.judgements.filter(~pl.col("verdict").is_in(verdicts))
         if len(odd):
             raise InputError(
@@ -148,20 +149,20 @@ class Benchmark:
 
     @classmethod
     def of(cls, dataset: ShardDataset, splits: Mapping[str, EmbeddedSplit]) -> "Benchmark":
-        """Return the benchmark of a dataset (all of its items) whose splits are embedded."""
+        """Return the benchmark of a dataset (all of its items) and its embedded splits."""
         return cls(dataset.manifest.name, dataset.levels, splits, dataset.judgements, dataset.listed)
 
     def processed(
         self, *, distractors: str | Path | None, whitening: str | Path | None
     ) -> tuple["Benchmark", dict[str, Any]]:
-        """Take the distractors of a file in place of the benchmark's own, then whiten all embeddings.
+        """Replace the distractors by the embeddings of a file, then whiten all embeddings.
 
         Args:
-            distractors: file of embeddings; None: the benchmark's own.
-            whitening: file of a :class:`hgld.evaluation.postprocess.Whitening`; None: none.
+            distractors: file of embeddings; None: keep the distractors of the benchmark.
+            whitening: file of a :class:`hgld.evaluation.postprocess.Whitening`; None: do not whiten.
 
         Returns:
-            the benchmark; the settings of a report that name the files and the whitening.
+            the benchmark; the settings of a report that list the files and the whitening.
         """
         named = {"distractors": distractors, "whitening": whitening}
         stated: dict[str, Any] = {"files": {role: Path(path).name for role, path in named.items() if path is not None}}
@@ -178,39 +179,39 @@ class Benchmark:
 
 
 def open_benchmark(place: str, protocol: str = "") -> tuple[str, ShardDataset]:
-    """Open a dataset whose protocol can be evaluated.
+    """Open a dataset and check that its protocol can be evaluated.
 
     Args:
         place: directory or URL of the dataset.
-        protocol: name of the protocol; empty: that of ``dataset.json``.
+        protocol: name of the protocol; empty: the protocol in ``dataset.json``.
 
     Returns:
         the protocol's name; all items of the dataset.
 
     Raises:
-        ConfigError: the dataset names no protocol, or an unknown one.
-        InputError: it cannot be read, or lacks a split or table that the protocol needs.
+        ConfigError: the dataset names no protocol, or an unknown protocol.
+        InputError: the dataset cannot be read, or lacks a split or table that the protocol needs.
     """
     dataset = open_dataset(place)
     return checked_protocol(dataset, place, protocol), dataset
 
 
 def checked_protocol(dataset: ShardDataset, place: str, protocol: str = "") -> str:
-    """Return the name of the protocol that a dataset can be evaluated by.
+    """Return the name of a dataset's protocol after checking that the dataset has what the protocol needs.
 
     Args:
-        dataset: all of its items, or those of a split.
+        dataset: all items of a dataset, or the items of a split.
         place: directory or URL of the dataset, for messages.
-        protocol: name of the protocol; empty: that of ``dataset.json``.
+        protocol: name of the protocol; empty: the protocol in ``dataset.json``.
 
     Raises:
-        ConfigError: the dataset names no protocol, or an unknown one.
-        InputError: it lacks a split or table that the protocol needs.
+        ConfigError: the dataset names no protocol, or an unknown protocol.
+        InputError: the dataset lacks a split or table that the protocol needs.
     """
     name = protocol or dataset.manifest.protocol
     if not name:
         raise ConfigError(
-            f"{place}: its {MANIFEST} names no protocol. Name splits to evaluate (--split S, or --query-split Q and "
+            f"{place}: its {MANIFEST} names no protocol. Choose splits to evaluate (--split S, or --query-split Q and "
             f"--gallery-split G; there are {', '.join(dataset.manifest.splits)}), or a protocol (--protocol NAME; "
             f"there are {', '.join(protocol_names())})."
         )
@@ -220,13 +221,13 @@ def checked_protocol(dataset: ShardDataset, place: str, protocol: str = "") -> s
 
 
 def open_searched(place: str) -> ShardDataset:
-    """Open the gallery of a dataset's protocol; all items if the dataset names no protocol or an unknown one.
+    """Open the gallery of a dataset's protocol; all items if the dataset names no protocol or an unknown protocol.
 
     Args:
-        place: directory of the dataset, or its address.
+        place: directory or URL of the dataset.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the dataset cannot be read.
     """
     dataset = open_dataset(place)
     name = dataset.manifest.protocol
@@ -248,19 +249,19 @@ def evaluate_protocol(
     metrics: Sequence[str] | None = None,
     options: EvaluationOptions,
 ) -> RetrievalReport:
-    """Evaluate a benchmark by a protocol.
+    """Evaluate a benchmark with a protocol.
 
     Args:
         name: name of the protocol.
         benchmark: the benchmark with embedded splits.
-        metrics: names of metrics in place of the protocol's; None: its own.
-        options: options of ranking; their metrics are replaced.
+        metrics: names of metrics; None: the metrics of the protocol.
+        options: options of ranking; the field ``metrics`` is ignored.
 
     Returns:
-        the report; its settings name the protocol, the dataset, and what was left out.
+        the report; its settings state the protocol, the dataset and the excluded items.
 
     Raises:
-        ConfigError: an unknown protocol, or metrics that it does not take.
+        ConfigError: the protocol is unknown, or it does not support a metric.
         InputError: the benchmark lacks what the protocol needs, or no value is defined.
     """
     protocol = protocol_of(name)
@@ -270,7 +271,7 @@ def evaluate_protocol(
     chosen = asked_metrics(name, protocol, metrics, benchmark.levels)
     if strange := [split for split in filled if split not in (*protocol.splits, *protocol.further)]:
         raise ConfigError(
-            f"the protocol {name} takes no {', '.join(strange)}. Leave them out, or name another protocol."
+            f"the protocol {name} does not use the splits {', '.join(strange)}. Omit them, or choose another protocol."
         )
     report = protocol.function()(benchmark, replace(options, metrics=chosen))
     refuse_undefined(report, f"dataset {benchmark.name}, protocol {name}")
@@ -284,16 +285,16 @@ def evaluate_protocol(
 def asked_metrics(
     name: str, protocol: Protocol, metrics: Sequence[str] | None, levels: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the names of the metrics to measure by a protocol.
+    """Return the names of the metrics to compute with a protocol.
 
     Raises:
-        ConfigError: it takes no others than its own.
+        ConfigError: users cannot choose the metrics of this protocol.
     """
     if metrics is None or (not protocol.metrics and not metrics):
         return at_finest(protocol.metrics, levels)
     if not protocol.metrics:
         raise ConfigError(
-            f"the protocol {name} measures {', '.join(protocol.printed)} and nothing else. Leave --metrics out, or "
-            "name splits to evaluate by other metrics (--split, or --query-split and --gallery-split)."
+            f"the protocol {name} measures only {', '.join(protocol.printed)}. Omit --metrics, or choose splits to "
+            "evaluate with other metrics (--split, or --query-split and --gallery-split)."
         )
     return tuple(metrics)

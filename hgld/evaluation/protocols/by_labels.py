@@ -1,15 +1,15 @@
-"""Protocols that rank by labels: leave-one-out, queries against a gallery, and the averages of benchmarks.
+"""Protocols with relevance from labels: leave-one-out, queries against a gallery, and averages over levels or lists.
 
 - DyML: Sun et al., "Dynamic Metric Learning: Towards a Scalable Metric Space to Accommodate Multiple Semantic Scales",
-  CVPR 2021. DyML-Vehicle and DyML-Animal have queries and a gallery for each level, in which the items are labelled at
-  that level alone; DyML-Product has one set with labels at all three. The authors' evaluator drops the first hit of
-  every query, because their galleries hold the queries. Here a query that is in the gallery is left out by identity.
+  CVPR 2021. DyML-Vehicle and DyML-Animal have queries and a gallery for each level, with labels at this level only;
+  DyML-Product has one split with labels at all three levels. The authors' evaluator drops the first hit of every
+  query, because their galleries hold the queries. hgld finds the query in the gallery by identity and excludes it.
 - Faces as Smooth-AP evaluates them (Brown et al., ECCV 2020): identities with fewer than five images are dropped, and
   the frames of a template (IJB-C) are averaged to one embedding.
 - PKU VehicleID (Liu et al., "Deep Relative Distance Learning", CVPR 2016): one image of every vehicle is the gallery,
-  drawn again ten times, and the others query it. Works on rank losses take leave-one-out over a list instead.
-- UKBench (Nistér, Stewénius, CVPR 2006): 2,550 objects photographed four times; every image queries all images, itself
-  among them, and the score is the number of its group among the first four.
+  drawn again ten times, and the other images query it. Papers on rank losses use leave-one-out over a list instead.
+- UKBench (Nistér, Stewénius, CVPR 2006): 2,550 objects photographed four times; every image queries all images,
+  including itself. The score is the number of the object's images among the first four.
 """
 
 import math
@@ -35,7 +35,7 @@ from hgld.evaluation.scores import choose_device
 
 
 def evaluate_leave_one_out(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
-    """Evaluate the first split: every item queries the others, and the distractors if there are any."""
+    """Evaluate the first split: every item queries the other items, and the distractors if there are any."""
     return rank_by_labels(benchmark, next(iter(benchmark.splits.values())), None, options)
 
 
@@ -47,24 +47,24 @@ def evaluate_query_gallery(benchmark: Benchmark, options: EvaluationOptions) -> 
 def rank_by_labels(
     benchmark: Benchmark, query: EmbeddedSplit, gallery: EmbeddedSplit | None, options: EvaluationOptions
 ) -> RetrievalReport:
-    """Rank a split by its labels, with the benchmark's distractors, at the levels that have labels on both sides.
+    """Evaluate a split at the levels that have labels in queries and gallery, with the benchmark's distractors.
 
-    If a level had no labels on one side, only matches at finer levels would count for it, and its values would mean
-    nothing.
+    If queries or gallery have no labels at a level, only matches at finer levels would count there, so the values of
+    this level would be meaningless.
 
     Args:
         benchmark: benchmark with levels and distractors; its name begins messages.
         query: Q items.
-        gallery: G items; None: every query searches in the other queries.
+        gallery: G items; None: every query searches the other queries.
         options: the metrics, and how to rank.
 
     Returns:
-        the report. ``levels_without_labels`` in its settings names levels that were left out; ``truncate_dim`` and
-        ``quantize`` in its settings hold the values of smaller embeddings.
+        the report. In its settings, ``levels_without_labels`` lists the excluded levels, and ``truncate_dim`` and
+        ``quantize`` hold the values of smaller embeddings.
 
     Raises:
-        InputError: no level has labels on both sides, or no value is defined.
-        ConfigError: a metric of a level without labels, or more dimensions than there are.
+        InputError: no level has labels in queries and gallery, or no value is defined.
+        ConfigError: a metric's level has no labels, or ``truncate_dim`` exceeds the dimension.
     """
     where, levels = benchmark.name, benchmark.levels
     known = [(side.labels >= 0).any(axis=0) for side in (query, query if gallery is None else gallery)]
@@ -73,14 +73,14 @@ def rank_by_labels(
     without = [level for level in levels if level not in names]
     if not names:
         raise InputError(
-            f"{where}: at none of the levels {', '.join(levels)} do both queries and gallery have labels, so nothing "
-            "can be relevant. Leave the splits out to evaluate by the dataset's own protocol, or label them."
+            f"{where}: at none of the levels {', '.join(levels)} do both queries and gallery have labels, so no item "
+            "is relevant. Omit the split options to follow the dataset's protocol, or add labels."
         )
     asked = {str(metric) for metric in resolve(options.metrics, levels) if metric.level in without}
     if lost := [str(metric) for metric in options.metrics if str(metric) in asked]:
         raise ConfigError(
-            f"{where}: {', '.join(lost)}: no query, or no gallery item, has a label of {', '.join(without)}. Leave "
-            "these metrics out."
+            f"{where}: {', '.join(lost)}: no query, or no gallery item, has a label of {', '.join(without)}. Omit "
+            "these metrics."
         )
     dim = query.vectors.shape[1]
     if options.truncate_dim and options.truncate_dim[-1] > dim:
@@ -114,7 +114,7 @@ def rank_by_labels(
             raise InputError(f"truncate_dim {dim}: {error}") from error
         stated.setdefault("truncate_dim", {})[str(dim)] = values
     for kind in options.quantize if metrics else ():
-        exact = kind == "binary"  # products of signs are whole numbers, whose ties a norm would break
+        exact = kind == "binary"  # products of signs are whole numbers; normalising would break their ties
         how = replace(alone, normalize=options.normalize and not exact)
         decoded = partial(quantize_embeddings, kind=kind, normalize=options.normalize)
         stated.setdefault("quantize", {})[kind] = measure(decoded, how).defined_values()
@@ -122,7 +122,7 @@ def rank_by_labels(
 
 
 def evaluate_agreed(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
-    """Evaluate H-GLDv2 by labels that all relevant images of a query agree on; the others of the query are unknown."""
+    """Evaluate H-GLDv2; a query has the labels on which all its relevant images agree, other labels are unknown."""
     query, gallery = benchmark["query"], benchmark["gallery"]
     judged, left_out = benchmark.judged("query", "gallery", ("relevant",))
     labels = np.full(query.labels.shape, -1)
@@ -136,10 +136,10 @@ def evaluate_agreed(benchmark: Benchmark, options: EvaluationOptions) -> Retriev
 
 
 def evaluate_ukbench(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
-    """Evaluate the split ``test`` by its finest labels.
+    """Evaluate the split ``test`` according to its finest labels.
 
     Returns:
-        a report of ``N-S``, 0 to 4; an object of which an image could not be embedded cannot reach 4.
+        a report of ``N-S``, 0 to 4. If an image of an object could not be embedded, the object cannot reach 4.
     """
     items = benchmark["test"]
     query = expand_queries(items.vectors, items.vectors, options)
@@ -154,20 +154,20 @@ def evaluate_ukbench(benchmark: Benchmark, options: EvaluationOptions) -> Retrie
 # -- faces ------------------------------------------------------------------------------------------------------------
 
 _LEAST_IMAGES = 5
-_TEMPLATE = "template/"  # begins the name of every list that holds the frames of a template
+_TEMPLATE = "template/"  # prefix of the name of every list that holds the frames of a template
 
 
 def evaluate_faces(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
-    """Evaluate the split ``test`` by the finest labels, without identities of fewer than five images.
+    """Evaluate the split ``test`` according to the finest labels, without identities of fewer than five images.
 
-    Lists called ``template/NAME`` hold the frames of a template: their unit embeddings are averaged to one item. Images
-    are counted before that.
+    Lists called ``template/NAME`` hold the frames of a template. The unit embeddings of the frames are averaged to one
+    item. An identity's images are counted before averaging.
 
     Returns:
-        the report; its settings count identities and images that were dropped, and the templates.
+        the report; its settings count the dropped identities and images, and the templates.
 
     Raises:
-        InputError: no identity has five images, or a template has frames of several identities or twice a frame.
+        InputError: no identity has five images, a template has frames of several identities, or a frame occurs twice.
     """
     split = benchmark["test"]
     identities, member, sizes = np.unique(split.labels[:, 0], return_inverse=True, return_counts=True)
@@ -175,7 +175,7 @@ def evaluate_faces(benchmark: Benchmark, options: EvaluationOptions) -> Retrieva
     if not kept.any():
         raise InputError(
             f"dataset {benchmark.name}: none of its {len(identities)} identities has {_LEAST_IMAGES} images; the "
-            "protocol faces drops those with fewer. Name another protocol (--protocol leave-one-out)."
+            "protocol faces drops identities with fewer. Choose another protocol (--protocol leave-one-out)."
         )
     rows = np.flatnonzero(kept[member])
     items, templates = _average_templates(benchmark, split, rows)
@@ -189,14 +189,14 @@ def evaluate_faces(benchmark: Benchmark, options: EvaluationOptions) -> Retrieva
 
 
 def _average_templates(benchmark: Benchmark, split: EmbeddedSplit, rows: np.ndarray) -> tuple[EmbeddedSplit, int]:
-    """Return the items of some rows with every template's frames as one item, and the number of templates."""
+    """Return the rows as items, with the frames of each template averaged to one item, and count the templates."""
     framed = benchmark.listed_keys.filter(pl.col("list").str.starts_with(_TEMPLATE))
     keys = pl.DataFrame({"key": split.keys.gather(rows)})
     named = keys.join(framed, on="key", how="left", maintain_order="left")
     if len(named) > len(keys):
         twice = named.filter(pl.col("key").is_duplicated())["key"][0]
         raise InputError(
-            f"dataset {benchmark.name}: {quoted(twice)} is a frame of several templates; expected one at most."
+            f"dataset {benchmark.name}: {quoted(twice)} is a frame of several templates; expected at most one."
         )
     item = named.select(pl.coalesce("list", pl.format("image {}", "key")))["list"]
     names, member = np.unique(item.to_numpy(), return_inverse=True)
@@ -226,18 +226,18 @@ _DRAWS = 10
 def evaluate_vehicle_lists(
     benchmark: Benchmark, options: EvaluationOptions, *, is_drawn: bool = True
 ) -> RetrievalReport:
-    """Evaluate the lists ``small``, ``medium`` and ``large`` of the split ``test``: ten drawn galleries each.
+    """Evaluate the lists ``small``, ``medium`` and ``large`` of the split ``test``, with ten random galleries each.
 
     Args:
         benchmark: benchmark with the lists.
         options: the metrics, and how to rank.
-        is_drawn: False for leave-one-out in each list.
+        is_drawn: whether galleries are drawn at random; False: leave-one-out in each list.
 
     Returns:
-        a report of ``R@1/small`` and so on; its settings list the mean of every draw.
+        a report of ``R@1/small`` and so on; its settings list the mean of every random gallery.
 
     Raises:
-        InputError: a list is missing, or no vehicle of it has two images.
+        InputError: a list is missing, or no vehicle of a list has two images.
     """
     split, reports, unknown = benchmark["test"], {}, 0
     for name in _TEST_LISTS:
@@ -255,14 +255,14 @@ def evaluate_vehicle_lists(
 
 
 def evaluate_vehicle_lists_leave_one_out(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
-    """Evaluate the three lists of the split ``test``, in each of which every image queries the others."""
+    """Evaluate the three lists of the split ``test``; in each list every image queries the other images."""
     return evaluate_vehicle_lists(benchmark, options, is_drawn=False)
 
 
 def _evaluate_draws(embeddings: Any, vehicles: np.ndarray, options: EvaluationOptions) -> RetrievalReport:
-    """Evaluate (N, D) embeddings of (N, 1) vehicles: a row per query and draw, and the mean of every draw."""
+    """Evaluate (N, D) embeddings of (N, 1) vehicles; the report has one row per query and random gallery."""
     if len(np.unique(vehicles)) == len(vehicles):
-        raise InputError("no vehicle has two images: all would be in the gallery, and none would query.")
+        raise InputError("no vehicle has two images: all images would be in the gallery, and there would be no query.")
     generator = np.random.default_rng(0)
     reports = []
     for number in range(_DRAWS):
@@ -284,23 +284,23 @@ def _evaluate_draws(embeddings: Any, vehicles: np.ndarray, options: EvaluationOp
 
 _DYML_LEVELS = ("fine", "middle", "coarse")
 _CASES = {
-    "all": "every query is in the gallery and left out by identity, as the authors' evaluator drops the first hit",
-    "none": "no query is in the gallery, so nothing is left out; the authors' evaluator would drop a true hit here",
-    "some": "some queries are in the gallery and left out by identity",
+    "all": "every query is in the gallery and excluded there, as the authors' evaluator drops the first hit",
+    "none": "no query is in the gallery, so nothing is excluded; the authors' evaluator would drop a true hit here",
+    "some": "some queries are in the gallery and excluded there",
 }
 
 
 def evaluate_dyml(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
     """Evaluate ``query_LEVEL`` against ``gallery_LEVEL`` at each level, and average over the levels.
 
-    A query is in the gallery if an item there has its path and its content, or at least its content.
+    A query counts as a gallery item if a gallery item has the same content. Items with the same path come first.
 
     Returns:
-        a report of every level's metrics, their averages (``AP/average``) and the mean ASI of the three sets. Its
-        settings state per level how many queries were found in the gallery, and if these are all, some or none.
+        a report of every level's metrics, their averages (``AP/average``) and the mean ASI over the levels. Its
+        settings state per level how many queries were found in the gallery, and whether this is all, some or none.
 
     Raises:
-        InputError: a split without labels at its level.
+        InputError: a split has no labels at its level.
     """
     reports, overlaps = {}, {}
     for level in _DYML_LEVELS:
@@ -323,14 +323,14 @@ def evaluate_dyml(benchmark: Benchmark, options: EvaluationOptions) -> Retrieval
 
 
 def evaluate_dyml_product(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
-    """Evaluate the split ``test``, in which every image queries the others, at all levels, and average over them."""
+    """Evaluate the split ``test`` leave-one-out at all levels, and average over the levels."""
     return average_over_levels(rank_by_labels(benchmark, benchmark["test"], None, options))
 
 
 def find_queries(
     query: EmbeddedSplit, gallery: EmbeddedSplit, query_split: str, gallery_split: str
 ) -> tuple[np.ndarray, dict[str, int]]:
-    """Find the queries in the gallery: by their path below the split's folder and their content, or by content alone.
+    """Find the queries in the gallery: by path below the split's folder and content, else by content only.
 
     Args:
         query: Q items.
@@ -339,8 +339,8 @@ def find_queries(
         gallery_split: beginning of the gallery's keys.
 
     Returns:
-        (Q,) gallery index of the query itself, -1 for none; counts of ``left out``, of those found ``by path``, ``by
-        content alone``, and of paths that both have with ``other content``, which are different images.
+        (Q,) gallery index of the query itself, -1 for none; and counts: excluded queries (``left out``), queries found
+        ``by path`` and ``by content alone``, and equal paths with ``other content``, which are different images.
     """
     sides = []
     for side, split in ((query, query_split), (gallery, gallery_split)):
@@ -359,25 +359,25 @@ def find_queries(
     return index, facts | {"other content": len(paths) - len(same)}
 
 
-# -- reports joined from others ---------------------------------------------------------------------------------------
+# -- combined reports -------------------------------------------------------------------------------------------------
 
 AVERAGE = "average"
 
 
 def average_over_levels(*reports: RetrievalReport) -> RetrievalReport:
-    """Average every binary metric over the levels, and keep the metrics themselves beside the averages.
+    """Average every binary metric over the levels, and keep the values of each level too.
 
     Args:
         *reports: one report of several levels, or one per level.
 
     Returns:
-        a report of all metrics and, for ``AP/fine``, ``AP/middle``, ``AP/coarse``, their mean ``AP/average``. From one
-        report a query's average is that over the levels at which it is defined; several reports have queries of their
-        own, whose rows stand one after the other without an average. A graded metric of several reports (ASI) is the
-        mean of theirs.
+        a report of all metrics and, for ``AP/fine``, ``AP/middle``, ``AP/coarse``, their mean ``AP/average``. If there
+        is one report, a query's average is over the levels where its value is defined. If there are several reports,
+        their queries differ: the rows are stacked and have no average, and a graded metric (ASI) is the mean over the
+        reports.
 
     Raises:
-        ConfigError: no reports, a metric that some level lacks, or fewer than two levels.
+        ConfigError: there are no reports, a metric is missing at a level, or there are fewer than two levels.
     """
     levels = list(dict.fromkeys(level for report in reports for level in report.settings.get("levels", ())))
     found: dict[str, list[float]] = {}
@@ -413,13 +413,13 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def join_reports(reports: Mapping[str, RetrievalReport]) -> RetrievalReport:
-    """Join the reports of several sets of queries, each of one level.
+    """Join the reports of several query sets; each report has metrics of one level.
 
     Args:
-        reports: a report per set, by the set's name.
+        reports: one report per query set, under the set's name.
 
     Returns:
-        a report whose values are named by their sets (``R@1/small``). It has the rows of all sets, with NaN in the
+        a report whose value names end in the set's name (``R@1/small``). It has the rows of all sets, with NaN in the
         columns of other sets.
 
     Raises:
@@ -445,7 +445,7 @@ def _report(
     reports: Sequence[RetrievalReport],
     settings: Mapping[str, Any],
 ) -> RetrievalReport:
-    """Return a report made of others: settings that differ are listed; values without a column are of the set."""
+    """Combine reports: a setting that differs becomes a list; a value without a column is a clustering metric."""
     columns = [name for name in values if name in rows.columns]
     of_set = [name for name in values if name not in columns]
     each = {key: [report.settings.get(key) for report in reports] for key in reports[0].settings}
@@ -455,6 +455,6 @@ def _report(
 
 
 def _stack(tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Stack the rows of all reports and number the queries anew; NaN if a report lacks a metric."""
+    """Stack the rows of all reports and number the queries anew; a metric that a report lacks is NaN."""
     rows = pl.concat(tables, how="diagonal").drop("query").fill_null(math.nan)
     return rows.with_columns(query=pl.int_range(pl.len(), dtype=pl.Int64))

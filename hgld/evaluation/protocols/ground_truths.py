@@ -1,4 +1,4 @@
-"""Ground truths of benchmarks in their published files: In-Shop, Google Landmarks v2, revisited Oxford and Paris."""
+"""Readers of published ground truth files: In-Shop, Google Landmarks v2, revisited Oxford and Paris."""
 
 import io
 import pickle
@@ -28,7 +28,7 @@ def read_in_shop(path: str | Path) -> pl.DataFrame:
         ``query`` or ``gallery``), in the order of the file.
 
     Raises:
-        TableError: a line that is not an image, an item and a split, or fewer lines than the first one says.
+        TableError: a line is not an image, an item and a split, or the number of lines differs from the first line's.
     """
     file = Path(path)
     lines = [line.split() for line in read_text(file).splitlines()]
@@ -37,7 +37,7 @@ def read_in_shop(path: str | Path) -> pl.DataFrame:
     rows = [words for words in lines[2:] if words]
     if lines[0] != [str(len(rows))]:
         raise TableError(
-            f"{file}: {len(rows)} images; its first line says {quoted(' '.join(lines[0]))}. Is the file whole?"
+            f"{file}: {len(rows)} images; its first line says {quoted(' '.join(lines[0]))}. Is the file complete?"
         )
     for number, row in enumerate(rows, start=3):
         if len(row) != len(_IN_SHOP) or row[2] not in ("train", "query", "gallery"):
@@ -61,7 +61,7 @@ class RetrievalSolution:
 
     Attributes:
         public: relevant index images of every test image of the public half.
-        private: the same of the private half.
+        private: relevant index images of every test image of the private half.
         ignored: test images that are not scored.
     """
 
@@ -71,10 +71,11 @@ class RetrievalSolution:
 
 
 def read_retrieval_solution(path: str | Path) -> RetrievalSolution:
-    """Read ``retrieval_solution_v2.1.csv``: id, images (ids with spaces between, or None), Usage.
+    """Read ``retrieval_solution_v2.1.csv`` with the columns id, images (ids separated by spaces, or None) and Usage.
 
     Raises:
-        TableError: other columns, an unknown usage, a test image twice, or a scored one without relevant images.
+        TableError: the columns differ, a usage is unknown, a test image occurs twice, or a scored test image has no
+            relevant images.
     """
     file = Path(path)
     table = read_csv(file, max_bytes=_MOST_SOLUTION_BYTES)
@@ -108,8 +109,8 @@ class RevisitedGroundTruth:
         queries: names of the Q query images.
         boxes: (Q, 4) float64 x and y of the upper left and the lower right corner of the queries' crops, in pixels.
         easy: for every query the gallery indices of its easy images.
-        hard: the same of its hard images.
-        junk: the same of images that are never ranked.
+        hard: for every query the gallery indices of its hard images.
+        junk: for every query the gallery indices of images that are never ranked.
     """
 
     images: tuple[str, ...]
@@ -121,11 +122,11 @@ class RevisitedGroundTruth:
 
 
 def read_revisited(path: str | Path) -> RevisitedGroundTruth:
-    """Read ``gnd_roxford5k.pkl`` or ``gnd_rparis6k.pkl`` as published, without running any code of it.
+    """Read ``gnd_roxford5k.pkl`` or ``gnd_rparis6k.pkl`` as published, without running code from the pickle.
 
     Raises:
-        InputError: the file is no whole pickle of at most 64 MiB, holds anything but lists, dicts, text, numbers and
-            arrays of numbers, or is not such a ground truth.
+        InputError: the file is not a complete pickle of at most 64 MiB, holds types other than lists, dicts, text,
+            numbers and arrays of numbers, or lacks a part of the ground truth.
     """
     file = Path(path)
     data = _read_pickle(file)
@@ -149,7 +150,7 @@ def read_revisited(path: str | Path) -> RevisitedGroundTruth:
             indices.append(np.array(values, np.int64))
         listed = np.concatenate([indices[number] for indices in lists.values()])
         if len(np.unique(listed)) != len(listed):
-            raise InputError(f"{file}: gnd[{number}] lists an image twice; expected it under easy, hard or junk once.")
+            raise InputError(f"{file}: gnd[{number}] lists an image twice; expected it once under easy, hard or junk.")
         if not _is_list_of(entry.get("bbx"), int, float) or len(entry["bbx"]) != 4:
             raise InputError(f"{file}: gnd[{number}]['bbx'] is not a box of four numbers.")
     boxes = np.array([entry["bbx"] for entry in entries], np.float64).reshape(-1, 4)
@@ -160,17 +161,18 @@ def _is_list_of(values: object, *types: type) -> bool:
     return isinstance(values, list | tuple) and all(type(value) in types for value in values)
 
 
-# -- plain data of a pickle -------------------------------------------------------------------------------------------
+# -- safe reading of a pickle ------------------------------------------------------------------------------------------
 #
-# A pickle may call whatever it names. Here a name is an inert object, and the few calls by which numpy writes arrays of
-# numbers make flat lists. Python's own reader is used, not the one in C, which allocates what a file asks for.
+# A pickle can call any function by name. This reader turns names into inert objects; only the few calls with which
+# numpy stores arrays of numbers are carried out, and they make flat lists. The reader extends Python's pickle module in
+# Python, because the C version allocates as much memory as a file requests.
 
 _MOST_PICKLE_BYTES = 64 << 20
 _NUMBERS = re.compile(r"[<>=|]?(i[1248]|u[1248]|f[248])\Z")
 
 
 class _Entries(dict[str, Any]):
-    """A dict of the file; other keys than text are refused, because a deep one overflows the stack of its hash."""
+    """A dict from the pickle. Only text keys are allowed, because hashing a deeply nested key overflows the stack."""
 
     def __setitem__(self, key: object, value: Any) -> None:
         if not isinstance(key, str):
@@ -179,14 +181,14 @@ class _Entries(dict[str, Any]):
 
 
 class _Numbers(list[Any]):
-    """An array of numbers, as a flat list."""
+    """An array of numbers from the pickle, as a flat list."""
 
     def __setstate__(self, state: Any) -> None:
         self[:] = _numbers(state[2], state[4])
 
 
 class _Named:
-    """A name in the file, which can be called if it is one of numpy's; or an array's dtype of that name."""
+    """A name in the pickle, which can be called only if it is one of numpy's array functions; or an array's dtype."""
 
     __slots__ = ("name",)
 
@@ -220,11 +222,11 @@ def _numbers(dtype: _Named, data: bytes | bytearray | str) -> list[Any]:
     return np.frombuffer(raw, dtype.name).tolist()
 
 
-_READER: Any = pickle._Unpickler  # the reader in Python, whose parts typeshed does not list
+_READER: Any = pickle._Unpickler  # the reader written in Python; Any, because typeshed does not list its attributes
 
 
 class _PlainUnpickler(_READER):
-    """Reader of pickles of plain data: lists, dicts with text as keys, text, numbers, and arrays of numbers."""
+    """Unpickler of plain data: lists, dicts with text keys, text, numbers, and arrays of numbers."""
 
     def find_class(self, module: str, name: str) -> Any:
         return _Named(f"{module} {name}")
@@ -253,7 +255,7 @@ def _read_pickle(file: Path) -> Any:
         if size > _MOST_PICKLE_BYTES:
             raise InputError(f"{file}: {size} bytes; expected a pickle of at most {_MOST_PICKLE_BYTES}.")
         data = file.read_bytes()
-        for _ in pickletools.genops(data):  # refuses lengths beyond the end of the file
+        for _ in pickletools.genops(data):  # raises an error for a length beyond the end of the file
             pass
         return _PlainUnpickler(io.BytesIO(data), encoding="latin-1").load()
     except OSError as error:
@@ -262,6 +264,6 @@ def _read_pickle(file: Path) -> Any:
         if isinstance(error, InputError):
             raise
         raise InputError(
-            f"{file}: not a whole pickle of plain data ({excerpt(error)}). Only lists, dicts, text, numbers and arrays "
-            "are read from pickles, never code; take the file from where the benchmark publishes it."
+            f"{file}: not a complete pickle of plain data ({excerpt(error)}). hgld reads only lists, dicts, text, "
+            "numbers and arrays from pickles, never code; download the file from the benchmark's website."
         ) from error

@@ -1,12 +1,13 @@
-"""Protocols of landmark benchmarks, which judge by lists or take mean average precision by the trapezoid rule.
+"""Protocols of landmark benchmarks, with lists of relevant images or with mAP by the trapezoid rule.
 
 - Google Landmarks v2 retrieval (Weyand et al., CVPR 2020): test images query the index; mAP@100 on two halves.
 - Revisited Oxford and Paris (Radenović et al., CVPR 2018): an image that shows the landmark clearly is *easy*,
-  otherwise *hard*; one that shows too little of it is *junk*. Easy ranks against easy images (hard ones are junk then),
-  medium against both, hard against hard ones (easy ones are junk then).
-- INRIA Holidays (Jégou, Douze, Schmid, ECCV 2008): 500 queries against 1,491 photographs, themselves left out.
+  otherwise *hard*; an image that shows too little of it is *junk*. In the task easy, easy images are positives and hard
+  images are junk; in hard, the reverse; in medium, easy and hard images are positives.
+- INRIA Holidays (Jégou, Douze, Schmid, ECCV 2008): 500 queries against 1,491 photographs; a query is excluded from its
+  own ranking.
 - INRIA Copydays (Douze et al., CIVR 2009): edited copies query the 157 originals, among distractors. MultiGrain reports
-  the subset *strong*, 229 print-and-scan, painted and otherwise strong edits, with 10,000 distractors.
+  the subset *strong*: 229 print-and-scan, painted or otherwise strong edits, with 10,000 distractors.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,14 +34,14 @@ _HALVES = ("public", "private")
 
 
 def evaluate_gldv2(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
-    """Evaluate the split ``query`` against ``gallery`` by the judgements, on the lists ``public`` and ``private``.
+    """Evaluate the split ``query`` against ``gallery`` with the judgements, on the lists ``public`` and ``private``.
 
     Returns:
-        a report of ``mAP@100/public`` and ``mAP@100/private``; its settings count the judgements whose images could not
-        be embedded, and the queries that are left without a relevant image.
+        a report of ``mAP@100/public`` and ``mAP@100/private``. Its settings count the judgements of images that could
+        not be embedded, and the queries without a relevant image.
 
     Raises:
-        InputError: a list is missing, or a judgement is no ``relevant``.
+        InputError: a list is missing, or a verdict is not ``relevant``.
     """
     query = benchmark["query"]
     judged, left_out = benchmark.judged("query", "gallery", ("relevant",))
@@ -61,7 +62,7 @@ def evaluate_gldv2(benchmark: Benchmark, options: EvaluationOptions) -> Retrieva
     return RetrievalReport.from_columns(columns, {**report.settings, "metrics": list(columns), **stated})
 
 
-# -- benchmarks by the trapezoid rule ---------------------------------------------------------------------------------
+# -- benchmarks with the trapezoid rule -------------------------------------------------------------------------------
 
 _VERDICTS = ("easy", "hard", "junk")
 _POSITIVE = {"easy": ("easy",), "medium": ("easy", "hard"), "hard": ("hard",)}
@@ -70,15 +71,15 @@ _PRECISION_AT = (1, 5, 10)
 
 
 def evaluate_revisited(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
-    """Evaluate the split ``query`` against ``gallery`` by its judgements, without and with the distractors it has.
+    """Evaluate the split ``query`` against ``gallery`` with the judgements, first without and then with distractors.
 
     Returns:
-        a report of ``mAP/easy``, ``mAP/medium``, ``mAP/hard`` and ``mP@k`` of each, with distractors
-        ``mAP/easy+distractors`` and so on; its settings count the judgements whose images could not be embedded.
-        Queries without positives at a difficulty are undefined there, as in the published evaluation.
+        a report of ``mAP`` and ``mP@k`` for ``easy``, ``medium`` and ``hard``, and with distractors for
+        ``easy+distractors`` and so on. Its settings count the judgements of images that could not be embedded. The
+        value of a query without positives is undefined, as in the published evaluation.
 
     Raises:
-        InputError: judgements with other verdicts than easy, hard and junk, or of one image twice.
+        InputError: a verdict is not easy, hard or junk, or a query judges an image twice.
     """
     query = benchmark["query"]
     rows, left_out = benchmark.judged("query", "gallery", _VERDICTS)
@@ -106,13 +107,13 @@ def evaluate_revisited(benchmark: Benchmark, options: EvaluationOptions) -> Retr
 
 
 def evaluate_holidays(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
-    """Evaluate the split ``test``: the images of its list ``queries`` search the others and the distractors.
+    """Evaluate the split ``test``: the images in its list ``queries`` search the other images and the distractors.
 
     Returns:
         a report of ``mAP``.
 
     Raises:
-        InputError: no image of the list is among those that could be embedded.
+        InputError: no image of the list could be embedded.
     """
     items, queries = benchmark["test"], benchmark.listed("queries", "test")
     gallery, _ = benchmark.with_distractors(benchmark["test"])
@@ -127,10 +128,10 @@ def evaluate_holidays(benchmark: Benchmark, options: EvaluationOptions) -> Retri
 def evaluate_copydays(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
     """Evaluate the edited copies of the split ``query`` against the originals of ``gallery`` and the distractors.
 
-    The finest label says which original a copy is of.
+    A copy has the finest label of its original.
 
     Returns:
-        a report of ``mAP``; its settings count the copies whose original is not in the gallery, which are undefined.
+        a report of ``mAP``. Its settings count the copies without an original in the gallery, whose value is undefined.
     """
     query, (gallery, labels) = benchmark["query"], benchmark.with_distractors(benchmark["gallery"])
     relevance = LabelRelevance(query.labels[:, :1], labels[:, :1])
@@ -143,21 +144,21 @@ def evaluate_copydays(benchmark: Benchmark, options: EvaluationOptions) -> Retri
 
 # -- the trapezoid rule and precision at k ----------------------------------------------------------------------------
 #
-# The evaluation packages of Oxford Buildings, Holidays and Copydays, and of revisited Oxford and Paris after them, take
-# the area under the precision-recall curve with straight lines between its points. That is less than AP as
-# :func:`hgld.evaluate` has it, so the values here have names of their own, ``mAP`` and ``mP@k``.
+# The evaluation code of Oxford Buildings, Holidays, Copydays, and revisited Oxford and Paris computes the area under
+# the precision-recall curve with straight lines between its points. This area is smaller than AP in
+# :func:`hgld.evaluate`, so these values have different names: ``mAP`` and ``mP@k``.
 
-_BLOCK_SCORES = 32_000_000  # 128 MB of scores, and a byte of grade a task beside each
+_BLOCK_SCORES = 32_000_000  # 128 MB of scores, plus one byte of grade per score and task
 
 
 def trapezoid_ap(positions: np.ndarray) -> float:
     """Compute the average precision of one query by the trapezoid rule.
 
-    Every positive spans 1/P of the recall axis; over it precision runs from that before the positive, j/rank (1 at
-    rank 0), to that with it, (j + 1)/(rank + 1).
+    Every positive spans 1/P of the recall axis. Over this span precision changes linearly from its value before the
+    positive, j/rank (1 at rank 0), to its value including the positive, (j + 1)/(rank + 1).
 
     Args:
-        positions: (P,) ascending places of all positives in the ranking, from 0, items left out not counted.
+        positions: (P,) ranks of all positives, ascending, from 0; excluded items do not count.
 
     Returns:
         the area; NaN if there are no positives.
@@ -174,14 +175,14 @@ def trapezoid_ap(positions: np.ndarray) -> float:
 
 
 def truncated_precision(positions: np.ndarray, k: int) -> float:
-    """Compute the precision at k of revisited Oxford and Paris: k is cut down to the rank of the last positive.
+    """Compute precision at k as in revisited Oxford and Paris: k is reduced to the rank of the last positive.
 
     Args:
-        positions: (P,) ascending places of all positives, from 0.
-        k: largest number of first items that count.
+        positions: (P,) ranks of all positives, ascending, from 0.
+        k: largest number of first items to count.
 
     Returns:
-        the share of positives among them; NaN if there are no positives.
+        the share of positives among the counted items; NaN if there are no positives.
 
     >>> import numpy as np
     >>> truncated_precision(np.array([0, 2]), 10)
@@ -194,7 +195,7 @@ def truncated_precision(positions: np.ndarray, k: int) -> float:
 
 
 def positive_positions(ordered: np.ndarray, positive: np.ndarray, left_out: np.ndarray) -> np.ndarray:
-    """Return the places of one query's positives in its ranking; equal scores count against them.
+    """Return the ranks of one query's positives; items with equal scores rank before a positive.
 
     Args:
         ordered: (G,) scores of the whole gallery, ascending.
@@ -202,11 +203,11 @@ def positive_positions(ordered: np.ndarray, positive: np.ndarray, left_out: np.n
         left_out: scores of the items that are not ranked.
 
     Returns:
-        (P,) ascending places, from 0.
+        (P,) ascending ranks, from 0.
     """
     positives = np.sort(positive)
     every = (ordered, positives, np.sort(left_out))
-    passed = [len(part) - np.searchsorted(part, positives) for part in every]  # scores no less than a positive's
+    passed = [len(part) - np.searchsorted(part, positives) for part in every]  # number of scores >= the positive's
     negatives = passed[0] - passed[1] - passed[2]
     return (negatives + np.arange(len(positives))[::-1])[::-1]
 
@@ -220,23 +221,23 @@ def evaluate_trapezoid(
     precision_at: Sequence[int] = (),
     settings: Mapping[str, Any] | None = None,
 ) -> RetrievalReport:
-    """Evaluate embeddings by the trapezoid rule, for one or several ground truths of the same queries at once.
+    """Evaluate embeddings by the trapezoid rule, with one or several ground truths for the same queries.
 
     Args:
         query_embeddings: (Q, D) of any floating dtype.
         gallery_embeddings: (G, D) embeddings.
-        tasks: judgements of one level by the name of the task; ``""`` where there is one task.
+        tasks: judgements of one level under the task's name; the name is ``""`` if there is only one task.
         options: options of ranking.
-        precision_at: the k of ``mP@k``.
-        settings: further settings of the report, beside those that it always states.
+        precision_at: values of k for ``mP@k``.
+        settings: entries to add to the report's settings.
 
     Returns:
-        a report with ``mAP/task`` and ``mP@k/task`` (without ``/`` for the task ``""``). Queries without positives in a
-        task are undefined there.
+        a report with ``mAP/task`` and ``mP@k/task`` (without ``/`` for the task ``""``). The value of a query without
+        positives in a task is undefined.
 
     Raises:
-        InputError: embeddings of the wrong shape or dtype, or not as many as there are judgements for.
-        ConfigError: a device that is not there.
+        InputError: embeddings have the wrong shape or dtype, or their number differs from the judgements'.
+        ConfigError: the device is not available.
     """
     device = choose_device(query_embeddings, options.device)
     query = prepare_embeddings(query_embeddings, "query", normalize=options.normalize, device=device)
@@ -245,7 +246,7 @@ def evaluate_trapezoid(
         raise InputError(f"query embeddings have {query.shape[1]} dimensions, gallery embeddings {gallery.shape[1]}.")
     names = [f"{m}{'/' * bool(task)}{task}" for task in tasks for m in ("mAP", *(f"mP@{k}" for k in precision_at))]
     rows = block_rows(len(query), len(gallery), query.device, options.chunk_size)
-    if options.chunk_size is None:  # few queries, and a gallery with distractors is better read few times
+    if options.chunk_size is None:  # larger blocks than usual: a gallery with distractors should be read few times
         rows = max(rows, min(len(query), _BLOCK_SCORES // len(gallery)))
     values: list[list[float]] = []
     with exact_products(query.device):

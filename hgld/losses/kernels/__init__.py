@@ -1,1 +1,1 @@
-"""The operator beneath the rank losses and its implementations: plain torch, numba, Triton."""
+"""The operator that computes the rank losses, and its implementations: plain torch, numba, Triton."""

@@ -1,4 +1,4 @@
-"""The rank metrics and their gradients by all pairs in plain torch, on any device, as a reference for the kernels."""
+"""Rank metrics and gradients over all pairs, in plain torch on any device: the reference for the kernels."""
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ def rank_metric_by_pairs(
         grades: (Q, G) integers in 0..L, 0 for items that are not ranked.
         gains: (Q, L + 1) float64, gain of every grade.
         norms: (Q,) float64, the objective's normalizers.
-        objective: the part of a positive in the metric.
+        objective: function of a positive's rank that gives the positive's contribution to the metric.
         surrogate: surrogate of the step function.
 
     Returns:
@@ -38,7 +38,7 @@ def rank_metric_by_pairs(
 
 
 class _Pairs:
-    """All pairs of a positive, at ``places`` (q, P), and an item; places with grade 0 are padding and add nothing."""
+    """All pairs of a positive, in column ``places`` (q, P), and an item; places of grade 0 are padding and add 0."""
 
     def __init__(self, scores: Tensor, grades: Tensor, gains: Tensor, places: Tensor, surrogate: Surrogate) -> None:
         self.scores, self.grades, self.places, self.surrogate = scores, grades, places, surrogate

@@ -1,8 +1,8 @@
-"""The rank metrics on the CPU by all (positive, item) pairs, compiled by numba, in float32 and torch's threads.
+"""The rank metrics over all (positive, item) pairs on the CPU: float32, compiled by numba, in torch's threads.
 
 A row is laid out by ascending grade, so that the items below a positive are one contiguous run and no inner loop has a
-mask. Forward kernels write, for every positive, its smooth hrank and rank and their derivatives by its own score;
-backward kernels take the metric's derivatives by hrank and rank back to the scores of all items.
+mask. Forward kernels write the smooth hrank and rank of every positive, and their derivatives by its own score.
+Backward kernels turn the metric's derivatives by hrank and rank into derivatives by the scores of all items.
 
 The compiler may reorder sums to vectorise them, because a loss promises error bounds only. The metrics
 (:mod:`hgld.evaluation.ranks`) report numbers, so their sums keep their order.
@@ -27,12 +27,12 @@ _FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function that Python calls; see :func:`hgld.evaluation.ranks.compiled`."""
+    """Compile a function that Python calls, like :func:`hgld.evaluation.ranks.compiled` but with reordered sums."""
     return njit(function, fastmath=_FASTMATH)
 
 
 def helper(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function that compiled functions call; see :func:`hgld.evaluation.ranks.helper`."""
+    """Compile a function that compiled functions call, like :func:`hgld.evaluation.ranks.helper`."""
     return njit(function, fastmath=_FASTMATH, entry=False)
 
 
@@ -81,17 +81,17 @@ _NEAR, _REACH = np.float32(33), np.float32(54)
 
 @helper
 def fill_decays(scores: np.ndarray, here: Any, center: Any, inverse: Any, decays: np.ndarray) -> Any:
-    """Fill ``decays[j]`` with e^-((scores[j] - here) / tau) and return ``here``, if it is far from the center.
+    """If ``here`` is far from the center, fill ``decays[j]`` with e^-((scores[j] - here) / tau) and return ``here``.
 
     Args:
         scores: (n,) float32.
-        here: a positive's score.
-        center: the last result, infinite at first.
-        inverse: the number 1 / tau.
-        decays: (n,) float32.
+        here: score of a positive.
+        center: the center that the last call returned; infinite in the first call.
+        inverse: 1 / tau.
+        decays: (n,) float32, filled with one factor per item.
 
     Returns:
-        the center.
+        the center that ``decays`` is relative to.
     """
     if abs(product(here - center, inverse)) <= _NEAR:
         return center
@@ -110,8 +110,8 @@ def by_grade(
     Args:
         scores: (q, G) float32, -inf where an item is not ranked.
         grades: (q, G) uint8 in 0..L.
-        columns: (q, G) int32, filled with the columns that the ranked items of a row had before.
-        ordered: (q, G), filled with their scores.
+        columns: (q, G) int32, filled with the original columns of a row's ranked items.
+        ordered: (q, G), filled with the scores of a row's ranked items.
         starts: (q, L + 2) int64, filled with the start of each grade and, at the end, the number of ranked items.
     """
     for row in range(scores.shape[0]):
@@ -139,7 +139,7 @@ def sup_forward(
     offsets: np.ndarray,
     found: np.ndarray,
 ) -> None:
-    """Compute Hrank+ and rank of every positive, with H^- for the items of lower grade.
+    """Compute Hrank+ and rank of every positive, with H^- as the step for items of lower grade.
 
     Args:
         ordered: (q, G) array of :func:`by_grade`.
@@ -147,7 +147,7 @@ def sup_forward(
         gains: (q, L + 1) float64.
         step: (4,) float32: tau, rho, delta and the value at delta.
         offsets: (q + 1,) where each row's positives begin in ``found``.
-        found: (5, P) float64, filled with hrank, rank, their derivatives by the positive's own score, and its gain.
+        found: (5, P) float64, filled with hrank, rank, their derivatives by the positive's own score, and the gain.
     """
     zero, half, one = np.float32(0), np.float32(0.5), np.float32(1)  # Python numbers would turn the sums into float64
     inverse, rho, delta, line = one / step[0], step[1], step[2], step[3]
@@ -201,7 +201,7 @@ def sup_backward(
         ordered: (q, G) array of :func:`by_grade`.
         columns: (q, G) array of :func:`by_grade`.
         starts: (q, L + 2) array of :func:`by_grade`.
-        step: (4,) as in :func:`sup_forward`.
+        step: (4,) float32: tau, rho, delta and the value at delta.
         offsets: (q + 1,) where each row's positives begin in ``by_self`` and ``by_rank``.
         by_self: (P,) float32, derivatives of the metric by the positives' own scores in all differences.
         by_rank: (P,) float32, derivatives of the metric by the ranks.
@@ -243,7 +243,7 @@ def smooth_forward(
 ) -> None:
     """Compute hrank and rank of every positive, with a sigmoid for every step.
 
-    Arguments are those of :func:`sup_forward`, but for ``step``: (1,), tau.
+    The arguments are the same as in :func:`sup_forward`, except ``step``: (1,), tau.
     """
     zero, inverse = np.float32(0), np.float32(1) / step[0]
     for row in range(ordered.shape[0]):
@@ -286,7 +286,7 @@ def smooth_backward(
 ) -> None:
     """Compute the gradient of the metric by every score, with a sigmoid for every step.
 
-    Arguments are those of :func:`sup_backward`, and the derivatives by the hranks.
+    The arguments are the same as in :func:`sup_backward`, plus ``by_hrank``: (P,) derivatives of the metric by hrank.
     """
     inverse = np.float32(1) / step[0]
     gradient = np.empty(ordered.shape[1], np.float32)
@@ -321,10 +321,11 @@ def native_rank_metric(
 ) -> tuple[Tensor, Tensor]:
     """Compute the metric of every query and its gradient.
 
-    Arguments and result are those of :func:`hgld.losses.kernels.eager.rank_metric_by_pairs`, the scores float32.
+    The arguments and the result are the same as in :func:`hgld.losses.kernels.eager.rank_metric_by_pairs`, but the
+    scores must be float32.
 
     Raises:
-        InputError: grades beyond the levels.
+        InputError: a grade exceeds the number of levels.
     """
     table = (scores.detach().numpy(), grades.numpy(), gains.numpy(), norms.numpy())
     num_levels, highest = gains.shape[1] - 1, int(table[1].max(initial=0))
@@ -398,7 +399,7 @@ def _block_metric(
 
 @contextmanager
 def _threads(num_threads: int) -> Iterator[EachPart]:
-    """Yield a function that splits a number of rows into consecutive parts and runs work on each in a thread."""
+    """Yield a function that splits rows into consecutive parts and runs a function on each part in a thread."""
     if num_threads == 1:
         yield lambda work, size: work(0, size)
         return

@@ -1,9 +1,9 @@
-"""The two parts of a smooth metric: surrogates of the step function, and objectives.
+"""Surrogates of the step function, and objectives: together they define a smooth metric.
 
-A rank is a sum of steps H(t) = 1 if t >= 0 else 0; a surrogate replaces H. An objective gives the part of a positive in
-its query's metric as a function of its rank, and the derivatives. The metric is the sum of these parts over the
-positives of a query; the loss is 1 - metric. Objectives act on tensors of one shape and do not depend on the order of
-the positives, so that each path of computation may lay them out in its own way.
+A rank is a sum of steps H(t) = 1 if t >= 0 else 0; a surrogate replaces H. An objective turns a positive's rank into
+the positive's contribution to the metric of its query, and gives the derivatives. The metric is the sum of these
+contributions; the loss is 1 - metric. Objectives act on tensors of one shape and do not depend on the order of the
+positives, so each implementation may store them in its own order.
 """
 
 import math
@@ -38,7 +38,7 @@ class Sigmoid:
 
 @dataclass(frozen=True)
 class SupStep:
-    """H^- of SupRank, which replaces H for items of a lower grade; for others H stays, without a gradient.
+    """H^- of SupRank, which replaces H for items of a lower grade; for all other items H stays, without a gradient.
 
     ``sigmoid(t/tau)`` for t < 0, ``sigmoid(t/tau) + 0.5`` for 0 <= t <= delta, ``rho (t - delta) + offset`` above
     (Ramzi et al., "Optimization of Rank Losses for Image Retrieval", Eq. 9). It is an upper bound of H everywhere,
@@ -53,7 +53,7 @@ class SupStep:
             authors' published configurations have 1.44, with which H^- falls at delta.
 
     Raises:
-        ConfigError: tau is not positive, rho, delta or offset are negative, or something is not finite.
+        ConfigError: tau is not positive, rho, delta or offset is negative, or one of them is not finite.
     """
 
     tau: float = 0.01
@@ -71,7 +71,7 @@ class SupStep:
 
     @property
     def line_start(self) -> float:
-        """Value of the straight line at delta."""
+        """Return the value of the straight line at delta."""
         return 0.5 + 1 / (1 + math.exp(-self.delta / self.tau)) if self.offset is None else self.offset
 
 
@@ -79,7 +79,7 @@ Surrogate = Sigmoid | SupStep
 
 
 def pack_surrogate(surrogate: Surrogate) -> list[float]:
-    """Return a surrogate as numbers that an operator's schema can carry; :func:`unpack_surrogate` reads them back."""
+    """Return a surrogate as numbers, which fit an operator's schema; :func:`unpack_surrogate` restores it."""
     if isinstance(surrogate, Sigmoid):
         return [surrogate.tau]
     return [surrogate.tau, surrogate.rho, surrogate.delta, surrogate.line_start]
@@ -107,8 +107,9 @@ class Positives:
         hrank: float64, the numerator of precision: rank+ or Hrank+, smooth or exact.
         rank: float64, the surrogate of the rank.
         gain: float64, gain of the positive's grade.
-        norm: float64, its query's normalizer (see the objectives), infinite if the query has no loss.
-        query: int64, the number of its query.
+        norm: float64, normalizer of the positive's query (each objective defines it), infinite if the query has no
+            loss.
+        query: int64, index of the positive's query.
     """
 
     hrank: Tensor
@@ -120,7 +121,7 @@ class Positives:
 
 @dataclass(frozen=True)
 class Terms:
-    """The part of each positive in the metric, and the metric's derivatives by its ``hrank`` and ``rank``."""
+    """The contribution of each positive to the metric, and the metric's derivatives by its ``hrank`` and ``rank``."""
 
     values: Tensor
     by_hrank: Tensor
@@ -129,7 +130,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class PrecisionMean:
-    """AP and H-AP: ``hrank / rank / norm`` with the sum of the query's gains as norm."""
+    """AP and H-AP: ``hrank / rank / norm``; the norm is the sum of the query's gains."""
 
     def terms(self, k: Positives) -> Terms:
         by_hrank = 1 / (k.rank * k.norm)
@@ -139,15 +140,15 @@ class PrecisionMean:
 
 @dataclass(frozen=True)
 class RecallMean:
-    """TR@K averaged over cutoffs K: ``sigmoid((K - rank) / temperature) / min(K, norm)`` with R positives as norm.
+    """TR@K averaged over cutoffs K: ``sigmoid((K - rank) / temperature) / min(K, norm)``; norm: number of positives.
 
     Attributes:
         k: the cutoffs.
         temperatures: widths of the step at the cutoff, in ranks, one per cutoff.
-        clip: whether a query's sum of sigmoids above K counts as K, without a gradient.
+        clip: whether to clip a query's sum of sigmoids at K; a clipped sum has no gradient.
 
     Raises:
-        ConfigError: no cutoff, one below 1, or temperatures that are not positive or not one per cutoff.
+        ConfigError: there is no cutoff, a cutoff is below 1, or there is not one positive temperature per cutoff.
     """
 
     k: tuple[int, ...] = (1, 2, 4, 8, 16)
@@ -156,7 +157,7 @@ class RecallMean:
 
     def __post_init__(self) -> None:
         if not self.k or any(cutoff < 1 or cutoff != int(cutoff) for cutoff in self.k):
-            raise ConfigError(f"k is {self.k}; expected whole numbers >= 1, at least one.")
+            raise ConfigError(f"k is {self.k}; expected one or more whole numbers >= 1.")
         if len(self.temperatures) != len(self.k) or not all(0 < t < math.inf for t in self.temperatures):
             raise ConfigError(
                 f"temperature is {self.temperatures} for the cutoffs {self.k}; expected a finite number > 0, or one "
@@ -165,7 +166,7 @@ class RecallMean:
 
     @classmethod
     def of(cls, k: Sequence[int], temperature: float | Sequence[float] = 1.0, *, clip: bool = False) -> "RecallMean":
-        """Make the objective from the arguments of a loss; one ``temperature`` may serve all cutoffs."""
+        """Make the objective from the arguments of a loss; a single ``temperature`` applies to all cutoffs."""
         each = (temperature,) * len(k) if isinstance(temperature, int | float) else tuple(temperature)
         return cls(tuple(k), each, clip)
 
@@ -184,7 +185,7 @@ class RecallMean:
 
 
 def _query_sums(values: Tensor, query: Tensor) -> Tensor:
-    """Return for every positive the sum over the positives of its query."""
+    """Return, for every positive, the sum of ``values`` over all positives of its query."""
     rows = query.flatten()
     sums = values.new_zeros(len(rows)).index_add(0, rows, values.flatten())  # there are no more queries than positives
     return sums[rows].view_as(values)
@@ -192,7 +193,7 @@ def _query_sums(values: Tensor, query: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class DiscountedGain:
-    """NDCG: ``gain / log2(1 + rank) / norm`` with the ideal DCG as norm."""
+    """NDCG: ``gain / log2(1 + rank) / norm``; the norm is the ideal DCG."""
 
     def terms(self, k: Positives) -> Terms:
         discount = torch.log2(1 + k.rank)
@@ -205,9 +206,9 @@ PenaltyVariant = Literal["O", "Iu", "Ib", "Ds", "Dq"]
 
 @dataclass(frozen=True)
 class NegativesPenalty:
-    """PNP: ``-f(R) / norm``, with R = rank - hrank the negatives before the positive and the positives as norm.
+    """PNP: ``-f(R) / norm``; R = rank - hrank counts negatives before the positive; norm: number of positives.
 
-    All gains must be 1, so that hrank counts positives. The formulas of f are those of :class:`hgld.losses.PNP`.
+    All gains must be 1, so that hrank counts positives. :class:`hgld.losses.PNP` lists the formulas of f.
 
     Attributes:
         variant: name of f.
@@ -257,7 +258,7 @@ _KINDS: dict[str, type[Objective]] = {
 
 
 def pack_objective(objective: Objective) -> tuple[str, list[float]]:
-    """Return an objective as an operator's schema can carry it; :func:`unpack_objective` reads it back."""
+    """Return an objective as a name and numbers for an operator's schema; :func:`unpack_objective` restores it."""
     if isinstance(objective, NegativesPenalty):
         return f"pnp-{objective.variant}", [objective.b, objective.alpha]
     kind = next(name for name, known in _KINDS.items() if isinstance(objective, known))

@@ -1,15 +1,15 @@
-"""Custom operators of torch for the losses, in particular the metric of ranks.
+"""Custom torch operators for the losses, in particular ``hgld::rank_metric``.
 
-If every query's value depends on its own row of scores, the backward pass needs dL/dscores (Q, G) only. So an operator
-returns that gradient along with the values. Autograd keeps it, and torch.compile sees one opaque node.
-``hgld::rank_metric`` is such an operator. Its paths of computation, by ``method``:
+If every query's value depends only on its own row of scores, the backward pass needs only dL/dscores (Q, G). So such an
+operator returns that gradient along with the values. Autograd keeps the gradient, and torch.compile sees one opaque
+node. ``hgld::rank_metric`` has these implementations, chosen by ``method``:
 
 - ``pair``: every (positive, item) pair, exact, O(P G) per query with P positives, float32. On the CPU numba compiles
   it; a GPU runs a Triton kernel.
-- ``eager``: every pair in plain torch, float32 and float64, any device: the others are tested against it.
+- ``eager``: every pair in plain torch, float32 and float64, any device; tests compare ``pair`` with it.
 - ``auto``: ``pair`` for float32 on the CPU, and on a GPU where Triton is installed; elsewhere ``eager``.
 
-Memory beside the (Q, G) tables is bounded: a few dozen MB on every path.
+Each implementation needs at most a few dozen MB of memory in addition to the (Q, G) tables.
 """
 
 from collections.abc import Callable
@@ -39,19 +39,19 @@ def operator(
     backward: Callable[..., Any] | None = None,
     setup_context: Callable[..., None] | None = None,
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Register a function as an operator of torch.
+    """Register a function as a torch operator.
 
     ``torch.library.custom_op`` does the same, but its first call imports torch's compiler, which takes a second.
 
     Args:
         name: ``hgld::...``.
-        fake: the result's shape and dtype, from the same arguments.
-        backward: argument of ``torch.library.register_autograd``; None refuses derivatives.
+        fake: function of the same arguments that returns an empty result of the right shape and dtype.
+        backward: argument of ``torch.library.register_autograd``. None: a derivative raises an error.
         setup_context: argument of ``torch.library.register_autograd``.
 
     Returns:
-        a decorator of functions that are annotated as torch's schemas need it; they must not change their arguments,
-        nor return one of them.
+        a decorator of functions whose annotations torch.library accepts. They must neither change nor return their
+        arguments.
     """
 
     def register(function: Callable[..., Any]) -> Any:
@@ -69,12 +69,12 @@ def operator(
 def table_operator(
     name: str, fake: Callable[..., Any], backward: Callable[..., Tensor]
 ) -> Callable[[Callable[..., Tensor]], Any]:
-    """Register a function of ``(scores, roles, *numbers)`` whose gradient is computed again from its arguments.
+    """Register a function of ``(scores, roles, *numbers)`` whose backward pass recomputes from these arguments.
 
     Args:
         name: ``hgld::...``.
-        fake: the result's shape and dtype, from the same arguments.
-        backward: operator of the result's gradient and the same arguments that returns the gradient of the scores.
+        fake: function of the same arguments that returns an empty result of the right shape and dtype.
+        backward: operator that returns the gradient of the scores, given the result's gradient and the same arguments.
     """
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -94,15 +94,15 @@ def row_operator(name: str) -> Callable[[RowFunction], Any]:
         name: ``hgld::...``.
 
     Returns:
-        a decorator of functions that take scores (Q, G) first, are annotated as torch's schemas need it, and return
-        values (Q,) and d values / d scores (Q, G), both in the dtype of the scores. Gradients flow to the scores alone;
-        second derivatives are refused.
+        a decorator of functions whose first argument is scores (Q, G) and whose annotations torch.library accepts. They
+        return values (Q,) and d values / d scores (Q, G), both in the dtype of the scores. Gradients flow only to the
+        scores; a second derivative raises an error.
     """
     return operator(name, _shapes, _chain, _save_slopes)
 
 
 def contiguous_like(table: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return an empty contiguous tensor with the shape of ``table``, in its dtype or another."""
+    """Return an empty contiguous tensor with the shape of ``table``; ``dtype``: None for the dtype of ``table``."""
     return torch.empty_like(table, dtype=dtype, memory_format=torch.contiguous_format)
 
 
@@ -127,7 +127,7 @@ def _refuse(*_: Any) -> None:
     raise InputError("hgld's rank losses have no second derivatives; detach their gradient first.")
 
 
-# -- the metric of ranks ----------------------------------------------------------------------------------------------
+# -- rank metric ------------------------------------------------------------------------------------------------------
 
 Method = Literal["auto", "pair", "eager"]
 
@@ -141,22 +141,22 @@ def rank_metric(
     surrogate: Surrogate,
     method: Method = "auto",
 ) -> Tensor:
-    """Compute the smooth metric of every query: the sum of ``objective`` over its positives, ranks by ``surrogate``.
+    """Compute the smooth metric of every query: the sum of ``objective`` over its positives.
 
     Args:
         scores: (Q, G) float32 or float64, finite, or -inf for items that are not ranked. The gradient flows here.
         grades: (Q, G) uint8 in 0..L, 0 for items that are not ranked.
         gains: (Q, L + 1) float64, gain of every grade.
-        norms: (Q,) float64, the normalizer of the objective; infinite for a query that is to add nothing.
-        objective: the part of a positive in the metric, given its rank.
-        surrogate: surrogate of the step function.
-        method: see the module's table.
+        norms: (Q,) float64, the normalizer of the objective; infinite for a query whose metric shall be 0.
+        objective: function of a positive's rank that gives the positive's contribution to the metric.
+        surrogate: surrogate of the step function, which makes the ranks smooth.
+        method: implementation: auto, pair or eager.
 
     Returns:
-        (Q,) in the dtype of ``scores``; NaN, and so its gradient, where a row holds NaN or +inf.
+        (Q,) in the dtype of ``scores``. If a row holds NaN or +inf, its value and gradient are NaN.
 
     Raises:
-        ConfigError: an unknown method, or one that cannot serve the device, dtype or surrogate.
+        ConfigError: the method is unknown, or does not support the device, dtype or surrogate.
     """
     check_choice("method", method, get_args(Method))
     kind, numbers = pack_objective(objective)
@@ -188,15 +188,15 @@ def _rank_metric(
     served = scores.dtype == torch.float32 and (on_cpu or on_gpu)
     if not served and method == "pair":
         raise ConfigError(
-            f"method 'pair' cannot serve {scores.dtype} scores on {scores.device}: it needs float32, and the CPU or "
-            "CUDA with Triton. Use method='eager' or 'auto'."
+            f"method 'pair' does not support {scores.dtype} scores on {scores.device}: it needs float32, and the CPU "
+            "or CUDA with Triton. Use method='eager' or 'auto'."
         )
     if not served or method == "eager":
         return rank_metric_by_pairs(*args)
     if on_cpu:
-        from hgld.losses.kernels.native import native_rank_metric  # imports numba, which is slow and of no use on a GPU
+        from hgld.losses.kernels.native import native_rank_metric  # imports numba, which is slow and useless on a GPU
 
         return native_rank_metric(*args)
-    from hgld.losses.kernels.triton_pairs import triton_rank_metric  # only CUDA builds of torch bring Triton
+    from hgld.losses.kernels.triton_pairs import triton_rank_metric  # only CUDA builds of torch include Triton
 
     return triton_rank_metric(*args)

@@ -1,9 +1,10 @@
-"""The rank metrics and their gradients by all pairs in two fused GPU kernels, in float32.
+"""The rank metrics and their gradients over all pairs: two fused GPU kernels in float32.
 
-Rows are laid out by ascending grade, so that positives are one run at the end. Neither kernel stores anything of the
-size of the pairs: one walks the items for a block of positives, the other the positives for a block of items.
+Rows are laid out by ascending grade, so that the positives of a row are contiguous at its end. Neither kernel stores a
+table of all pairs: one loops over the items for a block of positives, the other over the positives for a block of
+items.
 
-``TRITON_INTERPRET=1`` runs the kernels on the CPU, for correctness.
+``TRITON_INTERPRET=1`` runs the kernels on the CPU, to test their results.
 """
 
 from typing import Any
@@ -23,10 +24,10 @@ _BLOCK_ITEMS = 64  # 32 x 64 pairs over 128 threads: 16 registers per accumulato
 def triton_rank_metric(
     scores: Tensor, grades: Tensor, gains: Tensor, norms: Tensor, objective: Objective, surrogate: Surrogate
 ) -> tuple[Tensor, Tensor]:
-    """Compute the metric of every query and its gradient; arguments and result as in ``rank_metric_by_pairs``."""
+    """Compute the metric of every query and its gradient; same arguments and result as ``rank_metric_by_pairs``."""
     values, slopes = torch.zeros_like(norms), torch.zeros_like(scores)
     rows = queries_at_once(scores.shape[1])
-    with torch.cuda.device_of(scores):  # Triton launches on the current device, not on that of the tensors
+    with torch.cuda.device_of(scores):  # Triton launches on the current device, not on the tensors' device
         for start in range(0, len(scores) if scores.numel() else 0, rows):
             block = slice(start, start + rows)
             values[block] = _block(
@@ -36,7 +37,7 @@ def triton_rank_metric(
 
 
 def queries_at_once(num_items: int) -> int:
-    """Return the number of queries per launch for a number of items."""
+    """Return the number of queries per launch, given the number of items per query."""
     return max(1, _MOST_ITEMS // max(1, num_items))
 
 
@@ -105,7 +106,7 @@ def _rank_positives(
     block_k: tl.constexpr,
     block_j: tl.constexpr,
 ):
-    """Compute for a block of one query's positives hrank, rank and their derivatives by the positives' own scores."""
+    """Compute hrank, rank and their derivatives by the positives' own scores, for a block of one query's positives."""
     blocks = tl.cdiv(size, block_k)
     row = (tl.program_id(0) // blocks).to(tl.int64)
     begin = tl.load(starts + row) + tl.program_id(0) % blocks * block_k
@@ -115,7 +116,7 @@ def _rank_positives(
         here = tl.load(scores + row * size + k, mask=inside, other=0.0)
         grade = tl.load(grades + row * size + k, mask=inside, other=0).to(tl.int32)
         gain = tl.load(gains + row * num_grades + grade)
-        hranks_at = tl.zeros([block_k, block_j], tl.float32)  # the sums over items follow after the loop
+        hranks_at = tl.zeros([block_k, block_j], tl.float32)  # summed over items after the loop
         ranks_at = tl.zeros([block_k, block_j], tl.float32)
         hrank_slopes_at = tl.zeros([block_k, block_j], tl.float32)
         rank_slopes_at = tl.zeros([block_k, block_j], tl.float32)
@@ -172,7 +173,7 @@ def _reach_items(
     block_k: tl.constexpr,
     block_j: tl.constexpr,
 ):
-    """Compute for a block of one query's items the metric's derivatives by their scores."""
+    """Compute the metric's derivatives by the scores of a block of one query's items."""
     blocks = tl.cdiv(size, block_j)
     row = (tl.program_id(0) // blocks).to(tl.int64)
     j = tl.program_id(0) % blocks * block_j + tl.arange(0, block_j)
@@ -180,7 +181,7 @@ def _reach_items(
     other = tl.load(scores + row * size + j, mask=inside, other=float("-inf"))
     other_grade = tl.load(grades + row * size + j, mask=inside, other=0).to(tl.int32)
     other_gain = tl.where(other_grade > 0, tl.load(gains + row * num_grades + other_grade), 0.0)
-    reached = tl.zeros([block_k, block_j], tl.float32)  # the sum over positives follows after the loop
+    reached = tl.zeros([block_k, block_j], tl.float32)  # summed over positives after the loop
     for first in range(tl.load(starts + row), size, block_k):
         k = first + tl.arange(0, block_k)
         here = tl.load(scores + row * size + k, mask=k < size, other=0.0)
