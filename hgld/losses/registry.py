@@ -20,7 +20,7 @@ SECOND_TERMS = {"pair": "CalibrationLoss", "proxy": "NormSoftmax"}
 
 @dataclass(frozen=True)
 class LossEntry:
-    """What a config must know about a loss.
+    """Facts about a loss that a config needs.
 
     Attributes:
         module: module of ``hgld.losses``.

@@ -26,7 +26,7 @@ _QUERY_GALLERY = "hgld.evaluation.protocols.by_labels:evaluate_query_gallery"
 
 @dataclass(frozen=True)
 class Protocol:
-    """How to evaluate a benchmark, and what this requires of a dataset.
+    """An evaluation protocol: how to evaluate a benchmark, and what this requires of a dataset.
 
     Attributes:
         summary: one line for people: queries, gallery, excluded items and the averages.

@@ -81,7 +81,7 @@ _NEAR, _REACH = np.float32(33), np.float32(54)
 
 @helper
 def fill_decays(scores: np.ndarray, here: Any, center: Any, inverse: Any, decays: np.ndarray) -> Any:
-    """If ``here`` is far from the center, fill ``decays[j]`` with e^-((scores[j] - here) / tau) and return ``here``.
+    """Fill ``decays[j]`` with e^-((scores[j] - here) / tau) and return ``here``, if ``here`` is far from the center.
 
     Args:
         scores: (n,) float32.
