@@ -51,7 +51,7 @@ def test_guide_loss_and_backbone_are_used_by_the_run(followed):
     assert '"margin": 0.3' in config
 
 
-def test_guide_metric_is_measured(followed):
+def test_guide_metric_is_computed(followed):
     _, said = followed
     assert "| F1@2 |" in said["hgld evaluate"]
 

@@ -350,7 +350,7 @@ def test_guide_loss_accepts_queries_outside_the_references(loss_of_the_guide):
     assert float(value) == pytest.approx(sum(wanted) / 6, abs=1e-5)
 
 
-def test_concept_figures_equal_those_of_the_script():
+def test_concept_figures_equal_the_output_of_their_script():
     for name, draw in FIGURES.items():
         assert (DOCS / "concepts" / name).read_text(encoding="utf-8") == draw(), "python docs/figures.py"
 

@@ -65,7 +65,7 @@ def test_every_config_field_has_a_witness():
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.label)
-def test_changing_a_config_field_changes_its_witness(change, world, shared):
+def test_changing_a_config_field_changes_the_result_of_its_witness(change, world, shared):
     key = key_of(change)
     if key not in shared["seen"]:
         shared["seen"][key] = seen(change, change.base, world)

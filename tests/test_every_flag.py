@@ -274,7 +274,7 @@ LAW: list[tuple[str, dict[str, str]]] = [
 
 
 def flags_of(verb: str) -> set[str]:
-    """Return the flags and arguments of a subcommand, without those of pipeline stages."""
+    """Return the flags and arguments of a subcommand, without the options of pipeline stages."""
     module = import_module(f"hgld.cli.{VERBS[verb][0]}_commands")
     configs = [config for config in getattr(module, verb.replace("-", "_")).configs if config not in OF_STAGES]
     return {

@@ -100,7 +100,7 @@ def test_only_tables_module_refers_to_polars_errors():
 
 
 def test_only_tables_module_calls_polars_readers():
-    """The readers of the tables module take paths literally and check a footer before decoding."""
+    """The readers of the tables module do not expand glob characters, and check the footer before decoding."""
     reading = re.compile(r"\bpl\.(read|scan)_\w+\(")
     names = {path.relative_to(ROOT).as_posix() for path in SOURCES if reading.search(path.read_text(encoding="utf-8"))}
     assert names <= {"hgld/tables.py"}

@@ -172,9 +172,7 @@ def _judge_all(
 ) -> None:
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 2)  # hides stderr, on which polars prints panics
-    executor.START = (
-        "fork"  # a fork per MATLAB file takes milliseconds, and is safe because this process has no threads
-    )
+    executor.START = "fork"  # faster for each MATLAB file, and safe because this process has no threads
     with open(stack, "w", encoding="utf-8") as file:
         faulthandler.enable(file)
         faulthandler.register(signal.SIGUSR1, file)

@@ -173,7 +173,7 @@ def test_download_recovers_from_a_disk_that_fails_at_any_change(fault, tmp_path)
 
 @pytest.mark.parametrize("fault", ["stop", "full", "read-only", "interrupt"])
 def test_confirmed_decisions_survive_a_failing_disk(fault, tmp_path):
-    """Make two decisions, take the second back, and make a third, on a disk that fails at each change in turn."""
+    """Make two decisions, undo the second and make a third. Repeat this on disks that fail at successive changes."""
     after = 0
     for after in range(100):
         file, confirmed = tmp_path / f"{after}.yaml", []

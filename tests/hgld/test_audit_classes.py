@@ -41,7 +41,7 @@ def listed(rows: np.ndarray, classes: np.ndarray, ancestors: np.ndarray) -> set[
     return {(fault.kind, fault.label, fault.other) for fault in faults if fault.level == 0 and fault.probability >= 0.5}
 
 
-def test_sound_hierarchy_has_no_findings():
+def test_correct_hierarchy_has_no_findings():
     assert listed(*classes_of(0)) == set()
 
 

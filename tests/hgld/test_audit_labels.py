@@ -127,7 +127,7 @@ def test_planted_wrong_labels_are_found_with_level_and_true_class():
     assert found.rates[0] == pytest.approx(3 / len(rows), abs=0.01)
 
 
-def test_single_item_of_a_class_is_judged_by_coarser_levels():
+def test_label_of_a_single_item_class_is_audited_at_coarser_levels():
     rows, classes = clusters()
     keep = (classes != 2) | (np.arange(len(classes)) == 16)
     found = find_wrong_labels(rows[keep], classes[keep], TREE, silent)

@@ -19,7 +19,7 @@ def files(tmp_path):
     return tmp_path
 
 
-def test_json_output_equals_the_library(files, hgld):
+def test_json_output_equals_the_report_of_the_library(files, hgld):
     arguments = ["--embeddings", files / "e.npy", "--labels", files / "l.parquet", "--levels", "fine,coarse", "--json"]
     code, out, _ = hgld("evaluate", *arguments)
     expected = evaluate(

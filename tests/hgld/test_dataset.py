@@ -85,7 +85,7 @@ def test_dataset_without_split_has_all_items(root):
     assert [dataset.read(i) for i in range(len(dataset))] == [i.data for s in ("test", "train") for i in items_of(s)]
 
 
-def test_read_bytes_equal_the_written_bytes(url):
+def test_stored_bytes_are_read_back_unchanged(url):
     dataset = open_dataset(url, "test")
     expected = [item.data for item in items_of("test")]
     order = np.random.default_rng(0).permutation(len(expected))
@@ -178,7 +178,7 @@ def test_column_by_name_has_the_values_of_all_items(root):
         dataset["lables"]
 
 
-def test_to_torch_gives_pairs_like_torchvision(root):
+def test_to_torch_gives_image_label_pairs_like_torchvision(root):
     dataset = open_dataset(root, "train")
     pairs = dataset.to_torch()
     image, label = pairs[4]
@@ -198,7 +198,7 @@ def test_to_torch_gives_pairs_like_torchvision(root):
         dataset.to_torch(level="colour")
 
 
-def test_batch_sampler_given_as_sampler_fails_with_the_fix(root):
+def test_batch_sampler_passed_as_sampler_raises_an_error_with_the_fix(root):
     dataset = open_dataset(root, "train")
     for given in (dataset, dataset.to_torch(), list(range(15))):
         loader = DataLoader(given, sampler=PKSampler(dataset, p=2, k=2))  # pyright: ignore[reportArgumentType]

@@ -197,7 +197,7 @@ def _stored_from(upright: Image.Image, orientation: int) -> Image.Image:
 
 
 @pytest.mark.parametrize("orientation", range(9))
-def test_turns_equal_pillows_transposes_for_every_exif_orientation(orientation):
+def test_rotations_equal_pillows_transposes_for_every_exif_orientation(orientation):
     image = picture(5, 3, seed=1)
     expected = image.transpose(TRANSPOSES[orientation]) if orientation in TRANSPOSES else image
     assert np.array_equal(turned(np.asarray(image), turn_of(orientation)), np.asarray(expected))
@@ -266,7 +266,7 @@ def test_test_view_equals_torchvisions_resize_and_center_crop():
             assert np.array_equal(found, expected.permute(1, 2, 0).numpy()), (width, height, path)
 
 
-def test_long_strips_are_cut_to_their_middle_instead_of_filling_the_memory():
+def test_long_strips_are_cropped_to_their_middle_to_save_memory():
     strip = np.zeros((4, 40_000, 3), dtype=np.uint8)
     strip[:, 19_000:21_000] = 200
     found = decoded([encoded(stored(Image.fromarray(strip), "PNG"))], TestView(224, 256), "fast")
@@ -302,7 +302,7 @@ def test_lighting_moves_along_the_principal_components():
     assert np.allclose(values, [0.2175, 0.0188, 0.0045], rtol=0.05)
 
 
-def test_batch_is_equal_in_either_memory_layout():
+def test_batch_does_not_depend_on_the_memory_layout():
     images = [encoded(stored(picture(40, 40, seed=s))) for s in range(3)]
     parameters = TrainView(32).parameters([40] * 3, [40] * 3, seed=0, epoch=0, positions=places(0, 3))
     outs = [torch.empty(shape, dtype=torch.uint8) for shape in ((3, 3, 32, 32), (3, 32, 32, 3))]

@@ -1,4 +1,4 @@
-"""DistributedLoss: each process ranks its own queries, and the sum is the loss of the whole batch."""
+"""DistributedLoss: each process ranks its own queries, and together they compute the loss of the whole batch."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ def alone():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 3, 8])
-def test_gradients_of_several_processes_equal_those_of_one(count, alone, tmp_path):
+def test_gradients_of_several_processes_equal_gradients_of_one_process(count, alone, tmp_path):
     out = tmp_path / "answers"
     result = together(shared_losses.answer, str(out), folder=tmp_path, count=count, timeout=500)
     assert result.returncode == 0, result.stderr

@@ -103,8 +103,8 @@ def test_keywords_override_options():
     assert (report.settings["relevance"], report.settings["alpha"]) == ("total", 2.0)
 
 
-def test_gpu_blocks_count_memory_that_the_allocator_holds_unused(monkeypatch):
-    """During training the driver reports almost no free memory, because torch's allocator holds it unused."""
+def test_gpu_block_size_includes_unused_memory_of_the_allocator(monkeypatch):
+    """During training the driver reports almost no free memory, because torch's allocator keeps unused memory."""
     given = {"mem_get_info": (1 << 20, 80 << 30), "memory_reserved": 9 << 30, "memory_allocated": 8 << 30}
     for name, found in given.items():
         monkeypatch.setattr(torch.cuda, name, lambda device, found=found: found)

@@ -44,7 +44,7 @@ def table(kind, seed=0, size=5000, queries=21):
 
 
 @pytest.mark.parametrize("kind", ["shuffled", "ties", "one point"])
-def test_heads_and_whole_rows_give_equal_values(kind, monkeypatch):
+def test_first_ranks_and_whole_rows_give_equal_metrics(kind, monkeypatch):
     gallery, labels, index, self_index = table(kind)
     asked = gallery[index].astype(np.float32), labels[index], gallery, labels
     passed, heads = [], evaluation.ranking_heads
@@ -55,7 +55,7 @@ def test_heads_and_whole_rows_give_equal_values(kind, monkeypatch):
     same(by_heads, ranked(*asked, self_index))
 
 
-def test_heads_of_judged_lists_exclude_junk(monkeypatch):
+def test_first_ranks_of_judged_lists_exclude_junk(monkeypatch):
     gallery, _, index, _ = table("ties", size=4000)
     rng = np.random.default_rng(1)
     lists = [np.split(rng.permutation(4000)[:90], (20, 50)) for _ in index]
@@ -68,7 +68,7 @@ def test_heads_of_judged_lists_exclude_junk(monkeypatch):
 
 
 @pytest.mark.parametrize("limit", ["_SHARE_PREPARED", "_CACHED_NUMBERS"])
-def test_gallery_prepared_in_parts_gives_equal_values(tmp_path, monkeypatch, limit):
+def test_gallery_prepared_in_parts_gives_equal_metrics(tmp_path, monkeypatch, limit):
     gallery, labels, index, _ = table("shuffled", size=4500)
     np.save(tmp_path / "gallery.npy", gallery)
     metrics = ("R@1", "AP", "H-AP", "mAP@10")
@@ -80,7 +80,7 @@ def test_gallery_prepared_in_parts_gives_equal_values(tmp_path, monkeypatch, lim
     same(in_memory, columns(evaluate(*asked, mapped, labels, metrics=metrics)))
 
 
-def test_short_row_does_not_change_rounding_of_others():
+def test_row_of_small_norm_does_not_change_rounding_of_other_rows():
     rows = np.random.default_rng(0).standard_normal((3000, 8), np.float32)
     rows[0] *= 1e-35
     prepared = scores.Rows(rows, "gallery")

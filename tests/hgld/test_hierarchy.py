@@ -62,7 +62,7 @@ def test_from_columns_accepts_tables_of_other_packages(tree):
 EDGES = [("Reims", "church"), ("Como", "lake"), ("church", "human-made"), ("lake", "natural")]
 
 
-def test_edges_make_levels_and_fill_short_branches():
+def test_from_edges_makes_levels_and_fills_short_branches():
     tree = Hierarchy.from_edges(EDGES, levels=("landmark", "group", "top"))
     assert tree == Hierarchy.from_columns({
         "landmark": ["Reims", "Como"],
@@ -76,7 +76,7 @@ def test_edges_make_levels_and_fill_short_branches():
 
 
 @given(trees())
-def test_networkx_graph_restores_the_tree(tree):
+def test_networkx_graph_is_converted_back_to_the_same_tree(tree):
     assert Hierarchy.from_networkx(tree.to_networkx()) == tree
 
 
@@ -132,7 +132,7 @@ def test_expand_returns_coarser_labels_and_keeps_unknown(tree):
 
 
 @given(trees())
-def test_files_restore_the_hierarchy(tmp_path_factory, tree):
+def test_hierarchy_is_read_back_from_its_files(tmp_path_factory, tree):
     folder = tmp_path_factory.mktemp("tree")
     tree.to_parquet(folder / "hierarchy.parquet")
     for place in (folder, folder / "hierarchy.parquet"):
@@ -140,7 +140,7 @@ def test_files_restore_the_hierarchy(tmp_path_factory, tree):
 
 
 @given(trees())
-def test_labels_restore_the_parents(tree):
+def test_hierarchy_from_labels_has_the_same_parents(tree):
     labels = tree.expand(np.arange(tree.num_classes[0]))
     rebuilt = Hierarchy.from_labels(labels, tree.levels, tree.names)
     tree.check_labels(labels)

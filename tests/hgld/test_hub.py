@@ -53,7 +53,7 @@ def test_a_dataset_is_pushed_and_opened_again(hub, made):
     assert there.image(0).tobytes() == here.image(0).tobytes()
 
 
-def test_a_push_that_was_stopped_resumes_and_sends_nothing_twice(hub, made, monkeypatch):
+def test_a_stopped_push_resumes_and_sends_no_file_twice(hub, made, monkeypatch):
     monkeypatch.setattr("hgld.hub._FILES_A_COMMIT", 2)
     hub.refuse_after = 1
     with pytest.raises(ServiceError, match="the Hub answered 422"):

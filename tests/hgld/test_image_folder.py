@@ -52,7 +52,7 @@ def test_folder_names_become_class_names(make):
         (["train/x/a.jpg", "test/y/b.jpg"], [("y",), ("x",)]),
     ],
 )
-def test_number_of_levels_is_the_depth_of_a_twentieth_of_the_images(make, paths, expected):
+def test_number_of_levels_is_the_depth_that_five_per_cent_of_the_images_reach(make, paths, expected):
     assert classes(make(*paths)) == expected
 
 
@@ -103,7 +103,7 @@ def test_folder_without_images_fails_with_both_fixes(make, tmp_path):
         make("notes.txt")
 
 
-def test_images_in_memory_and_files_come_in_their_order(tmp_path):
+def test_images_in_memory_and_files_keep_their_order(tmp_path):
     rng = np.random.default_rng(1)
     data = [jpeg(rng), jpeg(rng, orientation=6)]
     for number, content in enumerate(data):

@@ -78,7 +78,7 @@ def test_headers_are_read_as_pillow_reads_them(data):
     assert header.format in IMAGE_FORMATS
 
 
-def test_jpeg_with_further_images_is_a_jpeg():
+def test_jpeg_with_further_embedded_images_is_read_as_jpeg():
     assert read_header(KINDS["several pictures"]) == ImageHeader("JPEG", 50, 30, 1)
 
 
@@ -98,7 +98,7 @@ def test_non_image_bytes_are_refused():
     assert caught.value.reason == "empty"
 
 
-def test_damaged_exif_means_upright():
+def test_image_with_damaged_exif_is_read_as_upright():
     data = jpeg(np.random.default_rng(0), 50, 30, orientation=6)
     at = data.index(b"Exif\0\0") + 6
     assert read_header(data).orientation == 6

@@ -65,7 +65,7 @@ def same(first: list[Batch], second: list[Batch]) -> bool:
     )
 
 
-def test_batch_holds_the_samplers_items_as_the_view_crops_them(dataset):
+def test_batch_has_the_items_of_the_sampler_cropped_by_the_view(dataset):
     loader = Loader(dataset, pk(dataset), TrainView(24), seed=5)
     sampler = pk(dataset)
     for step, batch in enumerate(loader):
@@ -83,7 +83,7 @@ def test_batch_holds_the_samplers_items_as_the_view_crops_them(dataset):
     assert loader.state_dict() == {"epoch": 1, "step": 0}
 
 
-def test_threads_and_prefetch_change_nothing(dataset):
+def test_number_of_threads_and_prefetch_do_not_change_batches(dataset):
     first = list(Loader(dataset, pk(dataset), VIEW, workers=1, prefetch=0))
     for workers, prefetch in ((1, 3), (3, 1), (16, 2)):
         again = list(Loader(dataset, pk(dataset), VIEW, workers=workers, prefetch=prefetch))
@@ -181,7 +181,7 @@ def test_threads_end_with_the_iterator(dataset):
         assert not threads(), end
 
 
-def test_corrupt_item_raises_at_its_batch(tmp_path):
+def test_corrupt_item_raises_an_error_at_its_batch(tmp_path):
     dataset = written(tmp_path / "data", broken=(9,))
     sampler = pk(dataset)
     expected = next(step for step in range(len(sampler)) if 9 in sampler.batch(0, step))

@@ -38,7 +38,7 @@ def compile_module(loss: nn.Module, *, dynamic: bool | None = None) -> nn.Module
 
 
 def step(module, embeddings, labels, **more):
-    torch.manual_seed(1)  # the same random numbers in every call
+    torch.manual_seed(1)  # every call draws the same random numbers
     leaf = embeddings.clone().requires_grad_()
     value = module(leaf, labels, **more)
     value.backward()
@@ -48,7 +48,7 @@ def step(module, embeddings, labels, **more):
 @pytest.mark.parametrize(
     "name", [name if name == "HAPPIER" else pytest.param(name, marks=pytest.mark.slow) for name in LOSSES]
 )
-def test_compiles_without_a_graph_break(name):
+def test_loss_compiles_without_a_graph_break(name):
     torch.compiler.reset()
     torch.manual_seed(0)
     loss, embeddings = LOSSES[name](), torch.randn(16, DIM)
@@ -62,7 +62,7 @@ def test_compiles_without_a_graph_break(name):
 
 
 @pytest.mark.slow
-def test_compiles_with_inductor():
+def test_loss_compiles_with_inductor():
     torch.compiler.reset()
     loss, embeddings = SupHAP(), torch.randn(16, DIM)
     compiled = cast(nn.Module, torch.compile(loss, fullgraph=True, dynamic=False))

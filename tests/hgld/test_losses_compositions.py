@@ -95,7 +95,7 @@ def test_virtual_items_are_mixtures_of_two_items_of_a_class():
         torch.testing.assert_close(item, share * embeddings[i] + (1 - share) * embeddings[j])
 
 
-def test_simix_is_the_loss_of_the_batch_and_its_virtual_items_in_training():
+def test_simix_loss_in_training_includes_virtual_items():
     embeddings, self_index = batch(), torch.arange(8)
     plain = SmoothRecall(normalize=False, exclude_self=True)
     references, ref_labels = torch.cat([embeddings, torch.randn(4, 5)]), torch.cat([LABELS, LABELS[:4]])
@@ -125,7 +125,7 @@ class Recorder(nn.Module):
         return embeddings.sum()
 
 
-def test_adapter_passes_the_items_of_known_label_at_its_level():
+def test_adapter_passes_only_items_with_known_labels_at_its_level():
     embeddings = batch()
     recorder = Recorder()
     miner = lambda e, y, ref_emb, ref_labels: (len(e), ref_emb is None)  # noqa: E731
@@ -172,7 +172,7 @@ def test_adapter_runs_losses_of_the_installed_library():
     st.sampled_from([(5,), (2, 5), (1, 3, 4), (2, 3, 5)]),
     st.lists(st.integers(1, 8), min_size=3, max_size=3),
 )
-def test_matryoshka_loss_is_the_weighted_mean_over_prefixes(seed, dims, weights):
+def test_matryoshka_loss_is_the_weighted_mean_over_truncated_embeddings(seed, dims, weights):
     generator = torch.Generator().manual_seed(seed)
     embeddings, references = (torch.randn(n, 5, generator=generator, dtype=torch.float64) for n in (8, 6))
     used = [weight / 4 for weight in weights[: len(dims)]]
@@ -186,7 +186,7 @@ def test_matryoshka_loss_is_the_weighted_mean_over_prefixes(seed, dims, weights)
         torch.testing.assert_close(found(embeddings, LABELS, *others), expected)
 
 
-def test_a_prefix_has_gradients_in_its_own_numbers_only():
+def test_a_truncated_embedding_has_gradients_only_in_its_dimensions():
     embeddings = batch().requires_grad_()
     MatryoshkaLoss(SupAP(), (2,))(embeddings, LABELS).backward()
     assert embeddings.grad is not None
@@ -195,7 +195,7 @@ def test_a_prefix_has_gradients_in_its_own_numbers_only():
     torch.testing.assert_close(MatryoshkaLoss(SupHAP(), (5,))(embeddings, LABELS), SupHAP()(embeddings, LABELS))
 
 
-def test_matryoshka_loss_takes_proxies_per_prefix_and_a_memory():
+def test_matryoshka_loss_accepts_proxies_per_dimension_and_a_memory():
     loss = MatryoshkaLoss([NormSoftmax(4, 2), NormSoftmax(4, 5)], (2, 5))
     assert [tuple(p.shape) for p in loss.parameters()] == [(4, 2), (4, 5)]
     assert torch.isfinite(loss(batch(), LABELS))

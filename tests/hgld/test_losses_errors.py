@@ -12,7 +12,7 @@ from hgld.errors import ConfigError, InputError
 from hgld.losses import blackbox_ap_loss, graded_ap_loss, pnp_loss, soft_bin_ap_loss
 from hgld.losses.kernels.objectives import SupStep
 
-BAD: Any = "bad"  # for arguments that a type checker would refuse
+BAD: Any = "bad"  # passes an argument of the wrong type without an error of the type checker
 EACH: Any = {"reduction": "none"}
 E, Y = torch.randn(3, 2), torch.zeros(3, 2, dtype=torch.int64)
 TREE = Hierarchy.from_columns({"species": ["fox", "cat", "oak"], "kingdom": ["animal", "animal", "plant"]})

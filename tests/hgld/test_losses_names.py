@@ -91,7 +91,7 @@ def test_library_argument_raises_an_error_with_the_hgld_argument(name, sizes, ar
     assert answer in str(refused.value)
 
 
-def test_other_unknown_arguments_and_names_raise_python_errors():
+def test_unknown_arguments_and_names_raise_python_errors():
     with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
         losses.SmoothAP(colour=1)  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match="unexpected keyword argument 'temperature'"):

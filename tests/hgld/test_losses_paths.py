@@ -80,7 +80,7 @@ def test_float32_paths_agree_with_float64(surrogate, objective, method):
 @pytest.mark.parametrize(
     ("size", "spread"), [pytest.param(20_000, 0.2, marks=pytest.mark.slow), (5000, 0.2), (2000, 15.0)]
 )
-def test_large_galleries_and_wide_scores_keep_the_error_bounds(surrogate, size, spread):
+def test_rounding_error_stays_bounded_for_large_galleries_and_wide_scores(surrogate, size, spread):
     table = ranking(2, size, share=0.02, spread=spread, seed=1)
     right = value_and_gradient((table[0].double(), *table[1:]), PrecisionMean(), SURROGATES[surrogate], "eager")
     found = value_and_gradient(table, PrecisionMean(), SURROGATES[surrogate], "pair")
@@ -88,7 +88,7 @@ def test_large_galleries_and_wide_scores_keep_the_error_bounds(surrogate, size, 
     assert error(found[1], right[1]) < 1e-4
 
 
-def test_eager_pairs_in_chunks_equal_all_at_once(monkeypatch):
+def test_eager_pairs_in_chunks_equal_pairs_in_one_chunk(monkeypatch):
     table = ranking(5, 60)
     whole = value_and_gradient(table, PrecisionMean(), SupStep(), "eager")
     monkeypatch.setattr("hgld.losses.kernels.eager._MOST_PAIRS", 500)
@@ -150,7 +150,7 @@ def tables():
                 table[0][0, 3] = -torch.inf
             yield scores, table
 
-def relative(found, right):  # what float32 cannot hold is 0 in it
+def relative(found, right):  # a value that underflows in float32 is 0
     return float((found.double() - right).abs().max() / right.abs().max().clamp(min=1e-30))
 
 rows = []
@@ -238,7 +238,8 @@ def test_triton_launches_cover_all_queries_within_32_bits(queries, items, monkey
     gains = torch.empty(queries, 4, dtype=torch.float64, device="meta")
     triton_pairs.triton_rank_metric(table, table.to(torch.uint8), gains, gains[:, 0], PrecisionMean(), SupStep())
     for kernel, block in enumerate((triton_pairs._BLOCK_POSITIVES, triton_pairs._BLOCK_ITEMS)):
-        programs, scores = zip(*launches[kernel::2], strict=True)  # one axis: CUDA's others hold 65,535 programs
+        # one grid axis only, because the other axes of CUDA allow just 65,535 programs
+        programs, scores = zip(*launches[kernel::2], strict=True)
         assert sum(programs) == queries * -(-items // block)
         # More queries make more launches, not larger ones: programs and offsets stay below 2^31.
         assert len(scores) == 2

@@ -149,7 +149,7 @@ def test_gradients_equal_finite_differences(name):
 
 
 @pytest.mark.parametrize("make", [Triplet, Contrastive, lambda **o: Margin(DIM, **o), CalibrationLoss])
-def test_pair_losses_without_normalisation_take_unit_vectors(make):
+def test_pair_losses_without_normalisation_expect_unit_vectors(make):
     """SiMix needs this check, because its virtual items are shorter than unit vectors."""
     labels = tree_labels(BATCHES["unequal sizes"])
     embeddings = embed("random", len(labels))
@@ -216,7 +216,7 @@ def test_scores_have_full_precision_under_every_matmul_setting(precision):
     )
 
 
-def test_a_gallery_without_a_gradient_needs_one_product_less():
+def test_a_gallery_without_gradient_needs_one_matrix_product_less():
     rows, others = torch.randn(3, 4, requires_grad=True), torch.randn(5, 4)
     with torch.profiler.profile() as profile:
         similarity(rows, others, normalize=False).sum().backward()

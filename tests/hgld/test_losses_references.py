@@ -96,7 +96,7 @@ def test_blackbox_ap_equals_its_reference(margin, case):
 
 
 @pytest.mark.parametrize("ties", ["ignored", "relaxed"])
-def test_soft_bin_ap_with_one_item_per_bin_is_the_metric(ties):
+def test_soft_bin_ap_loss_with_one_item_per_bin_is_one_minus_ap(ties):
     torch.manual_seed(1)
     scores = torch.stack([torch.randperm(65)[:30] for _ in range(5)]).double() / 32 - 1
     grades = torch.randint(0, 2, (5, 30))
@@ -122,7 +122,7 @@ def value_and_gradient(loss, scores, grades):
 
 
 @pytest.mark.parametrize("options", [{}, {"lambda_": 0.5}])
-def test_blackbox_ap_as_a_gpu_computes_it_equals_the_cpu(monkeypatch, options):
+def test_blackbox_ap_gpu_code_equals_cpu_code(monkeypatch, options):
     torch.manual_seed(5)
     scores, grades = torch.rand(5, 17, requires_grad=True), torch.randint(0, 2, (5, 17))
     grades[2] = 0
@@ -140,7 +140,7 @@ IN_BLOCKS = {
 
 
 @pytest.mark.parametrize("name", IN_BLOCKS)
-def test_queries_in_blocks_give_the_same_as_all_at_once(monkeypatch, name):
+def test_queries_in_blocks_give_equal_losses_and_gradients(monkeypatch, name):
     torch.manual_seed(6)
     scores, grades = torch.rand(9, 13, requires_grad=True), torch.randint(0, 2, (9, 13))
     expected = value_and_gradient(IN_BLOCKS[name], scores, grades)

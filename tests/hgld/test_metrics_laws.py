@@ -109,7 +109,7 @@ def test_values_are_between_0_and_1_and_perfect_ranking_gives_1(query):
         assert np.isnan(best) or best == pytest.approx(1.0)
 
 
-def test_query_without_positives_is_undefined_and_others_are_not():
+def test_metrics_are_undefined_only_for_queries_without_positives():
     scores = torch.tensor([[0.3, 0.2], [0.3, 0.2]])
     grades = torch.tensor([[0, 0], [0, 3]])
     found = ranking_metrics(scores, grades, ["AP", "R@1", "P@1", "H-AP", "H-P@1", "NDCG", "ASI", "wAP"], levels=LEVELS)

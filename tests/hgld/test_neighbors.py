@@ -37,7 +37,7 @@ def test_neighbors_equal_stable_sort_of_all_scores(count, queries, chunk_size, k
     assert scores.tolist() == np.take_along_axis(products, expected, axis=1).tolist()
 
 
-def test_first_of_duplicates_are_found():
+def test_duplicates_are_found_in_gallery_order():
     gallery = np.ones((10, 4), np.float32)
     found, _ = nearest_neighbors(gallery[:2], gallery, 3)
     assert found.tolist() == [[0, 1, 2], [0, 1, 2]]

@@ -281,7 +281,7 @@ def test_losses_refuse_miner_indices(loss):
     [
         losses.HAPPIER(4, 4),
         losses.CrossBatchMemory(losses.SmoothAP(), 8, 4),
-        losses.wrap(torch.nn.Linear(4, 4)),  # stands for a loss of pytorch-metric-learning with one vector per class
+        losses.wrap(torch.nn.Linear(4, 4)),  # replaces a loss of pytorch-metric-learning with one vector per class
     ],
 )
 def test_losses_with_proxies_or_memory_refuse_class_names(loss):

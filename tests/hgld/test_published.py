@@ -117,7 +117,7 @@ def test_difference_is_to_the_row_of_the_same_image_size(size, difference):
     assert (row.cells[0], row.differences[0]) == ("77.0", difference)
 
 
-def test_protocol_parts_are_columns_named_as_in_reports():
+def test_parts_of_a_protocol_are_columns_with_the_names_of_reports():
     own = [OwnResults("mine", "roxford", {"mAP/medium": 0.675, "AP/hard": 0.5}), OwnResults("v", "vehicleid", {})]
     oxford, paris = lay_out(*find_table("Listwise Table 2"), own).blocks
     parts = ("medium", "medium+distractors", "hard", "hard+distractors")

@@ -93,7 +93,7 @@ def test_level_of_zero_weight_gives_zero_not_nan():
     st.sampled_from([0.0, 1.0, 3.0]),
     st.booleans(),
 )
-def test_relative_gains_are_gains_times_one_factor(counts, kind, alpha, count_query):
+def test_relative_gains_are_proportional_to_gains(counts, kind, alpha, count_query):
     counts, gain = torch.from_numpy(counts), GainFunction(kind, alpha, count_query=count_query)
     gains, relative = gain.of_counts(counts, relative=False), gain.of_counts(counts)
     for row, own, other in zip(counts[:, 1:], gains[:, 1:], relative[:, 1:], strict=True):

@@ -99,7 +99,7 @@ def test_real_difference_is_significant_and_noise_is_not():
         assert row["low"] < row["value"] < row["high"]
 
 
-def test_intervals_and_p_values_equal_theory():
+def test_intervals_and_p_values_equal_theoretical_values():
     values = np.random.default_rng(5).normal(0.5, 0.1, 400)
     one = report({"H-AP": values}, queries=400)
     two = report({"H-AP": values + np.random.default_rng(6).normal(0.002, 0.03, 400)}, queries=400)

@@ -56,7 +56,7 @@ def test_texts_are_parsed_into_the_fields_type(name, text, value):
         ("on", "yes", "on: 'yes'; expected true or false"),
     ],
 )
-def test_texts_of_another_type_are_refused(name, text, message):
+def test_texts_of_the_wrong_type_are_refused(name, text, message):
     with pytest.raises(ConfigError) as refused:
         options_of(Config)[name].parse(text)
     assert str(refused.value) == f"{message}."
@@ -66,7 +66,7 @@ def test_texts_of_another_type_are_refused(name, text, message):
     ("name", "value"),
     [("count", True), ("count", None), ("share", "1"), ("kind", 1), ("names", "a"), ("numbers", [1.5]), ("on", 1)],
 )
-def test_values_of_another_type_are_refused(name, value):
+def test_values_of_the_wrong_type_are_refused(name, value):
     with pytest.raises(ConfigError, match=rf"^{name} is "):
         options_of(Config)[name].check(value)
     assert options_of(Config)["folder"].check(None) is None
@@ -74,7 +74,7 @@ def test_values_of_another_type_are_refused(name, value):
     assert options_of(Config)["names"].check(["a"]) == ("a",)
 
 
-def test_numbers_out_of_their_bounds_are_found():
+def test_numbers_out_of_bounds_are_reported():
     assert not list(bound_problems(Config(count=1, share=1.0)))
     assert list(bound_problems(Config(count=0, share=0.0))) == [
         ("count", "is 0; expected 1 or more."),

@@ -79,7 +79,7 @@ def test_many_ranges_are_returned_in_request_order(storage, folder):
     assert storage.read_many([]) == []
 
 
-def test_whole_files_are_read_up_to_a_size(storage, folder):
+def test_whole_files_are_read_up_to_a_size_limit(storage, folder):
     assert storage.read_file("train-000000.tar", SIZE) == (folder / "train-000000.tar").read_bytes()
     with pytest.raises(InputError, match=r"train-000000.tar: more than 299999 bytes"):
         storage.read_file("train-000000.tar", SIZE - 1)
@@ -145,7 +145,7 @@ def read_in_child(storage: ShardStorage, request: tuple[str, int, int], out: "mu
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_other_processes_open_their_own_files(method, storage, folder, request):
+def test_child_processes_open_separate_files(method, storage, folder, request):
     if method == "spawn" and storage.where.startswith("memory"):
         pytest.skip("memory:// belongs to one process")
     wanted = ("train-000001.tar", 77, 1000)
@@ -231,7 +231,7 @@ def test_disk_error_is_raised_with_file_and_range(folder, monkeypatch):
         ShardStorage(folder).read_at("train-000001.tar", 8, 4)
 
 
-def test_short_reads_of_the_system_are_continued(folder, monkeypatch):
+def test_short_reads_of_the_operating_system_are_completed(folder, monkeypatch):
     pread = os.pread
     monkeypatch.setattr(os, "pread", lambda fd, size, offset: pread(fd, min(size, 100), offset))
     wanted = ("train-000000.tar", 50, 1001)
@@ -325,7 +325,7 @@ def test_retries_request_only_failed_ranges(server, remote, folder):
     assert len(server.requests) == 4
 
 
-def test_cut_connections_resume_at_the_last_byte(server, remote, folder):
+def test_reading_resumes_after_the_last_byte_of_a_closed_connection(server, remote, folder):
     server.cut_after = 20_000
     with remote.open_stream("train-000000.tar") as stream:
         assert stream.read() == bytes_of(folder, "train-000000.tar", 0, SIZE)

@@ -73,7 +73,7 @@ def test_every_batch_has_p_classes_of_k_items_and_an_epoch_has_every_item(folder
     )  # items repeat only to complete short groups or the last batch
 
 
-def test_loader_with_the_streams_sampler_gives_the_same_batches(folder):
+def test_loader_with_the_sampler_of_a_stream_gives_the_same_batches(folder):
     one = stream(folder, seed=3)
     assert one.sampler is not None
     by_index = Loader(dataset_of(one), one.sampler, VIEW, seed=3)
@@ -84,7 +84,7 @@ def test_loader_with_the_streams_sampler_gives_the_same_batches(folder):
 
 
 @pytest.mark.parametrize("processes", [pytest.param(2, marks=pytest.mark.slow), 4])
-def test_parts_of_streaming_processes_equal_the_batches_of_one(shards, processes):
+def test_parts_of_streaming_processes_form_the_batches_of_one_process(shards, processes):
     parts = [list(stream(shards, process_index=r, process_count=processes)) for r in range(processes)]
     assert same_batches(joined(parts), list(stream(shards)))
     assert not same_batches(parts[0], parts[1])
@@ -100,14 +100,14 @@ def test_batches_depend_on_epoch_and_seed_alone(shards):
     assert same_batches(second, list(one))
 
 
-def test_streams_may_share_a_shard(tmp_path):
+def test_several_reading_streams_may_share_a_shard(tmp_path):
     write_streamed(tmp_path, grouped_items([6] * 16), per_shard=1000)
     batches = list(stream(tmp_path, num_streams=8))
     assert len(batches) == 6
     assert {i for batch in batches for i in batch.indices.tolist()} == set(range(96))
 
 
-def test_levels_and_batches_per_epoch_are_chosen(folder):
+def test_stream_options_set_levels_and_batches_per_epoch(folder):
     one = stream(folder, levels=["coarse"], batches_per_epoch=3)
     batches = list(one)
     assert len(batches) == len(one) == 3
@@ -231,7 +231,7 @@ def test_streams_leave_no_thread(folder, tmp_path):
     assert hgld_threads() == []
 
 
-def test_read_ahead_makes_a_bounded_number_of_values():
+def test_read_ahead_buffers_a_limited_number_of_values():
     made, ended = [], []
 
     def values():

@@ -136,7 +136,7 @@ def test_a_changed_byte_gives_a_table_or_a_table_error(at, byte):
         read_parquet(bytes(data))
 
 
-def test_json_beyond_the_callers_limits_is_refused():
+def test_json_beyond_the_size_limits_is_refused():
     assert parse_json('{"a": [1, 2]}', "x") == {"a": [1, 2]}
     with pytest.raises(InputError, match="x: more than 3 bytes"):
         parse_json(b"[1, 2]", "x", max_bytes=3)

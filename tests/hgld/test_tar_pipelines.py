@@ -29,7 +29,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def nothing_else_opens(monkeypatch):
-    """Forbid shells, processes and webdataset's own opener."""
+    """Forbid shells, processes and the file opener of webdataset."""
 
     def refused(*arguments, **_):
         raise AssertionError(f"webdataset opened {arguments}")

@@ -63,7 +63,7 @@ def cells(text):
 
 
 @given(hierarchies(), st.integers(40, 100), st.integers(1, 4), st.integers(1, 6))
-def test_drawing_keeps_its_width_and_lines(tree, width, most, lines):
+def test_drawing_stays_within_its_width_and_number_of_lines(tree, width, most, lines):
     drawn = tree_text(tree, width=width, most=most, lines=lines).splitlines()
     assert len(drawn) <= lines + 3
     assert all(cells(line) <= width for line in drawn[1:])

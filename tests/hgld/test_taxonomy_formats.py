@@ -122,7 +122,7 @@ def test_wordnet_is_read_with_ordered_senses(write):
 
 # -- Open Images, iNaturalist, COCO ------------------------------------------------------------------------------------
 
-OPEN_IMAGES = {  # as in bbox_labels_600_hierarchy.json
+OPEN_IMAGES = {  # structure of bbox_labels_600_hierarchy.json
     "LabelName": "/m/0bl9f",
     "Subcategory": [
         {
@@ -152,7 +152,7 @@ def test_open_images_is_read_with_its_descriptions(write):
     assert levels.hierarchy.names == (("Belt", "Boot", "Coin"), ("Clothing", "Coin"))
 
 
-INATURALIST = [  # as in iNaturalist's competitions of 2018 and later
+INATURALIST = [  # structure of categories in iNaturalist competitions since 2018
     {
         "id": number,
         "image_dir_name": f"{number:05d}_x",

@@ -84,7 +84,7 @@ def test_crops_equal_torchvisions_algorithm(sizes, seed, epoch):
     assert found.flip.tolist() == (numbers[:, 22] < 0.5).tolist()
 
 
-def test_crops_have_the_distribution_of_torchvisions():
+def test_crops_have_the_distribution_of_torchvision_crops():
     random.seed(0)
     torch.manual_seed(0)
     width, height, count = 300, 200, 4000
@@ -97,7 +97,7 @@ def test_crops_have_the_distribution_of_torchvisions():
     assert np.allclose(theirs.std(axis=0), ours.std(axis=0), rtol=0.05)
 
 
-def test_parameters_do_not_depend_on_the_batch_they_are_drawn_in():
+def test_view_parameters_do_not_depend_on_other_items_of_the_batch():
     view = TrainView(64, jitter=0.3, lighting=0.1)
     sizes = np.random.default_rng(0).integers(20, 500, (12, 2))
     whole = view.parameters(*sizes.T, seed=1, epoch=4, positions=places(9, 12))
@@ -131,7 +131,7 @@ def test_the_test_view_has_torchvisions_sizes(width, height, size, more):
 
 
 @given(SIDES, SIDES, st.integers(1, 2000), st.integers(1, 5_000_000))
-def test_whole_images_keep_their_shape_and_the_limit(width, height, size, most):
+def test_whole_images_keep_their_aspect_ratio_within_the_pixel_limit(width, height, size, most):
     left, top, kept_width, kept_height = TestView(size, resize_mode="longest").parameters([width], [height]).crop[0]
     assert (left, top, kept_width, kept_height) == (0, 0, width, height)
     short = max(1, int(size * min(width, height) / max(width, height)))  # as Resize(largest=True) in MultiGrain
