@@ -34,7 +34,7 @@ HGLD = (
     *("SoftBinAP", "FastAP", "FastAP, 10 bins, query left out", "BlackboxAP", "PNP", "PNP, variant O"),
 )
 EQUATIONS: tuple[str, ...] = ("SupHAP, B x B x B", "SupHAP, query by query", "SmoothAP, B x B x B")
-CUBIC = ("SmoothAP", "SupAP", "SmoothRecall", "SupRecall", "SmoothHAP", "SupHAP", "SupNDCG")  # (B, B, B) tensors
+CUBIC = ("SmoothAP", "SupAP", "SmoothRecall", "SupRecall", "SmoothHAP", "SupHAP", "SupNDCG")  # cubic memory
 AUTHORS = (*CUBIC, "SoftBinAP", "BlackboxAP")
 METRIC_LEARNING = ("SmoothAPLoss", "FastAPLoss", "PNPLoss")
 SIDES = (

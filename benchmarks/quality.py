@@ -66,7 +66,7 @@ LEVELS = {
 }
 RESULTS = Path(__file__).parent / "results"
 NETWORK = "timm:tf_efficientnet_lite0"
-RECIPES = {"grocery": "grocery", "gldv2_washington": "gldv2-washington", "omniglot": "omniglot"}  # after small-
+RECIPES = {"grocery": "grocery", "gldv2_washington": "gldv2-washington", "omniglot": "omniglot"}  # recipe: small-NAME
 _PROXIES = ("lr_proxies", (3e-3, 1e-2))
 SEARCHED: dict[str, tuple[dict[str, Any], tuple[str, tuple[Any, ...]]]] = {  # config of a loss, option to search
     "SmoothAP": ({"loss": "SmoothAP"}, ("tau", (0.01, 0.05))),

@@ -114,15 +114,15 @@ def draw_build() -> str:
 
 def draw_resuming() -> str:
     """Draw how a file is written to a temporary name, renamed, and marked done."""
-    steps = ["work", ".NAME.part\n(written aside)", "NAME\n(renamed)", "done.json\n(key + hashes)"]
+    steps = ["work", ".NAME.part\n(temporary file)", "NAME\n(renamed)", "done.json\n(key + hashes)"]
     shapes = []
     for place, step in enumerate(steps):
         x = 15 + 168 * place
         shapes += [box(x, 25, 138, 50, step, min(place, 2))] + ([arrow(x + 138, 50, x + 166, 50)] if place < 3 else [])
-    words = "stopped here: the old file stays", "stopped here: the same command does the rest"
+    words = "stopped here: the old file stays", "stopped here: the same command resumes"
     shapes += [text(252, 105, words[0], color=GREY), text(588, 105, "finished: it does nothing", color=GREY)]
     shapes.append(text(420, 130, words[1], color=GREY))
-    return figure(680, 150, "A file is written aside, renamed, and marked done", *shapes)
+    return figure(680, 150, "A file is written under a temporary name, renamed, and marked done", *shapes)
 
 
 def draw_query(demo: Path) -> None:
