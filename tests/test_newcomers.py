@@ -22,22 +22,22 @@ HAPPIER = functools.partial(hgld.losses.HAPPIER, num_classes=4, dim=4)
 
 CALLS: dict[str, tuple[Callable[[], object], Sequence[str]]] = {
     "the folder in place of the dataset": (lambda: PK("shards"), ("labels are str", "hgld.open_dataset")),
-    "more classes a batch than there are": (lambda: PK([0, 0, 1, 1], p=4), ("2 classes", "batches of 4", "smaller p")),
-    "no class in labels": (lambda: PK([0.5, 1.5]), ("found float", "class ids, or class names")),
+    "more classes per batch than exist": (lambda: PK([0, 0, 1, 1], p=4), ("2 classes", "batches of 4", "smaller p")),
+    "floats as labels": (lambda: PK([0.5, 1.5]), ("found float", "class ids, or class names")),
     "a level that the table lacks": (lambda: PK({"fine": ["a", "b"]}, level="top"), ("'top'", "the levels are fine")),
-    "what a miner gives": (
+    "miner output as an argument of a loss": (
         lambda: hgld.losses.SmoothAP()(EMBEDDINGS, FINE, (FINE, FINE, FINE)),
         ("indices_tuple", "omit the miner", "hgld.losses.wrap"),
     ),
     "an array for a loss": (lambda: HAPPIER()(EMBEDDINGS.numpy(), LABELS), ("are ndarray", "torch.as_tensor")),
     "images for a loss": (lambda: HAPPIER()(EMBEDDINGS[:, None], LABELS), ("(8, 1, 4)", "expect")),
-    "a loss that does not know its classes": (hgld.losses.HAPPIER, ("num_classes and dim", "'pair' needs neither")),
+    "a loss without its number of classes": (hgld.losses.HAPPIER, ("num_classes and dim", "'pair' needs neither")),
     "too few classes for a loss": (lambda: HAPPIER(num_classes=2)(EMBEDDINGS, LABELS), ("label 3", "2 classes")),
-    "another dimension": (lambda: HAPPIER(dim=5)(EMBEDDINGS, LABELS), ("(8, 4)", "(B, 5)")),
-    "labels of another batch": (lambda: hgld.losses.SmoothAP()(EMBEDDINGS, FINE[:5]), ("(5,)", "8 embeddings")),
-    "what is no loss": (lambda: hgld.losses.wrap(3), ("loss is int", "wrap(NTXentLoss())")),  # pyright: ignore[reportArgumentType]
+    "embeddings of the wrong dimension": (lambda: HAPPIER(dim=5)(EMBEDDINGS, LABELS), ("(8, 4)", "(B, 5)")),
+    "too few labels for a loss": (lambda: hgld.losses.SmoothAP()(EMBEDDINGS, FINE[:5]), ("(5,)", "8 embeddings")),
+    "a number for a loss": (lambda: hgld.losses.wrap(3), ("loss is int", "wrap(NTXentLoss())")),  # pyright: ignore[reportArgumentType]
     "labels and embeddings swapped": (lambda: hgld.evaluate(LABELS, FINE), ("torch.int64", "whether they are labels")),
-    "labels of other items": (lambda: hgld.evaluate(EMBEDDINGS, FINE[:5]), ("(5, 1)", "8 embeddings")),
+    "too few labels for evaluate": (lambda: hgld.evaluate(EMBEDDINGS, FINE[:5]), ("(5, 1)", "8 embeddings")),
     "a model that diverged": (lambda: hgld.evaluate(EMBEDDINGS / 0, FINE), ("row 0 holds NaN or Inf", "diverged")),
     "a metric of another library": (
         lambda: hgld.evaluate(EMBEDDINGS, LABELS, metrics=("f1@1",)),
@@ -47,10 +47,13 @@ CALLS: dict[str, tuple[Callable[[], object], Sequence[str]]] = {
         lambda: hgld.evaluate(EMBEDDINGS, LABELS.flip(1), levels=("top", "fine")),
         ("more than one class of level 'fine'", "go from fine to coarse"),
     ),
-    "a value before a batch": (hgld.metrics.Retrieval(("a",)).compute, ("no embeddings", "update(embeddings, labels)")),
-    "pictures in place of shards": (lambda: hgld.open_dataset("."), ("no dataset.json", "hgld build-shards")),
-    "no run": (lambda: hgld.load_model("."), ("holds no checkpoint", "run of hgld train")),
-    "a class under two": (
+    "a metric computed before a batch": (
+        hgld.metrics.Retrieval(("a",)).compute,
+        ("no embeddings", "update(embeddings, labels)"),
+    ),
+    "images in place of shards": (lambda: hgld.open_dataset("."), ("no dataset.json", "hgld build-shards")),
+    "a folder without a run": (lambda: hgld.load_model("."), ("holds no checkpoint", "run of hgld train")),
+    "a class with two parents": (
         lambda: hgld.Hierarchy.from_columns({"fine": ["x", "x"], "top": ["u", "v"]}),
         ("'x' under 'u' and 'v'", "one parent"),
     ),

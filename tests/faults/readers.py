@@ -125,7 +125,7 @@ _ITEM = (
 file_reader("item json", "item.json", _ITEM, lambda path: parse_item_json(path.read_bytes(), "item.json"))
 
 
-def _pictures(folder: Path) -> None:
+def _write_images(folder: Path) -> None:
     rng, pixels = np.random.default_rng(0), np.random.default_rng(1).integers(0, 255, (32, 40, 3), dtype=np.uint8)
     (folder / "a.jpg").write_bytes(jpeg(rng, orientation=6))
     (folder / "b.png").write_bytes(png(rng))
@@ -155,7 +155,7 @@ def _image(path: Path) -> None:
     decode_batch([image], parameters, out)
 
 
-READERS["images"] = Reader(_pictures, lambda folder: _each(folder, _image))
+READERS["images"] = Reader(_write_images, lambda folder: _each(folder, _image))
 
 
 # -- hierarchies and taxonomies --------------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ def test_decoys_lower_probability_of_similar_scores():
 # -- images -----------------------------------------------------------------------------------------------------------
 
 
-def picture(seed: int) -> Image.Image:
+def make_image(seed: int) -> Image.Image:
     values = np.random.default_rng(seed).integers(0, 256, (80, 96, 3), dtype=np.uint8)
     smooth = np.asarray(Image.fromarray(values).filter(ImageFilter.GaussianBlur(4)), np.float64)
     return Image.fromarray(np.clip((smooth - 128) * 5 + 128, 0, 255).astype(np.uint8))
@@ -133,7 +133,7 @@ def encoded(shown: Image.Image) -> Image.Image:
     ids=["encoded", "half", "corner", "other corner", "crop"],
 )
 def test_changed_copies_are_similar_and_other_images_are_not(change):
-    shown = [picture(seed) for seed in range(12)] + [encoded(change(picture(3)))]
+    shown = [make_image(seed) for seed in range(12)] + [encoded(change(make_image(3)))]
     compared = ImageCopies(shown.__getitem__, len(shown), silent)
     assert compared.nearest(np.array([12]), np.arange(12), 1).tolist() == [[3]]
     alike = compared.alike(np.array([[12, item] for item in range(12)]))
@@ -146,7 +146,7 @@ def test_blank_and_unreadable_images_have_no_similar_images():
     def opened(item: int) -> Image.Image:
         if item == 2:
             raise InputError("item 2: truncated")
-        return Image.new("RGB", (40, 40), "white") if item < 2 else picture(0)
+        return Image.new("RGB", (40, 40), "white") if item < 2 else make_image(0)
 
     compared = ImageCopies(opened, 4, silent)
     assert compared.alike(np.array([[0, 1], [2, 3], [0, 3], [3, 3]])).round(5).tolist() == [0, 0, 0, 1]
@@ -156,7 +156,7 @@ def test_blank_and_unreadable_images_have_no_similar_images():
 
 
 def test_pair_less_similar_than_synthetic_copies_is_no_copy():
-    shown = [picture(seed) for seed in range(60)]
+    shown = [make_image(seed) for seed in range(60)]
     blend = Image.blend(shown[2], shown[40], 0.3)  # more similar to image 2 than any other image of another class
     shown += [blend, encoded(shown[5].crop((5, 4, 96, 80)))]
     compared = ImageCopies(shown.__getitem__, len(shown), silent)

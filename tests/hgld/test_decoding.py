@@ -29,7 +29,7 @@ TRANSPOSES = {
 }
 
 
-def picture(width: int, height: int, *, noise: float = 0.0, seed: int = 0) -> Image.Image:
+def make_image(width: int, height: int, *, noise: float = 0.0, seed: int = 0) -> Image.Image:
     rng = np.random.default_rng(seed)
     corners = rng.integers(0, 256, (max(2, height // 40), max(2, width // 40), 3), dtype=np.uint8)
     smooth = np.asarray(Image.fromarray(corners).resize((width, height), Image.Resampling.BICUBIC)).astype(float)
@@ -81,7 +81,7 @@ VIEWS += [TrainView(64, erasing=0.8), TestView(64, resize_mode="squash")]
 @pytest.mark.parametrize("box", [(7, 0, 47, 40), (0, 13, 40, 53), (5, 21, 45, 61)], ids=str)
 def test_box_equals_pillows_crop(path, kind, box):
     """The image is not square and its left and top offsets differ, so swapped axes would fail the test."""
-    data = stored(picture(90, 64, noise=4), kind)
+    data = stored(make_image(90, 64, noise=4), kind)
     with Image.open(io.BytesIO(data)) as whole:
         expected = np.asarray(whole.crop(box))
     found = decoded([encoded(data, 1, box)], TestView(40, 40), path)[0]
@@ -92,7 +92,7 @@ def test_box_equals_pillows_crop(path, kind, box):
 @pytest.mark.parametrize("box", [(160, 32, 416, 288), (32, 64, 288, 320)], ids=str)
 def test_reduced_decoding_keeps_the_position_of_the_box(box):
     """The fast path decodes at 1/8 of the size; its box must be the box that Pillow crops, not a shifted one."""
-    data = stored(picture(480, 360), "JPEG", quality=95)
+    data = stored(make_image(480, 360), "JPEG", quality=95)
     with Image.open(io.BytesIO(data)) as whole:
         sides = {place: np.asarray(whole.crop(place).resize((32, 32), Image.Resampling.BOX)).astype(int) for place in (
             box, (box[0], box[1] - 24, box[2], box[3] - 24), (box[0] - 24, box[1], box[2] - 24, box[3]),
@@ -108,7 +108,7 @@ def test_fast_path_equals_the_reference_without_reduction(view):
     """Rotated images may differ by the rounding between the horizontal and the vertical pass of the resize."""
     sizes = [(90, 70), (70, 90), (64, 64), (30, 41), (127, 120)]
     images = [
-        encoded(stored(picture(w, h, noise=40, seed=w + q), quality=q, subsampling=s), orientation)
+        encoded(stored(make_image(w, h, noise=40, seed=w + q), quality=q, subsampling=s), orientation)
         for (w, h), q, s, orientation in zip(
             sizes, (50, 75, 90, 95, 100), (0, 1, 2, 2, 0), (1, 2, 3, 4, 1), strict=True
         )
@@ -117,7 +117,7 @@ def test_fast_path_equals_the_reference_without_reduction(view):
         images = images[:4]
     assert not differences(images, view).any()
     if view in VIEWS:
-        images = [encoded(stored(picture(90, 70, noise=30, seed=k)), k) for k in (5, 6, 7, 8)]
+        images = [encoded(stored(make_image(90, 70, noise=30, seed=k)), k) for k in (5, 6, 7, 8)]
         assert differences(images, view).max() <= (2 if view.size == 48 else 1)
 
 
@@ -125,7 +125,7 @@ def test_fast_path_equals_the_reference_without_reduction(view):
 @pytest.mark.parametrize("orientation", [1, 6])
 def test_fast_path_equals_the_reference_for_whole_images(resize_mode, orientation):
     """Views of whole images crop nothing, with the longest side resized to 64 and at the original size."""
-    images = [encoded(stored(picture(90, 70, noise=30, seed=seed)), orientation) for seed in range(3)]
+    images = [encoded(stored(make_image(90, 70, noise=30, seed=seed)), orientation) for seed in range(3)]
     view = TestView(64, resize_mode=resize_mode)
     found = decoded(images, view, "fast")
     wide, high = (64, 49) if resize_mode == "longest" else (90, 70)
@@ -138,7 +138,7 @@ def test_fast_path_equals_the_reference_for_whole_images(resize_mode, orientatio
 
 def test_policies_equal_torchvisions_autoaugment(monkeypatch):
     """The reference is torchvision's AutoAugment with the same random numbers."""
-    image, policies = picture(40, 30, noise=20), AutoAugment()
+    image, policies = make_image(40, 30, noise=20), AutoAugment()
     numbers = np.random.default_rng(0).uniform(size=(60, 5))
     seen = set()
     for drawn in numbers:
@@ -158,8 +158,8 @@ def test_policies_equal_torchvisions_autoaugment(monkeypatch):
 def test_reduced_decoding_stays_within_the_stated_tolerance(name, tolerance):
     make = {
         "photograph": lambda: Image.fromarray(load_sample_image("china.jpg")),
-        "smooth": lambda: picture(640, 480),
-        "noisy": lambda: picture(640, 480, noise=40),
+        "smooth": lambda: make_image(640, 480),
+        "noisy": lambda: make_image(640, 480, noise=40),
         "noise": lambda: pure_noise(640, 480),
     }
     data = stored(make[name](), quality=90)
@@ -179,7 +179,7 @@ def test_reduced_decoding_stays_within_the_stated_tolerance(name, tolerance):
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("path", ["fast", "reference"])
 def test_orientation_is_applied_before_box_and_crop(path, orientation):
-    upright = picture(96, 80, seed=3)
+    upright = make_image(96, 80, seed=3)
     kept = upright if orientation == 1 else _stored_from(upright, orientation)
     data = stored(kept, "PNG")
     for box in (None, (10, 7, 90, 71)):
@@ -198,44 +198,44 @@ def _stored_from(upright: Image.Image, orientation: int) -> Image.Image:
 
 @pytest.mark.parametrize("orientation", range(9))
 def test_rotations_equal_pillows_transposes_for_every_exif_orientation(orientation):
-    image = picture(5, 3, seed=1)
+    image = make_image(5, 3, seed=1)
     expected = image.transpose(TRANSPOSES[orientation]) if orientation in TRANSPOSES else image
     assert np.array_equal(turned(np.asarray(image), turn_of(orientation)), np.asarray(expected))
 
 
 def _palette() -> bytes:
-    return stored(picture(60, 50).quantize(16), "PNG", transparency=3)
+    return stored(make_image(60, 50).quantize(16), "PNG", transparency=3)
 
 
 def _sixteen_bits() -> bytes:
-    grey = np.asarray(picture(60, 50).convert("L")).astype(np.uint16) * 257
+    grey = np.asarray(make_image(60, 50).convert("L")).astype(np.uint16) * 257
     return cv2.imencode(".png", grey)[1].tobytes()
 
 
 def _sixteen_bits_rgb() -> bytes:
-    return cv2.imencode(".png", np.asarray(picture(60, 50))[:, :, ::-1].astype(np.uint16) * 257)[1].tobytes()
+    return cv2.imencode(".png", np.asarray(make_image(60, 50))[:, :, ::-1].astype(np.uint16) * 257)[1].tobytes()
 
 
 def _alpha() -> bytes:
-    image = picture(60, 50).convert("RGBA")
+    image = make_image(60, 50).convert("RGBA")
     image.putalpha(Image.fromarray(np.tile(np.arange(60, dtype=np.uint8), (50, 1))))
     return stored(image, "PNG")
 
 
 KINDS = {
-    "jpeg": (lambda: stored(picture(60, 50), quality=98, subsampling=0), 6),
-    "progressive": (lambda: stored(picture(60, 50), quality=98, subsampling=0, progressive=True), 6),
-    "grey jpeg": (lambda: stored(picture(60, 50).convert("L"), quality=98), None),
-    "cmyk jpeg": (lambda: stored(picture(60, 50).convert("CMYK"), quality=98), 12),
-    "png": (lambda: stored(picture(60, 50), "PNG"), 0),
-    "grey png": (lambda: stored(picture(60, 50).convert("L"), "PNG"), None),
-    "bilevel png": (lambda: stored(picture(60, 50).convert("1"), "PNG"), None),
+    "jpeg": (lambda: stored(make_image(60, 50), quality=98, subsampling=0), 6),
+    "progressive": (lambda: stored(make_image(60, 50), quality=98, subsampling=0, progressive=True), 6),
+    "grey jpeg": (lambda: stored(make_image(60, 50).convert("L"), quality=98), None),
+    "cmyk jpeg": (lambda: stored(make_image(60, 50).convert("CMYK"), quality=98), 12),
+    "png": (lambda: stored(make_image(60, 50), "PNG"), 0),
+    "grey png": (lambda: stored(make_image(60, 50).convert("L"), "PNG"), None),
+    "bilevel png": (lambda: stored(make_image(60, 50).convert("1"), "PNG"), None),
     "palette": (_palette, 60),
     "16 bits of grey": (_sixteen_bits, None),
     "16 bits": (_sixteen_bits_rgb, 1),
     "alpha": (_alpha, 0),
-    "webp": (lambda: stored(picture(60, 50), "WEBP", lossless=True), 0),
-    "gif": (lambda: stored(picture(60, 50), "GIF"), 60),
+    "webp": (lambda: stored(make_image(60, 50), "WEBP", lossless=True), 0),
+    "gif": (lambda: stored(make_image(60, 50), "GIF"), 60),
 }
 
 
@@ -246,7 +246,7 @@ def test_every_image_format_decodes_equally_by_both_paths(kind):
     view = TestView(50, 50)
     fast, reference = (decoded([image], view, path).astype(int)[0] for path in ("fast", "reference"))
     assert np.array_equal(fast, reference)
-    middle = np.asarray(picture(60, 50))[:, 5:55].astype(int)
+    middle = np.asarray(make_image(60, 50))[:, 5:55].astype(int)
     if tolerance is not None:
         assert np.abs(fast - middle).max() <= tolerance
     else:
@@ -258,7 +258,7 @@ def test_every_image_format_decodes_equally_by_both_paths(kind):
 
 def test_test_view_equals_torchvisions_resize_and_center_crop():
     for seed, (width, height) in enumerate([(341, 256), (256, 300), (100, 77), (500, 499), (64, 250)]):
-        image = picture(width, height, noise=20, seed=seed)
+        image = make_image(width, height, noise=20, seed=seed)
         tensor = functional.pil_to_tensor(image)
         expected = functional.center_crop(functional.resize(tensor, [72], antialias=True), [64, 64])
         for path in ("reference", "fast"):
@@ -274,7 +274,7 @@ def test_long_strips_are_cropped_to_their_middle_to_save_memory():
 
 
 def test_color_jitter_equals_torchvision_in_every_order():
-    pixels = (np.asarray(picture(40, 30, seed=5)).astype(int) // 4 + 90).astype(
+    pixels = (np.asarray(make_image(40, 30, seed=5)).astype(int) // 4 + 90).astype(
         np.uint8
     )  # values far from 0 and 255 are not clipped
     numbers = np.random.default_rng(0).uniform(size=(24, 7))
@@ -303,7 +303,7 @@ def test_lighting_moves_along_the_principal_components():
 
 
 def test_batch_does_not_depend_on_the_memory_layout():
-    images = [encoded(stored(picture(40, 40, seed=s))) for s in range(3)]
+    images = [encoded(stored(make_image(40, 40, seed=s))) for s in range(3)]
     parameters = TrainView(32).parameters([40] * 3, [40] * 3, seed=0, epoch=0, positions=places(0, 3))
     outs = [torch.empty(shape, dtype=torch.uint8) for shape in ((3, 3, 32, 32), (3, 32, 32, 3))]
     outs[1] = outs[1].permute(0, 3, 1, 2)
@@ -313,7 +313,7 @@ def test_batch_does_not_depend_on_the_memory_layout():
 
 
 def test_mismatched_images_parameters_and_output_are_refused():
-    image = encoded(stored(picture(40, 40)))
+    image = encoded(stored(make_image(40, 40)))
     parameters = TrainView(32).parameters([40], [40], seed=0, epoch=0, positions=[0])
     good = torch.empty(1, 3, 32, 32, dtype=torch.uint8)
     with pytest.raises(ConfigError, match="2 images, 1 parameters"):
@@ -325,20 +325,20 @@ def test_mismatched_images_parameters_and_output_are_refused():
 BROKEN = {
     "nothing": lambda: b"",
     "text": lambda: b"<html>403 Forbidden</html>",
-    "half a jpeg": lambda: stored(picture(90, 90, noise=20))[:2000],
-    "half a png": lambda: stored(picture(90, 90, noise=20), "PNG")[:5000],
-    "half a webp": lambda: stored(picture(90, 90, noise=20), "WEBP")[:800],
+    "half a jpeg": lambda: stored(make_image(90, 90, noise=20))[:2000],
+    "half a png": lambda: stored(make_image(90, 90, noise=20), "PNG")[:5000],
+    "half a webp": lambda: stored(make_image(90, 90, noise=20), "WEBP")[:800],
     "a jpeg but its end": lambda: SEEDS[0][: int(len(SEEDS[0]) * 0.995)],
     "most of a progressive jpeg": lambda: SEEDS[1][: int(len(SEEDS[1]) * 0.9)],
-    "a jpeg's header": lambda: stored(picture(90, 90))[:200],
-    "a tiff": lambda: stored(picture(90, 90), "TIFF"),
-    "a bmp": lambda: stored(picture(90, 90), "BMP"),
+    "a jpeg's header": lambda: stored(make_image(90, 90))[:200],
+    "a tiff": lambda: stored(make_image(90, 90), "TIFF"),
+    "a bmp": lambda: stored(make_image(90, 90), "BMP"),
 }
 
 
 @pytest.mark.parametrize("kind", BROKEN)
 def test_broken_images_fail_with_their_name_and_become_black(kind):
-    good = encoded(stored(picture(90, 90)))
+    good = encoded(stored(make_image(90, 90)))
     parameters = TestView(32, 32).parameters([90, 90], [90, 90])
     out = torch.full((2, 3, 32, 32), 7, dtype=torch.uint8)
     bad = encoded(BROKEN[kind]())
@@ -353,7 +353,7 @@ def test_broken_images_fail_with_their_name_and_become_black(kind):
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 def test_image_whose_size_differs_from_the_index_fails(kind):
-    image = encoded(stored(picture(90, 60), kind), orientation=6)
+    image = encoded(stored(make_image(90, 60), kind), orientation=6)
     out = torch.empty(1, 3, 32, 32, dtype=torch.uint8)
     with pytest.raises(InputError, match=r"upright image has 60 x 90 pixels, the index says 90 x 60"):
         decode_batch([image], TestView(32, 32).parameters([90], [60]), out)
@@ -363,13 +363,13 @@ def test_image_whose_size_differs_from_the_index_fails(kind):
 
 
 SEEDS = [
-    stored(picture(70, 60, noise=10), quality=80),
-    stored(picture(70, 60, noise=10), quality=80, progressive=True),
-    stored(picture(70, 60).convert("CMYK")),
-    stored(picture(70, 60, noise=10), "PNG"),
-    stored(picture(70, 60).quantize(8), "PNG"),
-    stored(picture(70, 60, noise=10), "WEBP"),
-    stored(picture(70, 60), "GIF"),
+    stored(make_image(70, 60, noise=10), quality=80),
+    stored(make_image(70, 60, noise=10), quality=80, progressive=True),
+    stored(make_image(70, 60).convert("CMYK")),
+    stored(make_image(70, 60, noise=10), "PNG"),
+    stored(make_image(70, 60).quantize(8), "PNG"),
+    stored(make_image(70, 60, noise=10), "WEBP"),
+    stored(make_image(70, 60), "GIF"),
 ]
 
 
@@ -391,7 +391,7 @@ def test_damaged_bytes_decode_or_fail_with_the_image_name(seed, data):
 
 
 def test_harmless_libjpeg_warnings_raise_no_error():
-    seed = stored(picture(70, 60, noise=10))
+    seed = stored(make_image(70, 60, noise=10))
     image = encoded(seed[:-2] + b"\0\0\0\0" + seed[-2:])  # libjpeg warns of these extra bytes before the end marker
     assert np.array_equal(decoded([image], TrainView(24), "fast"), decoded([image], TrainView(24), "reference"))
     assert np.array_equal(decoded([image], TrainView(24), "fast"), decoded([encoded(seed)], TrainView(24), "fast"))

@@ -39,7 +39,7 @@ def drawn(thing) -> Visible:
     return page
 
 
-def pictures(page: Visible) -> list[dict[str, str]]:
+def images_of(page: Visible) -> list[dict[str, str]]:
     return [dict(attributes) for tag, attributes in page.tags if tag == "img"]
 
 
@@ -61,7 +61,7 @@ def test_notebook_view_of_a_dataset_shows_sample_images_with_class_names_of_all_
     page = drawn(dataset)
     assert "small, train: 50 items" in page.said
     assert "12 of 50 items, evenly spaced." in page.said
-    shown = pictures(page)
+    shown = images_of(page)
     assert len(shown) == 11  # the first image is corrupt: the page shows the error instead
     assert any("train/0000" in text and "shard" not in text for text in page.said)
     assert shown[0]["alt"].startswith("<script>alert(1)</script>\\x1b[2J")
@@ -71,9 +71,9 @@ def test_notebook_view_of_a_dataset_shows_sample_images_with_class_names_of_all_
 def test_notebook_views_of_empty_and_remote_datasets_show_no_images(tmp_path):
     write_dataset(tmp_path, items_of_classes([3]))
     dataset = hgld.open_dataset(tmp_path)
-    assert len(pictures(drawn(dataset))) == 3
-    assert not pictures(drawn(dataset.select([])))
+    assert len(images_of(drawn(dataset))) == 3
+    assert not images_of(drawn(dataset.select([])))
     dataset.storage.is_local = False
     at_url = drawn(dataset)
-    assert not pictures(at_url)
+    assert not images_of(at_url)
     assert not any("evenly spaced" in text for text in at_url.said)

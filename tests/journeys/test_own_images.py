@@ -17,7 +17,7 @@ FRUIT = {"Obst": ("Äpfel", "Birnen", "Pfirsiche & Co."), "Gemüse": ("Kohl", "R
 CLASSES = [(top, mid, f"{mid}, Sorte {i}") for top, mids in FRUIT.items() for mid in mids for i in range(8)]
 
 
-def picture(number: int, view: int) -> bytes:
+def make_image(number: int, view: int) -> bytes:
     """Return an image of a class: the class has four patches, which differ a little between its views."""
     return jpeg(np.random.default_rng(1000 * number), 40 + view, 32 + view)
 
@@ -42,12 +42,12 @@ def test_untidy_image_folders_lead_to_a_report(tmp_path):
         for view in range(5):
             path = source / top / mid / fine / f"Bild {view}.JPG"
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(picture(number, view))
+            path.write_bytes(make_image(number, view))
     for number, (top, mids) in enumerate(FRUIT.items()):
-        (source / top / "irgendein Obst.jpg").write_bytes(picture(900 + number, 0))
-        (source / top / mids[0] / "gemischt.jpg").write_bytes(picture(910 + number, 0))
+        (source / top / "irgendein Obst.jpg").write_bytes(make_image(900 + number, 0))
+        (source / top / mids[0] / "gemischt.jpg").write_bytes(make_image(910 + number, 0))
     (source / "Obst/Äpfel/Äpfel, Sorte 0/leer.jpg").touch()
-    (source / "Obst/Äpfel/Äpfel, Sorte 0/kaputt.jpg").write_bytes(picture(0, 9)[:300])
+    (source / "Obst/Äpfel/Äpfel, Sorte 0/kaputt.jpg").write_bytes(make_image(0, 9)[:300])
     (source / "Liste.txt").write_text("keine Bilder")
     journey = Journey(tmp_path)
     said = journey.hgld("build-shards folders --source Fotos --yes")
@@ -70,7 +70,7 @@ def test_untidy_csv_table_leads_to_a_report(tmp_path):
         for view in range(5):
             file = tmp_path / "Bilder" / str(number) / f"{view}.jpg"
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(picture(number, view))
+            file.write_bytes(make_image(number, view))
             odd = view == 4 and number % 8 == 7
             name = unknown[number // 8 % 4] if odd else fine.upper() if (number, view) == (3, 0) else fine
             lines.append(f"{number}\\{view}.jpg;{name};{'' if odd and number == 7 else mid};{top};{number},5")
@@ -95,7 +95,7 @@ def test_hugging_face_parquet_leads_to_a_report(tmp_path):
     kinds = {"image": datasets.Image(), "label": datasets.ClassLabel(names=names), "group": datasets.Value("string")}
     made = [(number, view) for view in range(4) for number in range(len(CLASSES))]
     columns = {
-        "image": [{"bytes": picture(number, view), "path": f"{number} {view}.jpg"} for number, view in made],
+        "image": [{"bytes": make_image(number, view), "path": f"{number} {view}.jpg"} for number, view in made],
         "label": [number for number, _ in made],
         "group": [CLASSES[number][1] for number, _ in made],
     }
