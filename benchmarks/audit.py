@@ -311,7 +311,8 @@ def plan(options: argparse.Namespace) -> Iterator[Job]:
                     continue
                 for rate in options.rates:
                     for level in range(len(LEVELS[name])):
-                        for kind in KINDS[: 1 if level + 1 == len(LEVELS[name]) else 2]:  # one root: parent = random
+                        # The coarsest level has one root, so the kind parent would equal the kind random.
+                        for kind in KINDS[: 1 if level + 1 == len(LEVELS[name]) else 2]:
                             yield {"part": "labels", **known, "rate": rate, "level": level, "kind": kind}
 
 

@@ -220,7 +220,7 @@ def right(bench: Bench) -> Iterator[Case]:
 def batch_of(items: int, *, ties: bool) -> tuple[Tensor, Tensor]:
     embeddings, labels = loss_benchmark.make(items, 16)
     if ties:
-        embeddings = embeddings[torch.arange(items) // 2 * 2]  # every other item is a copy: equal scores
+        embeddings = embeddings[torch.arange(items) // 2 * 2]  # copy every second item, to get equal scores
     return embeddings, labels
 
 

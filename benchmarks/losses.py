@@ -34,7 +34,8 @@ HGLD = (
     *("SoftBinAP", "FastAP", "FastAP, 10 bins, query left out", "BlackboxAP", "PNP", "PNP, variant O"),
 )
 EQUATIONS: tuple[str, ...] = ("SupHAP, B x B x B", "SupHAP, query by query", "SmoothAP, B x B x B")
-CUBIC = ("SmoothAP", "SupAP", "SmoothRecall", "SupRecall", "SmoothHAP", "SupHAP", "SupNDCG")  # cubic memory
+# The authors' code builds (B, B, B) tensors for these losses.
+CUBIC = ("SmoothAP", "SupAP", "SmoothRecall", "SupRecall", "SmoothHAP", "SupHAP", "SupNDCG")
 AUTHORS = (*CUBIC, "SoftBinAP", "BlackboxAP")
 METRIC_LEARNING = ("SmoothAPLoss", "FastAPLoss", "PNPLoss")
 SIDES = (
@@ -230,7 +231,7 @@ def median_seconds(run: Callable[[], float], *, on_gpu: bool) -> float:
     seconds: list[float] = []
     while len(seconds) < 3 or (sum(seconds) < 1.0 and len(seconds) < 20):
         start = clock()
-        run()  # .item() waits for the GPU
+        run()  # run calls .item(), which waits for the GPU
         seconds.append(clock() - start)
     return statistics.median(seconds)
 

@@ -142,7 +142,8 @@ def draw_query(demo: Path) -> None:
     np.fill_diagonal(scores, -np.inf)
     first = np.argsort(-scores, axis=1, kind="stable")[:, :shown]
     found = np.take_along_axis(np.asarray(grades), first, axis=1)
-    query = int(np.argmax([len(set(row)) for row in found.tolist()]))  # results with the most different grades
+    # Show the query whose results have the most different grades.
+    query = int(np.argmax([len(set(row)) for row in found.tolist()]))
     items = [query, *first[query].tolist()]
     names = [[test.hierarchy.names[level][label] for level, label in enumerate(test.labels[i])] for i in items]
     levels = len(test.levels)

@@ -96,7 +96,7 @@ def run(
     killer = threading.Timer(kill_after, _kill, (mark,)) if kill_after is not None else None
     if killer:
         killer.start()
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie, whose /proc files are readable
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # keep the zombie: /proc has its counts
     wall = time.monotonic() - begun
     counts = dict(line.split(": ") for line in Path(f"/proc/{process.pid}/io").read_text().splitlines())
     _, status, usage = os.wait4(process.pid, 0)

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 import hgld
 
-model = timm.create_model("resnet18", pretrained=False, num_classes=0)  # use pretrained=True with a network
+model = timm.create_model("resnet18", pretrained=False, num_classes=0)  # if online, use pretrained=True
 config = timm.data.resolve_model_data_config(model)
 training = timm.data.create_transform(**config, is_training=True)
 dataset = hgld.open_dataset("shards", "train", transform=training)
