@@ -4,7 +4,7 @@ from torch.utils.data import DataLoader
 
 import hgld
 
-# If the machine is online, use "ViT-B-32" and pretrained="laion2b_s34b_b79k"; this model is small and has random weights.
+# If online, use "ViT-B-32" and pretrained="laion2b_s34b_b79k"; this model is small and has random weights.
 towers = {"vision_cfg": {"image_size": 64, "layers": 2, "width": 64, "head_width": 32, "patch_size": 16}}
 text = {"text_cfg": {"context_length": 8, "vocab_size": 64, "width": 64, "heads": 2, "layers": 1}}
 model = open_clip.CLIP(embed_dim=64, **towers, **text).visual
