@@ -29,7 +29,7 @@ class PairLoss(RankLoss):
     Args:
         reduction: ``mean``: per query, the mean over its positives plus the mean over its negatives; then the mean
             over the queries that have positives. ``none``: the queries' values (Q,) and valid (Q,). ``nonzero``: the
-                mean over the batch's positive pairs with a loss above 0, plus the same mean over its negative pairs.
+            mean over the batch's positive pairs with a loss above 0, plus the same mean over its negative pairs.
         level: column of the labels that decides what is positive, 0 the finest.
         normalize: whether to L2-normalise the embeddings. If False, they must be unit vectors, so that d^2 = 2 - 2 s.
         exclude_self: whether to exclude the query from its own pairs.
