@@ -97,7 +97,7 @@ class Downloader:
         timeout: seconds to wait for the next bytes.
         progress: told of the finished files and the MiB received.
         backoff: seconds of the first wait between attempts; it doubles up to a minute.
-        allow_redirects_to: hosts that an address may lead to, beside its own.
+        allow_redirects_to: further hosts that a URL may redirect to.
         allow_private: hosts whose public name may resolve to a private IP address.
     """
 
@@ -145,7 +145,7 @@ class Downloader:
                 for number, future in enumerate(futures, start=1):
                     try:
                         results.append(future.result())
-                    except StorageError:  # it would hit the other files too
+                    except StorageError:  # a disk error would affect all other files too
                         raise
                     except HgldError as error:
                         failures.append(error)
@@ -235,7 +235,7 @@ class Downloader:
         with self._client.request(file.url, {"Range": f"bytes={have}-"} if have else {}) as response:
             self._reached.add(urlsplit(file.url).netloc)
             if response.status == 416 and _stated_range(response) == (None, have):
-                return  # it was complete, but not yet renamed
+                return  # the file was complete, but not yet renamed
             total = _begin(response, file, part)
             most = min(file.most_bytes, total or file.most_bytes)
             while data := response.read1(_CHUNK):

@@ -94,7 +94,7 @@ class ProcessEndedError(Exception):
 def run_alone(work: Callable[[_Argument], _Result], argument: _Argument, *, seconds: float, memory: int) -> _Result:
     """Call a function in its own process, so that a crash, a hang or a lack of memory does not end this one.
 
-    It is no sandbox: the process has the same rights as this one. Its start takes about half a second.
+    It is not a sandbox: the process has the same permissions as this one. Its start takes about half a second.
 
     Args:
         work: a function of a module, so that the process can import it.
@@ -113,7 +113,7 @@ def run_alone(work: Callable[[_Argument], _Result], argument: _Argument, *, seco
     answer.close()
     try:
         if not answers.poll(seconds):
-            raise ProcessEndedError(f"no end in {seconds:g} s")
+            raise ProcessEndedError(f"the process did not finish within {seconds:g} s")
         result, error = answers.recv()
     except (EOFError, OSError):  # an OSError means that the answer is incomplete
         process.join()

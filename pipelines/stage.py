@@ -267,7 +267,7 @@ def own_folder(out: Path, marker: str, what: str) -> Iterator[FileIO]:
     """Make a folder with a marker, and lock it against other processes until this context or process ends.
 
     Raises:
-        ConfigError: as :func:`refuse_foreign`.
+        ConfigError: for the same reasons as in :func:`refuse_foreign`.
         StorageError: the folder cannot be written, or another process holds it.
     """
     refuse_foreign(out, marker, what)
@@ -279,7 +279,9 @@ def own_folder(out: Path, marker: str, what: str) -> Iterator[FileIO]:
         raise StorageError(
             f"cannot write to --out {out}: {error.strerror}. Choose a folder you may write to."
         ) from error
-    with file_lock(out / marker, f"another {what} is running in {out}. Wait for it, or name another --out.") as opened:
+    with file_lock(
+        out / marker, f"another {what} is running in {out}. Wait for it, or choose another --out."
+    ) as opened:
         yield opened
 
 

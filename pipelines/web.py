@@ -137,7 +137,7 @@ class PoliteClient:
             secret: a text that no error shows, even if the server repeats it.
 
         Raises:
-            AnswerError, ServiceError, BudgetSpentError: as :meth:`api`.
+            AnswerError, ServiceError, BudgetSpentError: for the same reasons as in :meth:`api`.
         """
         sent = {"Content-Type": "application/json", **(headers or {})}
 

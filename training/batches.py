@@ -1,4 +1,4 @@
-"""The batches of a run: functions of (seed, step) alone, for any way of reading and any number of processes."""
+"""The batches of a run, which depend only on (seed, step), not on the way of reading and the number of processes."""
 
 import hashlib
 import json
@@ -31,13 +31,13 @@ from hgld.samplers import (
 
 from .config import ImagesConfig, TrainConfig
 
-_IMAGES_PER_DIMENSION = 32  # images that a PCA is fitted on, for each dimension that it keeps
+_IMAGES_PER_DIMENSION = 32  # number of images per kept dimension to fit a PCA on
 
 
 class TrainingData:
-    """The training set of a run, read by random access with its index, or with ``stream`` shard after shard.
+    """The training set of a run, read by random access with its index or, with ``stream``, shard after shard.
 
-    The batch of a step is the same for any number of processes: they take equal parts of it, in their order. If
+    The batch of a step is the same for any number of processes, which take equal parts in order of rank. If
     ``steps_per_epoch`` ends an epoch before or after the sampler's round, the next epoch continues at that step.
 
     Args:
@@ -51,8 +51,8 @@ class TrainingData:
         steps_per_epoch: steps of an epoch of the run.
 
     Raises:
-        ConfigError: a batch that cannot be made of this dataset, or cannot be shared by so many processes.
-        InputError: no dataset is there, or it has no such split.
+        ConfigError: the dataset cannot fill a batch, or a batch cannot be split over the processes.
+        InputError: there is no dataset, or it does not have the split.
     """
 
     def __init__(self, config: TrainConfig, place: str, processes: Processes) -> None:
@@ -66,7 +66,7 @@ class TrainingData:
             )
         if config.batch.batch_size % processes.count:
             raise ConfigError(
-                f"--batch-size {config.batch.batch_size} cannot be shared by {processes.count} processes equally; take "
+                f"--batch-size {config.batch.batch_size} cannot be split equally over {processes.count} processes; use "
                 "a multiple of their number."
             )
         self._reader, self.dataset = self._open()
@@ -107,14 +107,14 @@ class TrainingData:
         }
 
     def batches(self, epoch: int, start_step: int = 0) -> Generator[Batch, None, None]:
-        """Yield this process's parts of the batches of an epoch; close it when you leave early, because it has threads.
+        """Yield this process's parts of the batches of an epoch; close it if you stop early, because it has threads.
 
         Args:
             epoch: epoch of the run, from 0.
             start_step: first step of the epoch to yield.
 
         Raises:
-            InputError: an image cannot be read, and no other of its class can replace it.
+            InputError: an image cannot be read, and no other image of its class can replace it.
             ServiceError: a server kept failing.
             StorageError: the disk failed.
         """
@@ -181,15 +181,15 @@ class TrainingData:
 
 
 def merged_labels(labels: Tensor, count: int, seed: int) -> Tensor:
-    """Merge every ``count`` finest classes, drawn at random, into one class with the number of the first.
+    """Merge groups of ``count`` randomly chosen finest classes into one class each, with the id of the first.
 
-    PNP's test of robustness (Li et al., "Rethinking the Optimization of Average Precision", AAAI 2022) trains so on
-    classes of larger variance, and is evaluated on the true ones.
+    PNP's test of robustness (Li et al., "Rethinking the Optimization of Average Precision", AAAI 2022) trains on such
+    classes, which have a larger variance, and evaluates on the true classes.
 
     Args:
         labels: (N, L) class ids, finest level first, -1 if unknown.
-        count: number of classes that become one class; the last one may be made of fewer.
-        seed: seed of the draw.
+        count: number of classes that become one class; the last group may be smaller.
+        seed: seed of the random choice.
 
     Returns:
         (N, L) labels; at a coarser level -1 if the merged classes have different parents.
@@ -211,7 +211,7 @@ def merged_labels(labels: Tensor, count: int, seed: int) -> Tensor:
 
 
 def train_view(images: ImagesConfig, size: int) -> TrainView:
-    """Return the view that augments images in training, at a size in pixels."""
+    """Return the view that augments training images, for a size in pixels."""
     return TrainView(
         size=size,
         scale=(images.crop_min, 1.0),
@@ -233,10 +233,11 @@ def evaluation_view(
     """Return the view of images in evaluation.
 
     Args:
-        images: options of the run's images; a ``resize`` below ``size`` is raised to it, so that the square fits.
+        images: options of the run's images; if ``resize`` is below ``size``, it is raised to ``size``, so that the
+            square fits.
         size: side of the square, or the longest side, pixels; None: the run's ``test_size`` or ``size``.
         resize: short side of the image before the square is cut out; None: in proportion to ``size``.
-        resize_mode: part of an image that is seen; None: the run's ``test_resize_mode``.
+        resize_mode: how images are resized; None: the run's ``test_resize_mode``.
         max_pixels: most pixels of an image at its own size; None: the view's default.
 
     Raises:
@@ -248,7 +249,7 @@ def evaluation_view(
 
 
 def square_view(images: ImagesConfig) -> TestView:
-    """Return the view of evaluation for uses that need squares: whole images become central squares."""
+    """Return the evaluation view as a square, for uses that need squares; whole images become central squares."""
     view = evaluation_view(images)
     return view if view.is_square else evaluation_view(images, images.size, resize_mode="crop")
 
@@ -259,7 +260,7 @@ def _sampler(config: TrainConfig, dataset: ShardDataset, processes: Processes) -
     finest = dataset.labels[:, 0]
     classes = len(finest[finest >= 0].unique())
     if batch.sampler == "pk" and classes < p:
-        fitting = classes // processes.count * processes.count * k  # every process gets equally many classes
+        fitting = classes // processes.count * processes.count * k  # the same number of classes per process
         fewer = f"--batch-size {fitting} or less, or more images per class" if fitting else "fewer processes"
         raise ConfigError(
             f"--batch-size {size} of --images-per-class {k} needs {p} classes, and split {config.run.train_split!r} of "

@@ -1,9 +1,9 @@
 """Checkpoints: folders of safetensors and JSON that are complete or do not exist.
 
 ``RUN/checkpoints/step-{n:08d}/`` holds ``model.safetensors``, ``criterion.safetensors``, ``optimizer.safetensors`` and
-``state.json``, which has a checksum of itself and of each file. ``ema.safetensors`` is added if evaluations use an
-average of weights (over the run, or between its start and its end). A checkpoint is written under another name, synced
-and renamed. ``RUN/checkpoints/best.json`` names the best one. Nothing is ever unpickled.
+``state.json``, which contains a checksum of itself and of each file. ``ema.safetensors`` is added if evaluations use
+averaged weights (a moving average, or an interpolation of initial and last weights). A checkpoint is written under
+another name, synced and renamed. ``RUN/checkpoints/best.json`` states the best checkpoint. Nothing is ever unpickled.
 """
 
 import json
@@ -39,9 +39,9 @@ class Checkpoint:
     """The state of a run at the end of a step.
 
     Attributes:
-        step: steps done since the start of the run.
-        tensors: tensors by file (``model``, ``criterion``, ``optimizer``, ``ema``) and name.
-        state: everything else, JSON-ready.
+        step: number of steps since the start of the run.
+        tensors: tensors per file (``model``, ``criterion``, ``optimizer``, ``ema``) and name.
+        state: all other state, JSON-ready.
     """
 
     step: int
@@ -53,13 +53,13 @@ def write_checkpoint(run: Path, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint atomically; it replaces a checkpoint of the same step.
 
     Raises:
-        StorageError: the disk is full or not writable; earlier checkpoints stay as they were.
+        StorageError: the disk is full or not writable; earlier checkpoints are unchanged.
     """
     final = checkpoint_folder(run, checkpoint.step)
 
     def fill(folder: Path) -> None:
         for file, tensors in checkpoint.tensors.items():
-            # Copies of their own: safetensors refuses tensors that share memory or are not contiguous.
+            # Copy each tensor, because safetensors cannot write tensors that share memory or are not contiguous.
             whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
             save_file(whole, folder / f"{file}.safetensors")
         files = {file: file_digest(folder / f"{file}.safetensors") for file in checkpoint.tensors}
@@ -90,7 +90,7 @@ def checkpoint_folder(run: Path, step: int) -> Path:
 
 
 def checkpoint_step(path: Path) -> int:
-    """Return the steps done at a checkpoint, from its folder's name."""
+    """Return the number of steps done at a checkpoint, from its folder's name."""
     return int(path.name.removeprefix("step-"))
 
 
@@ -118,12 +118,12 @@ def forget_best(run: Path) -> None:
 
 
 def prune_checkpoints(run: Path, keep: int, spared: Sequence[int] = ()) -> None:
-    """Remove old checkpoints, and unfinished ones of killed runs.
+    """Remove old checkpoints, and unfinished checkpoints of killed runs.
 
     Args:
         run: the run's folder.
-        keep: number of the newest ones that stay beside the best one.
-        spared: steps whose checkpoints stay too.
+        keep: number of newest checkpoints to keep in addition to the best one.
+        spared: steps whose checkpoints are kept too.
 
     Raises:
         StorageError: a folder cannot be removed.
@@ -140,7 +140,7 @@ def prune_checkpoints(run: Path, keep: int, spared: Sequence[int] = ()) -> None:
 
 
 def newest_checkpoint(run: Path) -> Path | None:
-    """Return the checkpoint of the last step; None if there is none."""
+    """Return the checkpoint of the latest step; None if there is no checkpoint."""
     found = _checkpoints(run)
     return found[-1] if found else None
 
@@ -149,11 +149,11 @@ def find_checkpoint(place: Path, which: str = "best") -> Path:
     """Return the folder of a checkpoint.
 
     Args:
-        place: a run, or a checkpoint's own folder, however it is named (``.``, a link).
-        which: ``best`` (the last one if a run has no best one yet) or ``last``.
+        place: folder of a run or of a checkpoint; any path to it is allowed (``.``, a link).
+        which: ``best`` (the last one if the run has no best checkpoint yet) or ``last``.
 
     Raises:
-        InputError: there is none.
+        InputError: there is no checkpoint.
     """
     if (place / STATE).is_file():
         return place.resolve()
@@ -175,7 +175,7 @@ def selection_of(checkpoint: Path) -> str:
 
 
 def described_selection(metric: object, entry: object) -> str:
-    """Describe a choice by a metric on an entry of ``evaluate_on``; the text says if it is a test split."""
+    """Describe a choice with a metric on an entry of ``evaluate_on``; the text states if the entry is a test split."""
     return f"chosen by {metric} on {entry}{'' if is_validation(str(entry)) else ', a test split'}"
 
 
@@ -183,25 +183,25 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint.
 
     Raises:
-        InputError: a file of it is missing or damaged.
-        SchemaError: it is of another schema version.
+        InputError: a file of the checkpoint is missing or damaged.
+        SchemaError: this hgld does not read the checkpoint's schema version.
     """
     state = read_state(path)
     return Checkpoint(state["step"], {file: read_tensors(path, state, file) for file in state["files"]}, state)
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Read the state beside a checkpoint's tensors; its ``files`` holds their checksums by file.
+    """Read the ``state.json`` of a checkpoint; its ``files`` holds the checksums of the tensor files.
 
     Raises:
-        InputError: it is missing or damaged.
-        SchemaError: it is of another schema version.
+        InputError: the file is missing or damaged.
+        SchemaError: this hgld does not read the file's schema version.
     """
     state = read_record(path / STATE, SCHEMA_VERSION, hint="Train the run anew.")
     if state.get("checksum") != _checksum(state) or path.name != f"step-{state['step']:08d}":
         raise InputError(
             f"{path / STATE}: its content does not fit its checksum or its folder. Restore the file, or remove the "
-            "checkpoint's folder to go on from the one before."
+            "checkpoint's folder to resume from the previous one."
         )
     return state
 
@@ -215,20 +215,20 @@ def read_tensors(path: Path, state: Mapping[str, Any], name: str) -> dict[str, T
         name: name of the file: ``model``, ``criterion``, ``optimizer`` or ``ema``.
 
     Raises:
-        InputError: it cannot be read, or is not the file that was written.
+        InputError: the file cannot be read, or was changed after it was written.
     """
     file = path / f"{name}.safetensors"
     try:
         if file_digest(file) != state["files"].get(name):
             raise InputError(
                 f"{file}: its SHA-256 is not the one in {STATE}. Restore the file, or remove the checkpoint's folder "
-                "to go on from the one before."
+                "to resume from the previous one."
             )
         return load_file(file)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(
-            f"{file}: not a readable safetensors file ({excerpt(reason)}). Take another checkpoint."
+            f"{file}: not a readable safetensors file ({excerpt(reason)}). Use another checkpoint."
         ) from error
 
 
@@ -238,7 +238,7 @@ def _best(run: Path) -> Path | None:
         return None
     name = read_json(path, kind=dict).get("checkpoint")
     if not isinstance(name, str) or not _NAME.match(name):
-        raise InputError(f"{path}: names the checkpoint {quoted(name)}; expected step-N. Remove the file to go on.")
+        raise InputError(f"{path}: names the checkpoint {quoted(name)}; expected step-N. Remove the file to resume.")
     folder = run / FOLDER / name
     return folder if (folder / STATE).is_file() else None
 

@@ -1,7 +1,7 @@
 """The options of a training run: one frozen dataclass per subject, all of them in :class:`TrainConfig`.
 
-``hgld train --help`` is made from this module, so it imports nothing heavy. Every field is a flag, and its metadata is
-the flag's help. Names of fields are unique over all subjects, so that a flag needs no prefix. Recipes are named configs
+``hgld train --help`` is built from this module, so it imports nothing heavy. Every field is a flag, and its metadata
+holds the flag's help. Field names are unique over all subjects, so flags need no prefix. Recipes are named configs
 (``training/recipes``). A run's folder keeps its config as ``config.json``, and ``--show`` prints a config as YAML.
 """
 
@@ -43,19 +43,20 @@ class ModelConfig:
         common=True,
     )
     pooling: Literal["avg", "gem", "max", "token"] = setting(
-        "avg", "Pooling of the feature map: average, generalised mean (GeM) or maximum; token: the network's vector."
+        "avg",
+        "Pooling of the feature map: average, generalised mean (GeM) or maximum; token: the network's own vector.",
     )
     gem_p: float = setting(3.0, "Exponent of GeM pooling.", above=0)
     gem_learned: bool = setting(True, "Learn the exponent of GeM pooling.")
     layer_norm: bool = setting(True, "Layer norm without affine parameters before the projection.")
     dim: int = setting(512, "Dimension of the embedding; 0: the backbone's dimension, without a projection.", least=0)
     projection: Literal["random", "pca"] = setting(
-        "random", "Start of the projection: random, or the PCA of the training set's features."
+        "random", "Initial weights of the projection: random, or the PCA of the training set's features."
     )
     classifier: Literal["random", "pretrained"] = setting(
         "random",
-        "Start of MultiGrain's classifier: random, or the backbone's pretrained classifier of the 1,000 classes of "
-        "ImageNet (torchvision, timm).",
+        "Initial weights of MultiGrain's classifier: random, or the backbone's pretrained classifier for the 1,000 "
+        "classes of ImageNet (torchvision, timm).",
     )
     freeze_batch_norm: bool = setting(False, "Keep the pretrained statistics and parameters of batch norm.")
     compile: bool = setting(False, "torch.compile the backbone and the loss.")
@@ -65,24 +66,26 @@ class ModelConfig:
 class ImagesConfig:
     """Options of reading and augmenting images."""
 
-    size: int = setting(224, "Side of the square that the model sees.", unit="pixels", above=0, common=True)
+    size: int = setting(224, "Side of the model's square input.", unit="pixels", above=0, common=True)
     resize: int = setting(256, "Short side before the central crop of evaluation.", unit="pixels", above=0)
     test_size: int = setting(
         0,
-        "Side of the square in evaluation; resize changes in proportion. 0: the value of size.",
+        "Side of the square in evaluation; --resize scales in proportion. 0: the value of --size.",
         unit="pixels",
         least=0,
     )
-    interpolation: Literal["bilinear", "bicubic"] = setting("bilinear", "How evaluation resizes images.")
+    interpolation: Literal["bilinear", "bicubic"] = setting(
+        "bilinear", "Interpolation with which evaluation resizes images."
+    )
     test_resize_mode: Literal["crop", "squash", "longest", "original"] = setting(
         "crop",
-        "Shape of images in evaluation. crop: the central square. The others take the whole image; squash: as a "
-        "square; longest: with its longest side at the size; original: at its own size.",
+        "How evaluation resizes images. crop: the central square; squash: the whole image as a square; longest: the "
+        "whole image with its longest side at the size; original: the whole image at its own size.",
     )
     crop_min: float = setting(0.16, "Smallest share of the image that a training crop covers.", above=0, most=1)
     flip: float = setting(0.5, "Probability of a horizontal flip.", least=0, most=1)
-    jitter: float = setting(0.0, "Strength of the colour jitter; MultiGrain takes 0.3.", least=0)
-    lighting: float = setting(0.0, "Strength of the lighting noise; MultiGrain takes 0.1.", least=0)
+    jitter: float = setting(0.0, "Strength of the colour jitter; MultiGrain uses 0.3.", least=0)
+    lighting: float = setting(0.0, "Strength of the lighting noise; MultiGrain uses 0.1.", least=0)
     autoaugment: bool = setting(False, "Apply torchvision's AutoAugment policies for ImageNet.")
     erasing: float = setting(
         0.0, "Probability that a rectangle of 2 to 33% of the image is painted over (random erasing).", least=0, most=1
@@ -107,12 +110,12 @@ class BatchConfig:
     super_classes: int = setting(2, "Super-classes per batch of hierarchical-pk.", above=0)
     repeats: int = setting(3, "Number of views per image in a batch of repeated-augmentation.", above=0)
     merge_classes: int = setting(
-        1, "Number of random classes that training merges into one (PNP's robustness test merges 3).", above=0
+        1, "Number of randomly chosen classes that training merges into one (PNP's robustness test merges 3).", above=0
     )
     steps_per_epoch: int = setting(0, "Steps per epoch; 0: one round of the sampler.", least=0)
     micro_batch_size: int = setting(
         0,
-        "Images per process in one pass of the model (multi-stage back-propagation); 0: all images of the batch.",
+        "Images per process in one pass of the model (multi-stage back-propagation); 0: all of the process's images.",
         least=0,
     )
     stream: bool = setting(False, "Read shards sequentially (from URLs too) instead of random access by the index.")
@@ -121,15 +124,17 @@ class BatchConfig:
 
 @dataclass(frozen=True)
 class LossConfig:
-    """Options of the loss; an option that the chosen loss does not take must keep its default."""
+    """Options of the loss; if the chosen loss does not have an option, the option must keep its default."""
 
     loss: str = setting("HAPPIER", "Name of the loss in hgld.losses.", choices=loss_names(), common=True)
-    sum_levels: bool = setting(False, "Sum a binary loss over all levels instead of taking one level.")
+    sum_levels: bool = setting(False, "Sum a binary loss over all levels instead of using one level.")
     level: str = setting("", "Level of a binary loss; default: the finest.")
     lambda_: float = setting(
         0.1, "Weight of a composition's second term, or of MultiGrain's classification term.", least=0, most=1
     )
-    decomposability: Literal["", "pair", "proxy"] = setting("", "Second term; default: the composition's own.")
+    decomposability: Literal["", "pair", "proxy"] = setting(
+        "", "Second term of a composition (--lambda); default: the composition's own."
+    )
     alpha: float = setting(1.0, "Exponent of a level's relevance in H-AP, or exponent of PNP's D_q.", least=0)
     relevance: Literal["population", "total", "weighted_ap", "exponential"] = setting(
         "population", "Gain of a shared level in H-AP."
@@ -142,7 +147,8 @@ class LossConfig:
     bins: int = setting(20, "Bins of SoftBinAP and FastAP.", above=0)
     ties: Literal["ignored", "relaxed", "integral"] = setting(
         "ignored",
-        "Rule for items of one bin in SoftBinAP; relaxed and integral average over their orders (tie-aware AP).",
+        "Treatment of ties (items in one bin) in SoftBinAP; relaxed and integral: tie-aware AP, the average over all "
+        "orders.",
     )
     pnp: Literal["O", "Iu", "Ib", "Ds", "Dq"] = setting("Dq", "Variant of PNP.")
     pnp_b: float = setting(4.0, "Constant b of PNP's variant I_b.", least=0)
@@ -154,15 +160,16 @@ class LossConfig:
     beta: float = setting(1.2, "Initial boundary between positives and negatives in Margin and MultiGrain.")
     pair_positive: float = setting(0.9, "Score above which the pair loss ignores positives.")
     pair_negative: float = setting(0.6, "Score below which the pair loss ignores negatives.")
-    proxy_temperature: float = setting(0.05, "Temperature of the proxies; ProxyNCA++ takes 1/9.", above=0)
-    csl_margins: tuple[float, ...] = setting((), "CSL's margins, finest level first; default: the published ones.")
+    proxy_temperature: float = setting(0.05, "Temperature of the proxies; ProxyNCA++ uses 1/9.", above=0)
+    csl_margins: tuple[float, ...] = setting((), "CSL's margins, finest level first; default: the published margins.")
     class_weights: bool = setting(
         False,
-        "Weight each query by the inverse size of its class, so that all classes weigh the same over an epoch of the "
+        "Weight each query by the inverse size of its class, so that all classes have equal weight in an epoch of the "
         "sampler shuffled.",
     )
     matryoshka: tuple[int, ...] = setting(
-        (), "Dimensions to which embeddings may be truncated, ascending, ending with dim; the loss is applied at each."
+        (),
+        "Dimensions to which embeddings can be truncated, ascending, the last one --dim; each gets the loss.",
     )
     simix: bool = setting(False, "Add virtual items between the items of a class (SiMix).")
     memory: int = setting(0, "Items of the cross-batch memory; -1: the whole training set; 0: no memory.", least=-1)
@@ -180,29 +187,39 @@ class OptimizerConfig:
         1e-3, "Learning rate of the loss's own parameters: proxies, classifiers, beta.", least=0
     )
     lr_beta: float = setting(
-        -1.0, "Learning rate of beta in Margin and MultiGrain, on the schedule of lr_proxies; -1: lr_proxies.", least=-1
+        -1.0,
+        "Learning rate of beta in Margin and MultiGrain, with the schedule of --lr-proxies; -1: as --lr-proxies.",
+        least=-1,
     )
     weight_decay: float = setting(
         1e-4, "Weight decay of the model's weights; biases and norms decay only with decay_all.", least=0
     )
     weight_decay_proxies: float = setting(0.0, "Weight decay of the loss's proxies or classifier.", least=0)
     decay_all: bool = setting(
-        False, "Apply weight decay to biases and norms too, like MultiGrain's code; never to beta or GeM's exponent."
+        False,
+        "Apply weight decay to biases and norms too, like MultiGrain's code, but not to beta or GeM's exponent.",
     )
     nesterov: bool = setting(False, "Use Nesterov's momentum in sgd.")
     schedule: Literal["cosine", "step", "linear", "constant"] = setting("cosine", "Schedule of the learning rates.")
-    lr_floor: float = setting(0.0, "Final rate of backbone and head in the schedules cosine and linear.", least=0)
-    lr_floor_proxies: float = setting(
-        0.0, "Final rate of the loss's own parameters in the schedules cosine and linear.", least=0
+    lr_floor: float = setting(
+        0.0, "Final learning rate of backbone and head in the schedules cosine and linear.", least=0
     )
-    milestones: tuple[int, ...] = setting((), "Epochs at which the schedule step lowers the rates.")
-    gamma: float = setting(0.1, "Factor of the schedule step.", above=0, most=1)
-    warmup_steps: int = setting(0, "Steps over which the rates rise from 0.", least=0)
+    lr_floor_proxies: float = setting(
+        0.0, "Final learning rate of the loss's own parameters in the schedules cosine and linear.", least=0
+    )
+    milestones: tuple[int, ...] = setting((), "Epochs at which --schedule step lowers the learning rates.")
+    gamma: float = setting(0.1, "Factor by which --schedule step lowers the learning rates.", above=0, most=1)
+    warmup_steps: int = setting(0, "Number of first steps over which the learning rates rise from 0.", least=0)
     frozen_epochs: int = setting(0, "Number of first epochs in which the backbone is frozen.", least=0)
     clip_norm: float = setting(0.0, "Largest norm of the gradient; 0: no clipping.", least=0)
-    amp: Literal["off", "bf16", "fp16"] = setting("off", "Precision of the model; the loss stays in fp32.")
+    amp: Literal["off", "bf16", "fp16"] = setting(
+        "off", "Mixed precision of the model; the loss is always computed in fp32."
+    )
     ema: float = setting(
-        0.0, "Decay of an exponential moving average of the weights, which is evaluated; 0: none.", least=0, most=1
+        0.0,
+        "Decay of an exponential moving average of the weights; evaluations use the average. 0: no average.",
+        least=0,
+        most=1,
     )
 
 
@@ -211,25 +228,25 @@ class RunConfig:
     """Options of the run: its length, checkpoints and evaluations."""
 
     epochs: int = setting(100, "Number of epochs; 0: only evaluate and save the initial model.", least=0, common=True)
-    seed: int = setting(0, "Seed of everything random.", least=0, common=True)
+    seed: int = setting(0, "Seed of all random numbers.", least=0, common=True)
     train_split: str = setting("train", "Split to train on.")
     evaluate_on: tuple[str, ...] = setting(
         ("test",),
         "Splits to evaluate on: SPLIT; QUERY/GALLERY for two splits; protocol for the dataset's own protocol; "
-        "protocol=NAME for another one. DIR: before any of them names another dataset.",
+        "protocol=NAME for another protocol. A prefix DIR: selects another dataset.",
     )
-    evaluate_start: bool = setting(False, "Evaluate the initial model too; it can then be the best checkpoint.")
+    evaluate_start: bool = setting(False, "Also evaluate the initial model; it can then be the best checkpoint.")
     blend: float = setting(
         0.0,
-        "Interpolation between the initial (0) and the last (1) weights that is tried after the last epoch and kept if "
-        "it is better by --monitor (WiSE-FT); 0: none.",
+        "Interpolation between the initial (0) and last (1) weights to try after the last epoch; it is kept if it is "
+        "better according to --monitor (WiSE-FT). 0: none.",
         least=0,
         most=1,
     )
-    evaluate_every: int = setting(1, "Epochs between evaluations; 0: only the last.", least=0)
+    evaluate_every: int = setting(1, "Epochs between evaluations; 0: only after the last epoch.", least=0)
     metrics: tuple[str, ...] = setting(
         ("R@1", "AP", "H-AP", "NDCG", "ASI"),
-        "Metrics of evaluations on splits; a protocol has its own metrics.",
+        "Metrics of evaluations on splits; a protocol determines its metrics itself.",
         offered=offered_names,
     )
     monitor: str = setting(
@@ -237,19 +254,20 @@ class RunConfig:
     )
     monitor_tolerance: float = setting(
         0.0,
-        "Amount by which a later checkpoint may be below the best value of --monitor and still be chosen; it is never "
+        "Amount by which a later checkpoint may be below the best value of --monitor and still be chosen. It is never "
         "worse than the initial model.",
         least=0,
     )
     select_on_test: bool = setting(
-        False, "Choose the best checkpoint on the first entry of evaluate_on, even a test split; reports say so."
+        False,
+        "Choose the best checkpoint on the first entry of --evaluate-on, even a test split; reports state this.",
     )
     checkpoint_every: int = setting(0, "Steps between checkpoints; 0: at the end of every epoch.", least=0)
-    keep: int = setting(1, "Number of newest checkpoints to keep besides the best one.", above=0)
+    keep: int = setting(1, "Number of newest checkpoints to keep in addition to the best one.", above=0)
     log_every: int = setting(10, "Steps between lines of the log.", above=0)
     device: str = setting("", "Device: cpu, cuda, ...; default: a GPU if there is one.")
     deterministic: bool = setting(
-        False, "Use only (slower) algorithms that give the same bits in every run on the same GPU."
+        False, "Use only algorithms (slower) with bitwise equal results in every run on the same GPU."
     )
     sync_batch_norm: bool = setting(False, "Compute batch norm's statistics over all processes.")
     loggers: tuple[str, ...] = setting(
@@ -264,7 +282,7 @@ class TrainConfig:
     """All options of a run.
 
     Attributes:
-        recipe: name of the recipe that it was made from.
+        recipe: name of the recipe that the config was made from.
         init_from: path, as the user gave it, of the run or checkpoint whose weights the run began with; empty: none.
         to_derive: fields whose values are derived from network, data and machine when a run begins
             (:mod:`hgld.training.plan`); until then their values mean nothing.
@@ -291,7 +309,7 @@ SECTIONS = {
     "optimizer": OptimizerConfig,
     "run": RunConfig,
 }
-"""The dataclasses of the options, by their field in :class:`TrainConfig`."""
+"""The dataclasses of the options, keyed by their field in :class:`TrainConfig`."""
 
 _VALIDATION = re.compile(r"(val|valid|validation|dev)(_[A-Za-z0-9_]+)?\Z")
 
@@ -299,7 +317,7 @@ _VALIDATION = re.compile(r"(val|valid|validation|dev)(_[A-Za-z0-9_]+)?\Z")
 def is_validation(entry: str) -> bool:
     """Tell whether an entry of ``evaluate_on`` has only validation splits: ``val``, ``validation``, ``dev`` ...
 
-    ``train`` alone is no test split either. All other splits are test splits, and so are the splits of a protocol.
+    ``train`` alone is not a test split either. All other splits, and all splits of a protocol, are test splits.
     """
     splits = entry.rpartition(":")[2].split("/")
     return all(_VALIDATION.match(split) for split in splits) or splits == ["train"]
@@ -308,7 +326,7 @@ def is_validation(entry: str) -> bool:
 # -- Configs as files and as flags: read, changed by name, written --
 
 CONFIG = "config.json"
-_TEXT_FIELDS = ("recipe", "init_from")  # they belong to no section
+_TEXT_FIELDS = ("recipe", "init_from")  # these fields belong to no section
 _OPTIONS = {name: option for config in SECTIONS.values() for name, option in options_of(config).items()}
 _SECTION_OF = {name: section for section, config in SECTIONS.items() for name in options_of(config)}
 
@@ -320,7 +338,7 @@ def _option(name: str) -> Option:
 
 
 def with_fields(config: TrainConfig, fields: Mapping[str, Any]) -> TrainConfig:
-    """Return a config with some fields changed by name: ``with_fields(config, {"tau": 0.05})``.
+    """Return a config with changed values of some fields: ``with_fields(config, {"tau": 0.05})``.
 
     A ``size`` without a ``resize`` scales ``resize`` in proportion, so that evaluation sees the same share of an image.
 
@@ -346,21 +364,21 @@ def flat(config: TrainConfig) -> dict[str, Any]:
 
 
 def parse_field(name: str, text: str) -> Any:
-    """Parse the text of a flag or sweep into a field's value; commas separate the members of a tuple.
+    """Parse the text of a flag or sweep into a field's value; commas separate the values of a tuple.
 
     Raises:
-        ConfigError: there is no such field, or the text does not fit its type.
+        ConfigError: there is no such field, or the text does not have its type.
     """
     return _option(name).parse(text)
 
 
 def flag_of(name: str) -> str:
-    """Return the flag of a field: ``--batch-size`` of ``batch_size``."""
+    """Return the flag of a field, for instance ``--batch-size`` for ``batch_size``."""
     return f"--{_OPTIONS[name].flag}"
 
 
 def stored(config: TrainConfig) -> dict[str, Any]:
-    """Return the JSON-ready content of a config's file: fields by section, without fields that are not derived yet."""
+    """Return the JSON-ready content of a config file: fields per section, without fields that are not derived yet."""
     record: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
     record |= {name: getattr(config, name) for name in _TEXT_FIELDS}
     for name, value in flat(config).items():
@@ -396,19 +414,19 @@ def _yaml_value(value: Any) -> str:
 
 
 def read_config(path: Path, base: Callable[[str], TrainConfig] | None = None) -> TrainConfig:
-    """Read a config from a file: YAML if its suffix says so, else JSON.
+    """Read a config from a file: YAML or JSON, according to the suffix.
 
-    Fields are inside their sections or at the top level.
+    Fields may be in their sections or at the top level.
 
     Args:
         path: path of the file.
-        base: returns the config of a recipe by its name; fields that the file omits come from it. It gets the file's
-            ``recipe``, or an empty name if the file has none. None: omitted fields have their defaults.
+        base: function that returns the config of a recipe, from which omitted fields are taken. Its argument is the
+            file's ``recipe``, or an empty text if the file has none. None: omitted fields have their defaults.
 
     Raises:
         InputError: the file cannot be read or is not such a file.
-        SchemaError: another schema version.
-        ConfigError: unknown sections or fields (the nearest is named), or values of another type.
+        SchemaError: this hgld does not read the file's schema version.
+        ConfigError: a section or field is unknown (the message suggests the nearest), or a value has a wrong type.
     """
     data = _read_yaml(path) if path.suffix in (".yaml", ".yml") else read_json(path, kind=dict, max_bytes=_MOST_BYTES)
     _check_version(path, data.pop("schema_version", SCHEMA_VERSION), SCHEMA_VERSION, "Train the run anew.")
@@ -431,11 +449,11 @@ def _fields_in(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields in the sections of a file and at its top level.
 
     Raises:
-        ConfigError: an unknown section, or a field that is unknown or in another section.
+        ConfigError: a section is unknown, or a field is unknown or in the wrong section.
     """
     fields: dict[str, Any] = {}
     for key, value in data.items():
-        if key in _OPTIONS and not isinstance(value, dict):  # loss is a section and a field
+        if key in _OPTIONS and not isinstance(value, dict):  # loss is both a section and a field
             fields[key] = value
             continue
         if key not in SECTIONS or not isinstance(value, dict):
@@ -493,7 +511,7 @@ def read_record(path: Path, version: int, *, max_bytes: int = _MOST_BYTES, hint:
         path: the file.
         version: schema version that the file must have.
         max_bytes: most bytes that the file may have.
-        hint: the fix for a file of another version.
+        hint: fix for a file of another version.
 
     Raises:
         InputError: it cannot be read, is too large, or holds something else.

@@ -15,11 +15,11 @@ from .config import SECTIONS, TrainConfig, flag_of, flat
 
 @dataclass(frozen=True)
 class Reader:
-    """The part of a run that reads a field.
+    """The part of a run that uses a field.
 
     Attributes:
-        reads: tells whether a run of a config has that part.
-        name: the part in the words of the flags, to be read after "only".
+        reads: function that tells whether a run with some config has that part.
+        name: text for messages that states the part with its flags; the message puts "only" before it.
     """
 
     reads: Callable[[TrainConfig], bool]
@@ -37,9 +37,9 @@ def _has_own_parameters(config: TrainConfig) -> bool:
 
 
 def has_classifier(config: TrainConfig) -> bool:
-    """Tell whether the loss learns a classifier, or one proxy per class, which the metric top-k needs."""
+    """Tell whether the loss learns a classifier or one proxy per class, as the metric top-k requires."""
     name = config.loss.loss
-    if config.loss.matryoshka:  # there is one a prefix
+    if config.loss.matryoshka:  # there is one classifier per truncated dimension
         return False
     return name in LOSSES and (LOSSES[name].kind in ("proxies", "views") or second_term(config) == "proxy")
 
@@ -93,24 +93,24 @@ READERS: dict[str, Reader] = {
     "nesterov": Reader(lambda c: c.optimizer.optimizer == "sgd", "--optimizer sgd reads it"),
     "gamma": _STEP,
 }
-"""The reader of every field that some runs do not read; there, a value of it would be without effect."""
+"""The reader of each field that has no effect in some runs."""
 
 _UNIFORM_SAMPLERS = ("shuffled", "repeated-augmentation")  # samplers that draw every image equally often
 
 
 def check_config(config: TrainConfig) -> None:
-    """Refuse options that contradict each other or that the chosen loss does not take.
+    """Raise an error for options that contradict each other or that the chosen loss does not have.
 
     Raises:
-        ConfigError: one or more options are wrong; the message gives the flag, value, expectation and fix of each.
+        ConfigError: one or more options are wrong; the message states the flag, value, expected value and fix for each.
     """
     raise_together([ConfigError(problem) for problem in config_problems(config)])
 
 
 def config_problems(config: TrainConfig) -> list[str]:
-    """Return errors of the options by themselves, one or two sentences each, with the names of the flags.
+    """Return errors that follow from the options alone, one or two sentences each, with the names of the flags.
 
-    Errors that name an option that is still to be derived are left out, because its value is not known yet.
+    Errors about an option that is not derived yet are omitted, because its value is unknown.
     """
     later = tuple(re.compile(rf"{flag_of(name)}(?![a-z-])") for name in config.to_derive)
     found = itertools.chain.from_iterable(find(config) for find in _PROBLEMS)
@@ -121,14 +121,14 @@ def raise_together(refusals: Sequence[HgldError]) -> None:
     """Raise all errors as one error that lists them; raise a single error unchanged; do nothing if there are none.
 
     Raises:
-        HgldError: of the first one's type.
+        HgldError: the type is the type of the first error.
     """
     each = list({str(refusal): refusal for refusal in refusals}.values())
     if len(each) == 1:
         raise each[0]
     if each:
         listed = "".join(f"\n  {number}. {refusal}" for number, refusal in enumerate(each, 1))
-        raise type(each[0])(f"{len(each)} things have to change before this run can begin:{listed}")
+        raise type(each[0])(f"{len(each)} errors prevent this run from beginning:{listed}")
 
 
 def _loss_problems(config: TrainConfig) -> Iterator[str]:
@@ -203,7 +203,7 @@ def _batch_problems(config: TrainConfig) -> Iterator[str]:
 
 
 def _needs_pairs(config: TrainConfig) -> bool:
-    """Tell whether the loss learns only from images of one finest class within a batch."""
+    """Tell whether the loss learns only from pairs of images of one finest class in a batch."""
     loss = config.loss
     binary = "sum_levels" in options_of(loss.loss) and entry_of(loss.loss).kind != "proxies"
     return binary and not (loss.sum_levels or loss.level or loss.memory or second_term(config) == "proxy")
@@ -242,7 +242,7 @@ def _run_problems(config: TrainConfig) -> Iterator[str]:
 
 
 def _unread(config: TrainConfig) -> Iterator[str]:
-    """Yield the options that have no effect although they are set."""
+    """Yield an error for each option that is set but has no effect."""
     values, defaults = flat(config), flat(TrainConfig())
     for name, reader in READERS.items():
         if values[name] != defaults[name] and not reader.reads(config):

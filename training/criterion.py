@@ -1,4 +1,4 @@
-"""The loss of a run, made from its options, with classes renumbered to those that occur in training."""
+"""The loss of a run, built from its options; classes are renumbered so that only those in training have a number."""
 
 import inspect
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ from .config import LossConfig
 class Criterion(nn.Module):
     """The loss of a run: ``(embeddings, labels, instances) -> (scalar, its parts)``.
 
-    Only classes that occur in training have proxies, so labels are renumbered first. A loss draws random numbers from
-    torch's global generator.
+    Only classes that occur in training have proxies, so labels are renumbered first. The loss uses torch's global
+    random generator.
 
     Args:
         loss: module that computes the loss.
@@ -36,7 +36,9 @@ class Criterion(nn.Module):
         super().__init__()
         self.loss = loss
         for level, numbers in enumerate(renumbered):
-            self.register_buffer(f"numbers_{level}", numbers, persistent=False)  # the dataset determines them
+            self.register_buffer(
+                f"numbers_{level}", numbers, persistent=False
+            )  # not stored, because the dataset determines the numbers
 
     def forward(self, embeddings: Tensor, labels: Tensor, instances: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the loss of a whole batch.
@@ -60,24 +62,24 @@ class Criterion(nn.Module):
 
     @property
     def sums_over_queries(self) -> bool:
-        """True if several processes can share the queries, because the loss is made of all their :meth:`query_sums`."""
+        """True if processes can share the queries, because the loss follows from their :meth:`query_sums`."""
         return sums_over_queries(self.loss)
 
     @property
     def has_terms(self) -> bool:
-        """True if a call returns the terms of the loss."""
+        """True if a call returns the separate terms of the loss."""
         return isinstance(self.loss, losses.MultiGrain | losses.Composition | losses.CrossBatchMemory)
 
     def query_sums(
         self, embeddings: Tensor, labels: Tensor, everyone: Tensor, known: Tensor, self_index: Tensor
     ) -> dict[str, losses.TermSum]:
-        """Return the sums that the loss of a process's queries is made of.
+        """Return the sums from which the loss follows, for the queries of a process.
 
         Args:
             embeddings: (b, D) embeddings of the queries.
             labels: (b, L) labels of the queries.
             everyone: (B, D) embeddings of all processes' items.
-            known: (B, L) their labels.
+            known: (B, L) labels of all processes' items.
             self_index: (b,) indices of the queries among all items.
         """
         own, gallery = self._renumbered(labels), self._renumbered(known)
@@ -107,10 +109,10 @@ def build_criterion(
         hierarchy: hierarchy of the dataset.
         train_labels: (N, L) class ids of the training split.
         dim: D, dimension of the embeddings.
-        steps_per_epoch: steps by which the memory's warm-up is converted from epochs.
+        steps_per_epoch: steps per epoch, to convert the memory's warm-up from epochs.
 
     Raises:
-        ConfigError: a level that the dataset does not have, or options that the loss refuses.
+        ConfigError: the dataset does not have a level, or the loss does not accept an option.
     """
     level = level_number(hierarchy, config.level)
     present = [column[column >= 0].unique().long() for column in train_labels.T]
@@ -165,7 +167,7 @@ class _Parts:
             if getattr(config, option) != default:
                 return True
             is_plugin = not entry.module and needed[parameter].default is not inspect.Parameter.empty
-            return default != () and not is_plugin  # else the loss's own default holds
+            return default != () and not is_plugin  # otherwise keep the loss's own default
 
         options = {name: getattr(config, option) for name, option in entry.options.items() if is_given(name, option)}
         if "level" in entry.options:
@@ -174,7 +176,7 @@ class _Parts:
         options |= {size: value() if callable(value) else value for size, value in sizes.items() if size in needed}
         if entry.kind != "rank":
             return make(**options)
-        if config.class_weights:  # the inverse of each class's size, scaled so that the mean over the items is 1
+        if config.class_weights:  # inverse class sizes, scaled so that the mean over the items is 1
             column = self.train_labels[:, classes_of]
             counts = column[column >= 0].unique(return_counts=True)[1]
             weights = counts.sum() / (len(counts) * counts.double())
@@ -193,7 +195,7 @@ class _Parts:
 
 
 def level_number(hierarchy: Hierarchy, name: str) -> int:
-    """Return the number of the level that ``--level`` names; empty: the finest, 0.
+    """Return the index of the level of ``--level``; if it is empty, 0 (the finest).
 
     Raises:
         ConfigError: there is no such level.

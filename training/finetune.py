@@ -1,7 +1,7 @@
 """All numbers of a fine-tune: the shared ones, and the candidates that :mod:`hgld.training.plan` chooses from.
 
-They come from single runs tried by hand on photographs of groceries and landmarks, one class split and one seed each;
-no search on validation classes has confirmed them.
+They were tuned by hand in single runs on photographs of groceries and landmarks, with one class split and one seed
+each. No search on validation classes has confirmed them.
 """
 
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ SHARED = {
     "weight_decay": 1e-4,
     "schedule": "cosine",
     "evaluate_start": True,
-    "monitor_tolerance": 0.005,  # ten to twenty validation classes do not resolve half a point of H-AP
+    "monitor_tolerance": 0.005,  # with ten to twenty validation classes, differences of half a point of H-AP are noise
 }
 
 
@@ -35,7 +35,7 @@ class Start:
         least_steps: fewest steps of a run, however small the dataset is.
         most_steps: most steps of a run, however large the dataset is.
         evaluations: number of evaluations of a run, not counting the one before the first step.
-        blend: interpolation between the initial (0) and the last (1) weights that is tried too; 0: none.
+        blend: interpolation between the initial (0) and last (1) weights that is also tried; 0: none.
     """
 
     lr: float
@@ -72,7 +72,7 @@ DERIVED = (
     *("lr", "lr_head", "lr_proxies", "warmup_steps"),
     *("evaluate_on", "evaluate_every", "blend", "micro_batch_size", "amp"),
 )
-"""The fields that are derived from network, data and machine, unless they are given."""
+"""The fields that are derived from network, data and machine, unless the user sets them."""
 
 
 def finetune_config() -> TrainConfig:

@@ -1,7 +1,8 @@
 """The training loop: steps, evaluations and checkpoints until the last epoch or a request to stop.
 
-Everything random in a step is a function of (seed, epoch, step), and everything else that a step reads is in the
-checkpoint. So a run that was stopped anywhere ends in the same weights as one that was not (bit for bit on a CPU).
+All random numbers of a step are a function of (seed, epoch, step), and all other inputs of a step are in the
+checkpoint. So a run that is stopped and resumed ends with the same weights as an uninterrupted run (bit for bit on a
+CPU).
 """
 
 import copy
@@ -49,16 +50,16 @@ from .step import Backward, StepInput, StepValues
 
 SUMMARY = "summary.json"
 LOCK = ".hgld-train"
-_LEAST_SCALE = 2.0**-14  # below it even gradients that are infinite for fp16 would be representable
+_LEAST_SCALE = 2.0**-14  # below this scale, even gradients that overflow fp16 would be representable
 
 
 @dataclass
 class TrainingMonitor:
-    """Observers of a run: requests to stop, progress for people, the log, clocks.
+    """Observers of a run: stop requests, displayed progress, log and timing.
 
     Attributes:
         stop: request to stop; true after a signal.
-        reporter: shows progress to people.
+        reporter: reporter that displays progress.
         log: the log's files; None on other processes than the main one.
         total: timing of this call.
         recent: timing since the last line of the log.
@@ -87,7 +88,7 @@ def train(
         out: folder of the run; an existing run resumes from its newest checkpoint.
         init_from: run or checkpoint whose weights a new run starts from; default: the config's ``init_from``. A resumed
             run must have begun with the same weights.
-        progress: reporter that shows the run to people; None shows nothing.
+        progress: reporter that displays progress; None: no display.
 
     Raises:
         ConfigError: options contradict each other, the dataset, or the run that is in ``out``.
@@ -114,14 +115,16 @@ def train(
 
 @contextmanager
 def arithmetic(config: TrainConfig, device: torch.device) -> Iterator[None]:
-    """Set how a device computes inside the ``with``: TF32 on GPUs, algorithms of convolutions, determinism, memory."""
+    """Configure a device inside the ``with`` block: TF32 on GPUs, convolution algorithms, determinism, memory."""
     cudnn: Any = torch.backends.cudnn
     on_gpu = device.type == "cuda"
     keep_freed_memory(device)
     before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
     deterministic = torch.are_deterministic_algorithms_enabled()
     if config.run.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts; torch asks for it
+        os.environ.setdefault(
+            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+        )  # read when cuBLAS starts; torch requires it for determinism
     try:
         if on_gpu:
             torch.set_float32_matmul_precision("high")
@@ -143,14 +146,14 @@ def _run_lock(out: Path, processes: Processes, reporter: ProgressReporter) -> It
     Raises:
         StorageError: another training holds it, or the folder cannot be written to.
     """
-    busy = f"another training is running in {out}. Wait for it or stop it; or take another --out."
+    busy = f"another training is running in {out}. Wait for it, stop it, or choose another --out."
     with ExitStack() as held:
         failure = None
         if processes.is_main:
             try:
                 if not out.exists():
                     out.mkdir(parents=True)
-                    held.callback(_remove_empty, out)  # a refusal leaves nothing behind
+                    held.callback(_remove_empty, out)  # if the run cannot begin, remove the empty folder
                 held.enter_context(file_lock(out / LOCK, busy, keep=False))
             except StorageError as error:
                 failure = error
@@ -158,12 +161,12 @@ def _run_lock(out: Path, processes: Processes, reporter: ProgressReporter) -> It
                 if error.errno in NO_LOCKS:
                     reporter.note(
                         f"the file system of {out} has no locks ({error.strerror}); "
-                        "see that no other training runs in this folder."
+                        "make sure that no other training runs in this folder."
                     )
                 else:
-                    failure = StorageError(f"cannot write {out} ({error.strerror}); take another --out.")
+                    failure = StorageError(f"cannot write {out} ({error.strerror}); choose another --out.")
         if distributed.any_process(failure is not None, processes):
-            raise failure or StorageError(f"the main process cannot take {out} for this run; its own message says why.")
+            raise failure or StorageError(f"the main process cannot use {out} for this run; its own message says why.")
         yield
 
 
@@ -191,9 +194,9 @@ def _train(state: TrainState, stop: StopRequests, reporter: ProgressReporter) ->
         reporter.note(log.note)
     if asked.evaluate_on and not state.best_of and 0 < asked.evaluate_every < asked.epochs:
         reporter.note(
-            "no checkpoint is chosen: all that is evaluated is a test split, and the last one is kept. A split val "
-            "(hgld build-shards --val-classes) is chosen on where the dataset has one; --select-on-test chooses on "
-            f"{asked.evaluate_on[0]} all the same."
+            "no checkpoint is chosen, because only test splits are evaluated; the last one is kept. If the data have a "
+            "split val (hgld build-shards --val-classes), it chooses the checkpoint; with --select-on-test, "
+            f"{asked.evaluate_on[0]} chooses it."
         )
     try:
         finished = _epochs(state, monitor)
@@ -216,7 +219,9 @@ def _train(state: TrainState, stop: StopRequests, reporter: ProgressReporter) ->
         run=str(state.folder),
     )
     if state.processes.is_main:
-        facts = {name: value for name, value in summary.to_dict().items() if name != "run"}  # it may be moved
+        facts = {
+            name: value for name, value in summary.to_dict().items() if name != "run"
+        }  # the folder may be moved later
         with storage_errors(f"write {state.folder / SUMMARY}", RESUME_HINT):
             write_atomic(state.folder / SUMMARY, json.dumps(facts | {"data": state.data.facts}, indent=2) + "\n")
     return summary
@@ -240,11 +245,11 @@ def _description(state: TrainState) -> str:
 
 
 def _epochs(state: TrainState, monitor: TrainingMonitor) -> bool:
-    """Do the rest of the run; return whether it reached its end."""
+    """Train until the end of the run or a stop; return whether the end was reached."""
     while True:
         if state.step % state.data.steps_per_epoch == 0 and state.judged < state.epoch:
             if state.evaluation_due:
-                save_run(state)  # a test set that cannot be read must not cost the epoch
+                save_run(state)  # save first: if a test set cannot be read, the epoch is not lost
                 _evaluate(state, monitor)
             state.judged = state.epoch
             save_run(state)
@@ -255,7 +260,7 @@ def _epochs(state: TrainState, monitor: TrainingMonitor) -> bool:
 
 
 def _epoch(state: TrainState, monitor: TrainingMonitor) -> bool:
-    """Do the rest of an epoch's steps; return whether the run was asked to stop, with its state kept."""
+    """Do the remaining steps of an epoch; return whether the run was asked to stop (its state is then saved)."""
     epoch, asked = state.epoch, state.config.run
     set_frozen(state)
     state.wrapped.train()
@@ -285,7 +290,7 @@ def _epoch(state: TrainState, monitor: TrainingMonitor) -> bool:
                     monitor.log.step(state.step, row)
             if asked.checkpoint_every and state.step % asked.checkpoint_every == 0 and state.epoch == epoch:
                 save_run(state)
-    # An evaluation may take long, so a request to stop does not wait for it.
+    # An evaluation may take long, so stop before it if requested.
     if distributed.any_process(bool(monitor.stop), state.processes):
         save_run(state)
         return True
@@ -295,14 +300,14 @@ def _epoch(state: TrainState, monitor: TrainingMonitor) -> bool:
 def _next_batch(state: TrainState, monitor: TrainingMonitor, batches: Iterator[Batch]) -> tuple[Batch | None, bool]:
     """Return the next batch, and whether any process was asked to stop.
 
-    If a process cannot read its part, keep the state and end all processes.
+    If a process cannot read its part, save the state and end all processes.
     """
     fault = batch = None
     try:
         batch = next(batches)
     except HgldError as error:
         fault = error
-    # One exchange for both, on the CPU: it waits for the other processes, not for the GPU.
+    # One exchange on the CPU for both facts: it waits for all processes, but not for the GPU.
     raised = distributed.most_of_all(2 * (fault is not None) + bool(monitor.stop), state.processes)
     if raised >= 2:
         save_run(state)
@@ -322,17 +327,17 @@ def _backward(state: TrainState) -> Backward:
         prepare=partial(prepare_images, model=state.model, device=device),
         micro_batch_size=state.config.batch.micro_batch_size,
         autocast=partial(autocast, device, state.config.optimizer.amp),
-        scale=state.scaler.scale,  # a scaler that is not enabled returns the loss itself
+        scale=state.scaler.scale,  # a disabled scaler returns the loss unchanged
     )
 
 
 def _step(state: TrainState, backward: Backward, batch: Batch) -> StepValues:
     """Do one step of the optimizers.
 
-    A gradient that overflows under fp16 skips its step and lowers the scale of the loss.
+    If the gradient overflows in fp16, the step is skipped and the scale of the loss lowered.
 
     Raises:
-        DivergenceError: loss or gradient is not finite; nothing has moved the weights.
+        DivergenceError: loss or gradient is not finite; the weights are unchanged.
     """
     epoch, position = divmod(state.step, state.data.steps_per_epoch)
     seed = int(np.random.SeedSequence((state.config.run.seed, epoch, position)).generate_state(1, np.uint64)[0])
@@ -358,13 +363,13 @@ def _step(state: TrainState, backward: Backward, batch: Batch) -> StepValues:
     elif not may_fall:
         terms = "".join(f", {name} {float(value):.4g}" for name, value in values.parts.items())
         keys = ", ".join(state.data.dataset.keys[int(i)] for i in batch.indices[:4])
-        # The checkpoint is named, because --init-from with the run's folder would take the best one.
+        # State the checkpoint, because --init-from with the run's folder would use the best one.
         kept = newest_checkpoint(state.folder)
         hint = f" with --init-from {kept}" if kept else ""
         raise DivergenceError(
             f"epoch {state.epoch + 1}, step {state.step + 1}: the loss is {loss:.4g}{terms} and the norm of its "
-            f"gradient {length:.4g}, in the batch that begins with {keys}. The step was not done. Lower the learning "
-            f"rates, set --clip-norm, or with --amp fp16 take bf16; then start a new run{hint}."
+            f"gradient {length:.4g}, in the batch that begins with {keys}. The step was skipped. Lower the learning "
+            f"rates, set --clip-norm, or replace --amp fp16 by bf16; then start a new run{hint}."
         )
     scaler.update()
     return StepValues(values.loss, {**values.parts, "gradient_norm": norm})
@@ -385,7 +390,7 @@ def _log_row(state: TrainState, values: StepValues, timing: Timing) -> dict[str,
 
 
 def _evaluate(state: TrainState, monitor: TrainingMonitor) -> None:
-    """Evaluate after the epochs done."""
+    """Evaluate the model after the epochs that are done."""
     epoch = state.epoch - 1
     monitor.reporter.evaluating(epoch)
     reports = _reports(state, state.model if state.average is None else state.average.module, state.folder)
@@ -411,7 +416,7 @@ def _evaluate(state: TrainState, monitor: TrainingMonitor) -> None:
 
 
 def _reports(state: TrainState, model: Any, run: Path | None) -> dict[str, RetrievalReport]:
-    """Evaluate a model on all entries of ``evaluate_on``; keep its embeddings in the run's folder if one is given."""
+    """Evaluate a model on all entries of ``evaluate_on``; keep the embeddings in the folder ``run`` if given."""
     places = state.data.place, state.processes
     return evaluate_splits(model, state.config, *places, classifier=state.classifier, run=run)
 
@@ -419,7 +424,7 @@ def _reports(state: TrainState, model: Any, run: Path | None) -> dict[str, Retri
 def _better_with_start(
     state: TrainState, monitor: TrainingMonitor, reports: dict[str, RetrievalReport]
 ) -> dict[str, RetrievalReport]:
-    """Try weights between the start's and the last ones; keep them if ``monitor`` says that they are better.
+    """Evaluate weights between the initial and the last ones; keep them if they are better according to ``monitor``.
 
     Args:
         state: the run after its last step.
@@ -432,7 +437,7 @@ def _better_with_start(
     entry, metric = state.best_of
     first = checkpoint_folder(state.folder, 0)
     if not distributed.from_main((first / STATE).is_file(), state.processes):
-        monitor.reporter.note(f"{first} is gone, so that no weights between the start and the end are tried.")
+        monitor.reporter.note(f"{first} does not exist any more, so no weights between start and end are tried.")
         return reports
     start, share = read_checkpoint(first).tensors["model"], state.config.run.blend
     blended = copy.deepcopy(state.model)
@@ -460,8 +465,8 @@ def _better_with_start(
 def _choose_best(state: TrainState, monitor: TrainingMonitor) -> None:
     """Choose the newest checkpoint if it is the best so far, or as good within ``monitor_tolerance``.
 
-    The later of two that are about equally good has been trained longer, and is better on other classes more often
-    than not (benchmarks/results/finetune.csv).
+    If two checkpoints are about equally good, the later one is usually better on other classes
+    (benchmarks/results/finetune.csv).
     """
     if not state.best_of:
         return
@@ -469,7 +474,7 @@ def _choose_best(state: TrainState, monitor: TrainingMonitor) -> None:
     value = state.values[entry].get(metric)
     if value is None:
         monitor.reporter.note(
-            f"{entry}: {metric} is undefined for every query; monitor cannot choose a checkpoint by it"
+            f"{entry}: {metric} is undefined for every query; monitor cannot choose a checkpoint with it"
         )
         return
     sign = -1 if lower_is_better(metric) else 1

@@ -17,9 +17,9 @@ _SHARE = 0.5  # of the free memory that activations may take
 
 
 def free_memory(processes: int) -> int:
-    """Return the bytes of this machine's memory that each of some processes may still take.
+    """Return the number of free bytes of this machine's memory for each of some processes.
 
-    The limit of a container (cgroup 2 or 1) counts if it is lower than the free memory of the machine.
+    If the limit of a container (cgroup 2 or 1) is lower than the free memory of the machine, the limit is used.
     """
     # Linux can give MemAvailable without swapping: it counts the pages of cached files, which AVPHYS does not.
     available = re.search(r"MemAvailable: +(\d+) kB", _read_text("/proc/meminfo"))
@@ -40,7 +40,7 @@ def _read_text(path: str) -> str:
 
 
 def bytes_of_image(model: nn.Module, size: int) -> int:
-    """Return the bytes per image that a forward pass keeps for the backward pass, from the difference of two passes."""
+    """Measure the bytes per image that a forward pass keeps for the backward pass, as the difference of two passes."""
     return max(1, (_kept_bytes(model, size, 4) - _kept_bytes(model, size, 2)) // 2)
 
 
@@ -61,15 +61,15 @@ def _kept_bytes(model: nn.Module, size: int, images: int) -> int:
 
 
 def fitting_images(model: nn.Module, size: int, wanted: int, processes: int, amp: Amp) -> int:
-    """Return how many images of a step fit into one pass: ``wanted``, or the largest half, quarter ... of it.
+    """Return how many images of a step fit into one pass: ``wanted``, or the largest half, quarter ... of it that fits.
 
-    A GPU is tried with a step of the model. On a CPU, where too much ends the process, the memory of a pass of two
-    images is counted and held against what this process may take.
+    On a GPU, steps of the model are tried. On a CPU, running out of memory would kill the process. So the memory for
+    two images is measured there and compared with the free memory.
 
     Args:
         model: model on its device, in training mode.
         size: side of the images, pixels.
-        wanted: images of a step, a process.
+        wanted: images per step and process.
         processes: number of processes that share the machine.
         amp: precision of the step.
     """
@@ -102,7 +102,7 @@ def has_bf16(device: torch.device) -> bool:
 
 
 def step_seconds(model: nn.Module, size: int, images: int, amp: Literal["off", "bf16"]) -> float:
-    """Return the seconds of the faster of two steps, forward and backward, after one that warms up."""
+    """Return the seconds of the faster of two steps (forward and backward) after a warm-up step."""
     device = next(model.parameters()).device
     batch = _images(model, images if device.type == "cuda" else min(images, _TIMED), size)
     seconds = []

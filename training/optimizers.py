@@ -1,4 +1,4 @@
-"""Optimizers with their groups of parameters, learning rates and state; the average of the weights."""
+"""Optimizers: parameter groups, learning rates and state; and the moving average of the weights."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,10 +15,10 @@ from .config import OptimizerConfig
 
 
 def weight_average(model: nn.Module, decay: float) -> AveragedModel:
-    """Make an exponential moving average of a model's weights, which evaluations use in their place.
+    """Make an exponential moving average of a model's weights; evaluations use it instead of the weights.
 
     After every step w <- d w + (1 - d) weights, with d = min(decay, (1 + t) / (10 + t)) at step t. The smaller decay at
-    the start lets the average forget the initial weights soon. Buffers (statistics of batch norm) are the model's own.
+    the start lets the average forget the initial weights quickly. Buffers (statistics of batch norm) are not averaged.
 
     Args:
         model: model whose parameters are averaged.
@@ -36,13 +36,13 @@ Named = Sequence[tuple[str, nn.Parameter]]
 
 
 def build_optimizers(config: OptimizerConfig, parameters: Mapping[str, Named]) -> list[Optimizer]:
-    """Build the optimizers of a run: of the model, and of the loss's own parameters if it has any.
+    """Build the optimizers of a run: one for the model, and one for the loss's own parameters if it has any.
 
     Args:
         config: types, rates and decay of the optimizers.
-        parameters: lists of named parameters of the ``backbone``, the ``head`` and the loss's own, the ``proxies``,
-            among which a scalar is a boundary (beta) with a separate rate. Scalars have no weight decay, and vectors
-            (biases, norms) have it only with ``decay_all``.
+        parameters: named parameters of the ``backbone``, the ``head`` and the loss (``proxies``). A scalar among the
+            proxies is a boundary (beta) with a separate rate. Scalars have no weight decay; vectors (biases, norms)
+            have weight decay only with ``decay_all``.
     """
     rates = {"backbone": config.lr, "head": config.lr_head, "proxies": config.lr_proxies, "beta": config.lr_beta}
     groups: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
@@ -82,8 +82,8 @@ def learning_rate(
 ) -> float:
     """Return the learning rate of a part of the parameters at a step, counted from 0 over the whole run.
 
-    The rate rises linearly up to the last step of the warm-up. Cosine and linear fall to the part's floor (to the rate
-    itself where that is lower) at the end of the run, counted from the end of the warm-up.
+    The rate rises linearly up to the last step of the warm-up. From the end of the warm-up to the end of the run, the
+    schedules cosine and linear fall to the part's floor, or stay at the rate if it is below the floor.
 
     Args:
         config: the schedules and their floors.
@@ -123,7 +123,7 @@ def optimizer_state(optimizers: Iterable[Optimizer]) -> dict[str, Tensor]:
     state = {}
     for name, parameter, optimizer in _members(optimizers):
         for key, value in optimizer.state.get(parameter, {}).items():
-            if value is not None:  # SGD's momentum before its first step
+            if value is not None:  # SGD's momentum is None before the first step
                 state[f"{name}|{key}"] = torch.as_tensor(value)
     return state
 
@@ -132,7 +132,7 @@ def restore_optimizers(optimizers: Sequence[Optimizer], state: Mapping[str, Tens
     """Restore the state that :func:`optimizer_state` returned.
 
     Raises:
-        InputError: the state is of other parameters.
+        InputError: the state belongs to other parameters.
     """
     members = {name: (parameter, optimizer) for name, parameter, optimizer in _members(optimizers)}
     for optimizer in optimizers:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """A run that was trained, or stopped on the way.
+    """A run that was trained to its end or stopped.
 
     Attributes:
         folder: folder of the run.
@@ -37,7 +37,7 @@ class TrainingRun:
 
     @property
     def finished(self) -> bool:
-        """True if the run reached its end; else the same call resumes it."""
+        """True if the run reached its end; otherwise the same call resumes it."""
         return self.summary.finished
 
     @property
@@ -52,7 +52,7 @@ class TrainingRun:
 
     @property
     def plan(self) -> list[PlanLine]:
-        """The plan: what was derived from network, data and machine, and why."""
+        """The plan: values derived from network, data and machine, with reasons."""
         return plan_lines(self.config)
 
     @property
@@ -68,12 +68,12 @@ class TrainingRun:
 
 
 def load_config(name: str | Path) -> TrainConfig:
-    """Return the config of a recipe, by its name, or of a file (``.json``, ``.yaml``).
+    """Return the config of a recipe or of a file (``.json``, ``.yaml``).
 
-    If the file names no ``recipe``, finetune completes it.
+    If the file has no ``recipe``, omitted fields come from the recipe finetune.
 
     Raises:
-        ConfigError: there is no such recipe, or the file's options are no config.
+        ConfigError: there is no such recipe, or the file's options are invalid.
         InputError: the file cannot be read.
     """
     if str(name).endswith((".json", ".yaml", ".yml")):
@@ -93,8 +93,8 @@ def train(
 ) -> TrainingRun:
     """Train a model on a dataset, or resume a run that was stopped: ``hgld train``.
 
-    Without a recipe a pretrained network is fine-tuned, and every option that is not given is derived from network,
-    data and machine: ``hgld.train("shards", "run", backbone="timm:tf_efficientnet_lite0", size=160)``.
+    Without a recipe, hgld fine-tunes a pretrained network, and derives omitted options from network, data and machine:
+    ``hgld.train("shards", "run", backbone="timm:tf_efficientnet_lite0", size=160)``.
 
     Args:
         data: dataset directory, or its address.
@@ -102,15 +102,15 @@ def train(
         recipe: name of the recipe.
         config: file of a config (JSON or YAML), or a config, in place of a recipe.
         init_from: run or checkpoint whose model's weights a new run starts from.
-        progress: whether to show the run on stderr; or what to tell it to.
+        progress: whether to show progress on stderr; or a reporter.
         **fields: options by the names of their flags: ``backbone``, ``pretrained``, ``size``, ``loss``, ``lr``,
             ``epochs``, ``batch_size``, ...
 
     Raises:
-        ConfigError: unknown options (the nearest is named), or options that contradict each other, the dataset, the
-            network or the run in ``out``, all in one message.
+        ConfigError: an option is unknown (the message suggests the nearest), or options contradict each other, the
+            dataset, the network or the run in ``out``; one message lists all errors.
         InputError: the dataset, a config or a checkpoint cannot be read.
-        MissingResourceError: pretrained weights that are not available.
+        MissingResourceError: pretrained weights are not available.
         DivergenceError: the loss or its gradient is not finite.
         StorageError: a file of the run cannot be written, or another training is running in ``out``.
     """

@@ -1,4 +1,4 @@
-"""Images and classes that a run was trained on, so that they are not taken for a test later."""
+"""Record of the images and classes that a run was trained on, so that they are not used for a test later."""
 
 import hashlib
 import json
@@ -60,7 +60,7 @@ class Seen:
         dataset: name of its dataset.
         split: name of its training split.
         shards: digest of all shards of its dataset.
-        every: images are recorded whose number is a multiple of it.
+        every: only images whose number is a multiple of this are recorded.
         images: (N,) uint64 numbers of the recorded images, ascending.
         classes: names of the finest classes.
     """
@@ -93,7 +93,7 @@ class Seen:
             raise InputError(f"{file}: does not list images that a run was trained on. Remove the file.") from error
 
     def facts(self, queries: Sequence[ShardDataset]) -> dict[str, Any]:
-        """Return the numbers of the queries' images and classes that the run was trained on; empty for none.
+        """Count the queries' images and classes that the run was trained on; empty if there are none.
 
         Args:
             queries: splits whose images are queries.
@@ -113,19 +113,19 @@ class Seen:
 def check_seen(
     run: Path, queries: Sequence[ShardDataset], *, allowed: bool, own_allowed: bool = True
 ) -> dict[str, Any]:
-    """Refuse queries that a run was trained on.
+    """Raise an error if a run was trained on the queries.
 
     Args:
         run: folder of the run.
         queries: splits whose images are queries.
-        allowed: ``--seen`` was given.
-        own_allowed: accept them in the run's own dataset, whose splits have telling names.
+        allowed: whether ``--seen`` was given.
+        own_allowed: whether to allow trained images in the run's own dataset, whose split names are clear.
 
     Returns:
-        what a report's settings say: nothing, if neither images nor classes were trained on.
+        settings for a report; empty if the run was trained on neither the images nor their classes.
 
     Raises:
-        ConfigError: more than 1 % of the images were trained on.
+        ConfigError: the run was trained on more than 1 % of the images.
     """
     seen = Seen.load(run)
     facts = {} if seen is None else seen.facts(queries)

@@ -1,4 +1,4 @@
-"""The state of a training run: made new, restored from a checkpoint, and saved as one."""
+"""The state of a training run: creation, restoring from a checkpoint, and saving as a checkpoint."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,7 +49,7 @@ from .seen import write_seen
 
 _T = TypeVar("_T")
 
-_RESTORED = ("judged", "best", "values", "start")  # fields of the state that a checkpoint holds as they are
+_RESTORED = ("judged", "best", "values", "start")  # fields that a checkpoint stores unchanged
 
 # Options that change the weights by no more than rounding: a run may resume with other values.
 _MAY_CHANGE = {
@@ -69,14 +69,15 @@ class TrainState:
         processes: processes that train together.
         data: the training set.
         model: the model itself.
-        wrapped: the model as the processes train it.
+        wrapped: the model in the wrapper with which the processes train it.
         criterion: the loss.
         optimizers: optimizers of the model's and the criterion's parameters.
-        scaler: scales the loss under fp16.
+        scaler: scaler of the loss for fp16.
         average: the average of the weights, if one is kept.
-        step: steps done.
+        step: number of steps done.
         best_of: entry of ``evaluate_on`` and metric by which the best checkpoint is chosen; empty if none is.
-        judged: epochs whose evaluation is done (or was not asked for); -1: the start is to be evaluated too.
+        judged: number of epochs already evaluated, or not to be evaluated; -1: the initial model is still to be
+            evaluated.
         best: metric, value, epoch and step of the best evaluation; empty before the first.
         values: the last evaluation's metrics by split.
         start: the metrics by split of the evaluation before the first step; empty if there was none.
@@ -103,7 +104,7 @@ class TrainState:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next step; between two epochs the number of epochs done."""
+        """The epoch of the next step; between two epochs, the number of epochs done."""
         return self.step // self.data.steps_per_epoch
 
     @property
@@ -113,7 +114,7 @@ class TrainState:
 
     @property
     def evaluation_due(self) -> bool:
-        """True if an evaluation is due after the epochs done; before the first, if the start is evaluated."""
+        """True if an evaluation is due after the epochs done; before epoch 1, if the initial model is evaluated."""
         asked, epoch = self.config.run, self.epoch
         in_turn = asked.evaluate_every > 0 and epoch % asked.evaluate_every == 0
         due = epoch == asked.epochs or (in_turn if epoch else asked.evaluate_start)
@@ -121,7 +122,7 @@ class TrainState:
 
     @property
     def classifier(self) -> Classifier | None:
-        """The loss's classifier as it is now; None if it has none."""
+        """The loss's classifier with its current weights; None if the loss has none."""
         if not has_classifier(self.config):
             return None
         level, names = trained_classes(self.config.loss, self.data.hierarchy, self.data.labels)
@@ -129,15 +130,15 @@ class TrainState:
 
     @property
     def frozen(self) -> bool:
-        """True if the backbone does not move at the next step."""
+        """True if the next step does not train the backbone."""
         return self.epoch < self.config.optimizer.frozen_epochs
 
 
 def check_folder(config: TrainConfig, out: Path) -> None:
-    """Refuse a folder that holds a run of other options.
+    """Raise an error if the folder holds a run with other options.
 
     Raises:
-        ConfigError: the options differ; the message names them and the fix.
+        ConfigError: the options differ; the message states them and the fix.
     """
     if not (out / CONFIG).is_file():
         return
@@ -147,8 +148,8 @@ def check_folder(config: TrainConfig, out: Path) -> None:
     if other:
         told = "; ".join(f"{flag_of(name)} is {quoted(now[name])}, was {quoted(before[name])}" for name in other)
         raise ConfigError(
-            f"{out} holds a run of other options ({told}). Take another --out (with --init-from {out} to start from "
-            "its weights), or the run's own options to go on with it."
+            f"{out} holds a run with other options ({told}). Choose another --out (--init-from {out} starts from "
+            "its weights), or use the run's own options to resume it."
         )
 
 
@@ -156,9 +157,9 @@ def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes,
     """Begin a run, or restore one from its newest checkpoint.
 
     Raises:
-        ConfigError: options that contradict the dataset or the run in ``out``.
+        ConfigError: options contradict the dataset or the run in ``out``.
         InputError: the dataset or a checkpoint cannot be read, or does not fit.
-        MissingResourceError: pretrained weights that are not available.
+        MissingResourceError: pretrained weights are not available.
         StorageError: the folder cannot be written.
     """
     newest = distributed.from_main(str(newest_checkpoint(out) or ""), processes)
@@ -213,7 +214,7 @@ def _check_all(
     """Return the training set, the config with all evaluations, and the metric that chooses the best checkpoint.
 
     Raises:
-        HgldError: everything that is wrong with options, dataset and network, in one message; no weights are read yet.
+        HgldError: one message with all errors of options, dataset and network; no weights are read yet.
     """
     refusals: list[HgldError] = [ConfigError(problem) for problem in config_problems(config)]
 
@@ -230,8 +231,8 @@ def _check_all(
         if steps > total > 0:
             problem = (
                 f"warmup_steps is {steps} and the run has {total} (epochs {config.run.epochs}, "
-                f"{source.steps_per_epoch} steps each on {place}): the learning rates would not come up to what they "
-                "are set to. Take --warmup-steps 0 for a short trial, or more epochs."
+                f"{source.steps_per_epoch} steps each on {place}): the learning rates would never reach their "
+                "values. Use --warmup-steps 0 for a short trial, or more epochs."
             )
             refusals.append(ConfigError(problem))
     if config.loss.level:
@@ -239,7 +240,7 @@ def _check_all(
     judged = attempt(lambda: check_evaluation(config, place))
     attempt(lambda: check_network(config, config.batch.batch_size // processes.count, fresh=fresh))
     raise_together(refusals)
-    assert source is not None  # else it is among the refusals, as is the other
+    assert source is not None  # otherwise an error about it was raised above
     assert judged is not None
     return source, *judged
 
@@ -247,28 +248,28 @@ def _check_all(
 def _check_resumed(
     config: TrainConfig, source: TrainingData, best_of: Sequence[str], before: Checkpoint, out: Path
 ) -> None:
-    """Refuse to resume with another training set, or without the choice on a test split that the run has made.
+    """Raise an error if a run would resume with another training set, or without ``select_on_test`` if it had that.
 
-    Its best checkpoint would be lost in the second case.
+    In the second case its best checkpoint would be lost.
     """
     was, now = before.state["data"], source.facts
     if other := [name for name in now if was.get(name) != now[name]]:
         told = "; ".join(f"{name} was {was.get(name)}, is {now[name]}" for name in other)
         raise ConfigError(
-            f"{out} holds a run on other data than {source.place} ({told}; the checksum is that of the images in their "
-            f"order and of their labels). Take another --out (with --init-from {out} to start from its weights), or "
+            f"{out} holds a run on other data than {source.place} ({told}; the checksum covers the images in their "
+            f"order and their labels). Choose another --out (with --init-from {out} to start from its weights), or "
             "the run's own data."
         )
     chosen = before.state.get("best_of")
     if config.run.evaluate_on and not best_of and chosen and before.state.get("best"):
         raise ConfigError(
-            f"{out}: its best checkpoint was chosen on {chosen[0]}, a test split, and nothing says that it may be. "
-            "--select-on-test goes on so; another --out begins a run that keeps its last checkpoint."
+            f"{out}: its best checkpoint was chosen on {chosen[0]}, a test split, but --select-on-test is not given. "
+            "Pass --select-on-test to resume, or choose another --out for a run that keeps its last checkpoint."
         )
 
 
 def _init_from(config: TrainConfig, out: Path, asked: Path | None, *, fresh: bool) -> str:
-    """Return the run that this one takes or took its initial weights from; empty: the config's backbone has them."""
+    """Return the run from which this run has its initial weights; empty: they come from the config's backbone."""
     given = str(asked or config.init_from)
     if fresh:
         return given
@@ -276,7 +277,7 @@ def _init_from(config: TrainConfig, out: Path, asked: Path | None, *, fresh: boo
     if given and not (recorded and Path(given).resolve() == Path(recorded).resolve()):
         began = f"with --init-from {recorded}" if recorded else "without --init-from"
         raise ConfigError(
-            f"{out} holds a run that began {began}; the weights of {given} would not be used. Take another --out to "
+            f"{out} holds a run that began {began}; the weights of {given} would not be used. Choose another --out to "
             f"begin there; {began} the run goes on."
         )
     return recorded
@@ -328,11 +329,11 @@ def _compute_features(model: EmbeddingModel, source: TrainingData, processes: Pr
 
 
 def set_frozen(state: TrainState) -> None:
-    """Freeze or release the backbone for the epoch of the next step."""
+    """Freeze or unfreeze the backbone for the epoch of the next step."""
     if state.model.backbone_frozen == state.frozen:
         return
     state.model.freeze_backbone(state.frozen)
-    # DistributedDataParallel decides when it is made which gradients it exchanges, so it is made again.
+    # DistributedDataParallel fixes at creation which gradients it exchanges, so it is created again.
     state.wrapped = state.model
     sync = state.config.run.sync_batch_norm
     state.wrapped = distributed.wrap_model(state.model, state.processes, sync_batch_norm=sync)
@@ -343,7 +344,7 @@ def _load(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def _restore(state: TrainState, before: Checkpoint, path: Path) -> None:
-    """Restore a run from a checkpoint; a best checkpoint that another metric chose is forgotten."""
+    """Restore a run from a checkpoint; if another metric chose the best checkpoint, forget that choice."""
     _load(state.model, before.tensors.get("model", {}), path / "model.safetensors")
     _load(state.criterion, before.tensors.get("criterion", {}), path / "criterion.safetensors")
     restore_optimizers(state.optimizers, before.tensors.get("optimizer", {}))
@@ -355,18 +356,18 @@ def _restore(state: TrainState, before: Checkpoint, path: Path) -> None:
             state.average.n_averaged.fill_(before.state["average_updates"])
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"{path}: not the state of such a run ({error}). Remove it to go on from the one before."
+            f"{path}: not the state of such a run ({error}). Remove it to resume from the previous checkpoint."
         ) from error
     if state.average is not None:
         _load(state.average.module, before.tensors.get("ema", {}), path / "ema.safetensors")
     if list(state.best_of) != before.state.get("best_of", list(state.best_of)):
         state.best = {}
         if state.step and state.step % state.data.steps_per_epoch == 0 and state.evaluation_due:
-            state.judged = min(state.judged, state.epoch - 1)  # the newest checkpoint is evaluated by the new metric
+            state.judged = min(state.judged, state.epoch - 1)  # evaluate the newest checkpoint with the new metric
 
 
 def _write_folder(state: TrainState) -> None:
-    """Write the folder's config, and the mark of the best checkpoint in case a kill came before it."""
+    """Write the config, and the record of the best checkpoint in case the run was killed before writing it."""
     path = state.folder / CONFIG
     with storage_errors(f"write {path}", "Take another --out."):
         state.folder.mkdir(parents=True, exist_ok=True)
@@ -382,12 +383,15 @@ def _write_folder(state: TrainState) -> None:
 
 
 def save_run(state: TrainState) -> None:
-    """Write the state as a checkpoint, by the main process, while the others wait.
+    """Let the main process write the state as a checkpoint, while all other processes wait.
 
     Raises:
-        StorageError: it cannot be written; earlier ones are kept.
+        StorageError: the checkpoint cannot be written; earlier checkpoints are kept.
     """
-    for module in (state.model, state.average):  # the next evaluation is of what the checkpoint holds
+    for module in (
+        state.model,
+        state.average,
+    ):  # the next evaluation must use the statistics that the checkpoint stores
         if module is not None:
             distributed.share_statistics(module, state.processes)
     if state.processes.is_main:

@@ -3,9 +3,9 @@
 Micro-batches work by multi-stage back-propagation, also called gradient cache (Revaud et al., "Learning with Average
 Precision: Training Image Retrieval with a Listwise Loss", ICCV 2019, section 3.3). First the embeddings of all
 micro-batches are computed without a graph. Then the loss gives its gradient with respect to the embeddings. Last, every
-micro-batch passes the model again, with a graph, to carry its part of that gradient to the parameters. A batch of any
-size takes the memory of one micro-batch, for one more forward pass. Since the loss is computed once, the gradients are
-those of the whole batch.
+micro-batch passes the model again, with a graph, to propagate its part of that gradient to the parameters. A batch of
+any size needs the memory of one micro-batch, at the cost of one more forward pass. Since the loss is computed once, the
+gradients equal the gradients of the whole batch.
 """
 
 from collections.abc import Callable
@@ -35,8 +35,8 @@ class StepInput:
         images: (b, ...) as read, for instance uint8.
         labels: (b, L) integers on the CPU.
         instances: (b,) integers on the CPU, equal for views of one image.
-        seed: seed of the step, the same on every process: the model draws from it and the process's index, the
-            criterion from it alone, because every process must compute the same loss.
+        seed: seed of the step, the same on every process. The model's random numbers depend on it and on the process's
+            rank. The criterion's depend only on the seed, because every process must compute the same loss.
     """
 
     images: Tensor
@@ -55,16 +55,16 @@ class StepValues:
 
 @dataclass(frozen=True)
 class Backward:
-    """Computation of a step's gradients: everything that does not change from step to step.
+    """Computes a step's gradients; holds everything that does not change between steps.
 
     Attributes:
         model: model from images to embeddings, wrapped for the processes.
         criterion: ``(embeddings, labels, instances) -> (loss, parts)`` of the whole batch.
         processes: processes of the run.
-        prepare: turns images as read into the model's input, a micro-batch at a time (on the device, normalised).
-        micro_batch_size: images that pass the model at once; 0: all of them.
-        autocast: function that makes the context of the model's arithmetic.
-        scale: multiplies the loss before its backward pass (fp16's loss scale).
+        prepare: function that turns a micro-batch of images as read into the model's input (on the device, normalised).
+        micro_batch_size: number of images that pass the model at once; 0: all.
+        autocast: function that returns the context for the model's precision.
+        scale: function that multiplies the loss before its backward pass (fp16's loss scale).
     """
 
     model: nn.Module
@@ -79,7 +79,7 @@ class Backward:
         """Add the batch's gradients to ``.grad`` of the model's and the criterion's parameters, on every process.
 
         Args:
-            batch: part of this process; all parts have one size.
+            batch: this process's part of the batch; all parts have the same size.
         """
         labels, instances = (gather(rows, self.processes) for rows in (batch.labels, batch.instances))
         labels, instances = (on_device(rows, self.processes.device) for rows in (labels, instances))
@@ -103,7 +103,7 @@ class Backward:
             assert own.grad is not None  # even a zero loss has a gradient path
             grads = own.grad.split(self.micro_batch_size)
             for number, (part, grad) in enumerate(zip(parts, grads, strict=True)):
-                _seed(batch.seed, stream, number)  # dropout draws as in the pass that the loss has seen
+                _seed(batch.seed, stream, number)  # dropout must draw the same numbers as in the first pass
                 last = number == len(parts) - 1
                 with nullcontext() if last else without_gradient_exchange(self.model):
                     self._embed(part).backward(grad)
@@ -117,7 +117,7 @@ class Backward:
         return embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
 
     def _loss(self, own: Tensor, labels: Tensor, instances: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the loss of all items; a mean over queries is made from the sums of every process's queries."""
+        """Compute the loss of all processes' items; for a mean over queries, add up the sums of every process."""
         if self.processes.count > 1 and sums_over_queries(self.criterion):
             everyone = gather_with_gradients(own, self.processes, adding=True)
             part = slice(self.processes.index * len(own), (self.processes.index + 1) * len(own))

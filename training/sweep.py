@@ -1,7 +1,7 @@
-"""Sweeps: one run for every combination of some fields' values and every seed, and one table of their results.
+"""Sweeps: one run for every combination of swept values and every seed, and one table of the results.
 
-``OUT/FIELD=VALUE,...,seed=N/`` is the folder of a run, named by the swept values, and ``OUT/sweep.csv`` the table;
-``hgld report OUT/*/`` groups the runs, whose ``config.json`` differ in their seed alone.
+``OUT/FIELD=VALUE,...,seed=N/`` is the folder of a run, named after the swept values; ``OUT/sweep.csv`` is the table.
+``hgld report OUT/*/`` groups the runs whose ``config.json`` differ only in the seed.
 """
 
 import itertools
@@ -44,7 +44,7 @@ class SweepRun:
 
 
 def plan_sweep(config: TrainConfig, sweeps: Sequence[str], seeds: int = 1) -> tuple[SweepRun, ...]:
-    """Plan the runs of a sweep, the seed varying fastest; all are checked before any of them begins.
+    """Plan the runs of a sweep, with the seed varying fastest; check all of them before the first begins.
 
     Args:
         config: options that all runs have in common; its seed is the first.
@@ -52,13 +52,13 @@ def plan_sweep(config: TrainConfig, sweeps: Sequence[str], seeds: int = 1) -> tu
         seeds: number of runs of every combination, with consecutive seeds.
 
     Raises:
-        ConfigError: text of another form, an unknown field (the nearest is named), a field or value given twice, a
-            value that the field cannot have, or options that contradict each other.
+        ConfigError: the text is malformed, a field is unknown (the message suggests the nearest), a field or value is
+            given twice, a value is invalid, or options contradict each other.
     """
     axes = [_parse_axis(text) for text in sweeps]
     names = [name for name, _ in axes]
     if twice := {name for name in names if names.count(name) > 1 or (name == "seed" and seeds > 1)}:
-        raise ConfigError(f"{', '.join(sorted(twice))} is swept twice; give all values of a field at once.")
+        raise ConfigError(f"{', '.join(sorted(twice))} is swept twice; give all values of a field in one --sweep.")
     first = config.run.seed
     runs = []
     for values in itertools.product(*(values for _, values in axes)):
@@ -80,8 +80,8 @@ def plan_sweep(config: TrainConfig, sweeps: Sequence[str], seeds: int = 1) -> tu
 def share_precision(runs: Sequence[SweepRun], place: str, out: Path, processes: Processes) -> tuple[SweepRun, ...]:
     """Return the runs with the precision of the first one, if it has to be tried on this machine.
 
-    A trial measures times, so a trial per run could give seeds of one sweep different precisions. Every process must
-    call this.
+    A trial measures times, so separate trials could give the seeds of one sweep different precisions. Every process
+    must call this.
 
     Args:
         runs: runs of :func:`plan_sweep`.
@@ -109,13 +109,13 @@ def run_sweep(
 ) -> dict[str, RunSummary | None]:
     """Do the runs one after another, and return their summaries by name; None for a run that diverged.
 
-    A run that diverges is a result too: the sweep continues. One that was asked to stop ends the sweep; the same call
-    resumes it. A run that finished before is not trained again.
+    If a run diverges, the sweep continues. If a run is asked to stop, the sweep ends; the same call resumes it. A run
+    that has finished is not trained again.
 
     Args:
         runs: runs of :func:`plan_sweep`.
         out: the sweep's folder.
-        train_one: trains a config into a folder, or resumes that.
+        train_one: function that trains a config in a folder, or resumes the run in the folder.
     """
     found: dict[str, RunSummary | None] = {}
     for run in runs:
@@ -133,8 +133,8 @@ def run_sweep(
 def tabulate_sweep(runs: Sequence[SweepRun], found: Mapping[str, RunSummary | None], out: Path) -> list[dict[str, Any]]:
     """Write ``sweep.csv`` with one row per combination of fields, and return its rows.
 
-    A row has the fields, the number of runs that finished, and the mean of every last value over them; with several
-    seeds also its standard deviation (``NAME ±``).
+    A row has the fields, the number of finished runs, and the mean of each final value over these runs; with several
+    seeds also the standard deviation (``NAME ±``).
 
     Raises:
         StorageError: the folder cannot be written to.
@@ -173,12 +173,12 @@ def _parse_axis(text: str) -> tuple[str, list[Any]]:
     of_lists = isinstance(flat(TrainConfig()).get(name), tuple)
     parsed = [parse_field(name, part.strip()) for part in values.split(";" if of_lists else ",")]
     if len({repr(value) for value in parsed}) < len(parsed):
-        raise ConfigError(f"--sweep {quoted(text)}: a value stands there twice.")
+        raise ConfigError(f"--sweep {quoted(text)}: a value is given twice.")
     return name, parsed
 
 
 def _shown(value: Any) -> str:
-    """Return a value in its shortest form that is read back as the same."""
+    """Return the shortest text of a value that is parsed to the same value."""
     if isinstance(value, tuple):
         return ",".join(map(_shown, value))
     if isinstance(value, float) and float(f"{value:g}") == value:

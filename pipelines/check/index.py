@@ -229,7 +229,7 @@ def rebuild_index(
     entries = sorted(root.iterdir()) if root.is_dir() else []
     shards = [p for p in entries if files.is_shard_name(p.name) and p.is_file() and not p.is_symlink()]
     if not shards:
-        raise InputError(f"{root}: no tar in it (links are not followed). Name the folder that holds the tars.")
+        raise InputError(f"{root}: no tar in it (links are not followed). Give the folder that holds the tars.")
     earlier = _earlier_manifest(root)
     name = earlier.name if earlier else root.resolve().name
     if not files.is_safe_name(name):
@@ -258,7 +258,7 @@ def rebuild_index(
 
 def _refuse_readable(root: Path) -> None:
     if not (root / files.MANIFEST).exists():
-        return  # without a manifest, a stopped run left the index
+        return  # without a manifest, the index comes from an interrupted run and may be replaced
     try:
         index_file.read_index(root / files.INDEX)
     except InputError:
@@ -330,7 +330,7 @@ def _manifest_at(path: Path) -> files.Manifest | None:
 
 
 def _all_rejected(root: Path, rejected: pl.DataFrame) -> pl.DataFrame:
-    """Return the rejects of the dataset's build together with those of this run."""
+    """Return the items that the dataset's build rejected, and the items that this run rejected."""
     path = root / files.REJECTED
     try:
         earlier = index_file.read_table(files.REJECTED, path) if path.is_file() else rejected.clear()

@@ -82,7 +82,7 @@ def verify(root: Path, *, decode: bool = False, workers: int = 1, progress: Prog
     """
     if not (root / files.MANIFEST).exists():
         raise InputError(
-            f"{root}: no {files.MANIFEST}, so this is no dataset. Name the folder that hgld build-shards wrote; "
+            f"{root}: no {files.MANIFEST}, so this is no dataset. Give the folder that hgld build-shards wrote; "
             "hgld index makes one for tars alone."
         )
     check = _Verifier(root, read_manifest(root / files.MANIFEST))
@@ -207,7 +207,7 @@ class _Verifier:
         return pl.DataFrame(schema=TABLES[name]) if table is None else table
 
     def compare(self, name: str, found: FileFacts, stated: FileFacts) -> None:
-        """Compare the size and checksum of a file with those that the manifest states."""
+        """Compare the size and checksum of a file with the values in the manifest."""
         if found["bytes"] != stated["bytes"]:
             self.add("size", f"{found['bytes']} bytes", f"{stated['bytes']} bytes", shard=name)
         if found["sha256"] != stated["sha256"]:
@@ -355,7 +355,7 @@ class _Verifier:
 
 
 def without_set_aside(stored: pl.DataFrame, index: pl.DataFrame, rejected: pl.DataFrame) -> pl.DataFrame:
-    """Return the stored items without those that ``rejected.parquet`` names and the index leaves out."""
+    """Return the stored items, without items that are in ``rejected.parquet`` and not in the index."""
     file = pl.concat_str("shard", pl.lit("/"), "key", pl.lit("."), "suffix")
     aside = stored.select("shard", "key", file=file).join(rejected.select("file").unique(), on="file", how="semi")
     aside = aside.join(index, on=("shard", "key"), how="anti")

@@ -109,7 +109,7 @@ def _check(config: BuildConfig) -> None:
         if not SPLIT_NAME.fullmatch(split):
             raise ConfigError(
                 f"split {split!r} cannot be part of a file's name; expected letters of ASCII, digits, '_' and, not "
-                "first, '-', at most 64. Name it otherwise: --landmarks train=CSV."
+                "first, '-', at most 64. Use another name: --landmarks train=CSV."
             )
     if "none" in config.evidence.evidence and len(config.evidence.evidence) > 1:
         raise ConfigError("--evidence none stands alone; leave it out, or the others.")

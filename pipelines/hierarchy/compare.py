@@ -267,7 +267,7 @@ class LabelTable:
             place: the file or folder.
 
         Raises:
-            TableError: it cannot be read, has no rows or no column that could be a level.
+            TableError: the file cannot be read, or has no rows or no column that could be a level.
             InputError: a ``hierarchy.parquet`` is damaged.
         """
         files = [place]
@@ -277,7 +277,7 @@ class LabelTable:
         if not files:
             raise TableError(
                 f"{place} is a folder without *{_LABEL_SUFFIX}, {_LABELS} or {_TREE}; expected that of a finished "
-                "build. Name the file of the labels."
+                "build. Give the file of the labels."
             )
         parts = [_read(file) for file in files]
         if len(files) > 1:
@@ -421,7 +421,7 @@ def _checked(table: LabelTable, cells: pl.DataFrame, on: str) -> pl.DataFrame:
 
 
 def _keys(tables: Sequence[LabelTable], sides: list[pl.DataFrame]) -> list[str]:
-    """Return the columns to join on; fill in, in place, a split that only a file's name states."""
+    """Return the columns to join on; if only the file name states the split, add a split column in place."""
     for i in (0, 1):
         split = split_of(tables[i].files)
         if sides[i][SPLIT].null_count() == len(sides[i]) and split in sides[1 - i][SPLIT].drop_nulls():

@@ -24,7 +24,7 @@ class ScrapeConfig:
 
     route: Literal["api", "html"] = setting(
         "api",
-        "Source of the names. api: requests to Wikidata and Commons of 50 titles each; html: each category's page.",
+        "Source of the names. api: requests to Wikidata and Commons, 50 titles each; html: the page of each category.",
         common=True,
     )
     contact: str = setting(
@@ -38,7 +38,7 @@ class ScrapeConfig:
     language: str = setting("en", "Language of the names; names in other languages are a fallback.")
     infobox_rows: tuple[str, ...] = setting(
         ("Instance of",),
-        "Headings of the infobox's row for --route html, in the language of the pages.",
+        "Heading of the infobox row to read with --route html, in the language of the pages.",
         repeated=True,
         commas=False,
     )
@@ -48,8 +48,8 @@ class ScrapeConfig:
     request_budget: int = setting(0, "Stop cleanly after this many requests; 0: no limit.", key=False)
     retries: int = setting(8, "Largest number of attempts per request.", least=1, key=False)
     max_total_retries: int = setting(2000, "Largest number of retries in the whole run.", least=0, key=False)
-    timeout: float = setting(30.0, "Time to wait for an answer.", unit="seconds", above=0, key=False)
-    retry_errors: bool = setting(False, "Repeat the requests that ended in an error.", key=False)
+    timeout: float = setting(30.0, "Time to wait for a response.", unit="seconds", above=0, key=False)
+    retry_errors: bool = setting(False, "Repeat requests that earlier ended in an error.", key=False)
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class NamesConfig:
 
     domain: Literal["auto", "landmarks", "general"] = setting(
         "auto",
-        "landmarks: use hgld's lexicon of places, its rules for Wikidata's names, and natural / human-made; general: "
-        "use none of them. auto: general for --classes, landmarks otherwise.",
+        "landmarks: use hgld's lexicon of places, its rules for Wikidata's names, and natural / human-made on top; "
+        "general: use none of them. auto: general for --classes, landmarks otherwise.",
     )
     language_of_names: str = setting(
         "",
@@ -83,7 +83,7 @@ class TreeConfig:
     )
     tree_columns: tuple[str, ...] = setting(
         (),
-        "Columns of the tree's levels A,B,C, finest first, if the tree is a table in no known format.",
+        "Columns of the tree's levels A,B,C, finest first, if the tree is a table in an unknown format.",
         key=False,
     )
     tree_use: Literal["evidence", "levels"] = setting(
@@ -93,7 +93,7 @@ class TreeConfig:
     )
     parents: Literal["refuse", "first", "most-specific"] = setting(
         "refuse",
-        "With --tree-use levels, rule for classes under several parents: refuse them, keep the first parent, or keep "
+        "With --tree-use levels, rule for classes with several parents: refuse them, keep the first parent, or keep "
         "the one farthest from the top.",
     )
     cut: str = setting(
@@ -114,7 +114,7 @@ class LevelsConfig:
         common=True,
     )
     coarser: tuple[int, ...] = setting(
-        (), "Number of classes per level above the groups, finest first; 0: chosen from the data.", least=0
+        (), "Number of classes per level above the groups, finest first; 0: derive it from the data.", least=0
     )
     top: tuple[str, ...] = setting(
         (),
@@ -123,13 +123,13 @@ class LevelsConfig:
     into: Path | None = setting(
         None,
         "Put the names into predefined groups: a list, or a table with name and, optionally, description, parent, "
-        "seeds (names separated by bars). Names that fit no group are listed.",
+        "seeds (names separated by bars). The build lists names that belong to no group.",
         key=False,
     )
     none_below: float = setting(
         0.0,
-        "With --into, names whose best cosine is at most this value fit no group, unless a group lists them; -1: every "
-        "name fits.",
+        "With --into, a name whose best cosine is at most this value gets no group, unless a group lists it; -1: every "
+        "name gets a group.",
         least=-1,
         most=1,
     )
@@ -160,7 +160,7 @@ class EmbedConfig:
         (), "Prompt templates with {}; averaged. Default: the encoder's own.", repeated=True, commas=False
     )
     batch_size: int = setting(256, "Names per batch.", least=1, key=False)
-    device: str = setting("", "cpu, cuda, cuda:1, ...; default: a GPU when there is one.", key=False)
+    device: str = setting("", "cpu, cuda, cuda:1, ...; default: a GPU if there is one.", key=False)
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class EvidenceConfig:
 
     evidence: tuple[str, ...] = setting(
         (),
-        "Evidence sources besides the encoder: wording, descriptions, classes, or none. Default: all sources that "
+        "Evidence sources in addition to the encoder: wording, descriptions, classes, or none. Default: all that "
         "agree with the encoder for --classes; none for landmarks, as published.",
         choices=("wording", "descriptions", "classes", "none"),
     )
@@ -181,11 +181,11 @@ class ClusterConfig:
 
     groups: int = setting(
         0,
-        "Number of groups; 0: chosen from the data. More numbers, as in 60,8, are for the levels above.",
+        "Number of groups; 0: derive it from the data. Further numbers, as in 60,8, are for the levels above.",
         least=0,
     )
     method: Literal["ward", "kmeans"] = setting("ward", "Method of grouping names: Ward's linkage or k-means.")
-    seed: int = setting(0, "Seed of everything random.", least=0, most=2**32 - 1)
+    seed: int = setting(0, "Seed of all random numbers.", least=0, most=2**32 - 1)
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ class TopLevelConfig:
 
     margin: float = setting(
         0.2,
-        "Smallest lead of the encoder's best class over the second, as a share of the group's names.",
+        "Smallest lead of the encoder's best class over its second, as a share of the group's names.",
         least=0,
         most=1,
     )

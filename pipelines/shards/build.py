@@ -72,7 +72,7 @@ def with_options(name: str, catalog: Catalog, options: SourceConfig) -> Catalog:
 
     Raises:
         ConfigError: the release has no classes for ``val``, or lacks a split that the options name.
-        InputError: a list cannot be read, or the labels are not those of the classes.
+        InputError: a list cannot be read, or the labels do not belong to the classes.
     """
     labels = options.labels
     if labels is not None and catalog_changes.is_build(labels, name):
@@ -149,7 +149,7 @@ def build_catalog(
     config: ShardConfig,
     progress: Progress,
 ) -> BuildResult:
-    """Build the dataset of a catalog; the further arguments and errors are those of :func:`build_shards`."""
+    """Build the dataset of a catalog; :func:`build_shards` describes the other arguments and the errors."""
     place = Path(out).absolute()  # workers on a cluster may run in another folder
     key = build_key(catalog, options, config)
     manifest = finished_dataset(place, key)

@@ -503,7 +503,7 @@ def dataset_lock(root: Path) -> Iterator[None]:
     """Lock a dataset directory against other processes that change its files.
 
     Raises:
-        StorageError: another process holds it, or the folder is not writable.
+        StorageError: another process holds the lock, or the folder is not writable.
     """
     busy = f"another process is changing the dataset in {root}; wait for it, or stop it."
     with file_lock(root / ".dataset.lock", busy, keep=False):
@@ -523,7 +523,7 @@ def remake_card(root: Path) -> pl.DataFrame | None:
         dataset.
 
     Raises:
-        InputError: it is no dataset directory, or its manifest cannot be read.
+        InputError: the folder is not a dataset directory, or its manifest cannot be read.
         StorageError: the disk is full or not writable.
     """
     if not (root / MANIFEST).is_file():

@@ -16,14 +16,20 @@ MEGABYTE = 1 << 20
 
 @dataclass(frozen=True)
 class SourceConfig:
-    """Options for reading a release; an adapter refuses those that it does not take."""
+    """Options for reading a release; an adapter raises an error for options that it does not use."""
 
-    images: Path | None = setting(None, "Folder of the images, if it is not that of --source (manifest).", key=False)
-    name: str = setting("", "Name of the dataset; default: manifest or folders (manifest, folders).", key=False)
-    license: str = setting("", "Licence of the images, best as SPDX or Hugging Face spell it (manifest, folders).")
+    images: Path | None = setting(
+        None, "Folder of the images, if it is not the folder of --source (manifest).", key=False
+    )
+    name: str = setting(
+        "", "Name of the dataset [default: manifest or folders]. Only for manifest and folders.", key=False
+    )
+    license: str = setting(
+        "", "Licence of the images, preferably an SPDX or Hugging Face identifier (manifest, folders)."
+    )
     description: str = setting("", "Description of the dataset in its card (manifest, folders).")
     protocol: str = setting(
-        "", "Protocol to evaluate the dataset by; it defines the columns that the table needs (manifest, folders)."
+        "", "Evaluation protocol of the dataset; it determines the required columns of the table (manifest, folders)."
     )
     levels: tuple[str, ...] = setting(
         (),
@@ -34,13 +40,13 @@ class SourceConfig:
     )
     test_classes: float | None = setting(
         None,
-        "Share of the finest classes whose items are the test split; 0: none. Default: by the number of classes, if "
+        "Share of the finest classes whose items are the test split; 0: none. Default: from the number of classes, if "
         "the images have no splits and --val-classes is not given (manifest, folders).",
         common=True,
     )
     val_classes: float | None = setting(
         None,
-        "Share of the training classes, after --test-classes, whose items are the split val; 0: none (any source).",
+        "Share of the classes left after --test-classes whose items are the split val; 0: none (any source).",
         common=True,
     )
     merge_spellings: bool = setting(
@@ -51,16 +57,18 @@ class SourceConfig:
     seed: int = setting(0, "Seed of the class splits and of the shards' order.")
     labels: Path | None = setting(
         None,
-        "Folder of a build of hgld build-hierarchy --classes, whose levels are added above the finest; or folder of "
-        "the hierarchical labels (gldv2) or of the retrieval splits (iNaturalist).",
+        "Folder with labels: a build of hgld build-hierarchy --classes (its levels are added above the finest), the "
+        "hierarchical labels (gldv2), or the retrieval splits (iNaturalist).",
         key=False,
         common=True,
     )
-    distractors: bool = setting(False, "Take the distractors too (roxford, rparis, gldv2).")
-    splits: tuple[str, ...] = setting((), "Build only these splits A,B; default: all of the release.", repeated=True)
+    distractors: bool = setting(False, "Include the distractors (roxford, rparis, gldv2).")
+    splits: tuple[str, ...] = setting(
+        (), "Build only these splits A,B; default: all splits of the release.", repeated=True
+    )
     exclude: Path | None = setting(
         None,
-        "CSV of items to exclude, as hgld audit writes it: a column key and, optionally, reason.",
+        "CSV of items to exclude, for instance from hgld audit: a column key and, optionally, reason.",
         key=False,
         common=True,
     )
@@ -80,13 +88,13 @@ class ShardConfig:
     partial: bool = setting(False, "Build without missing or damaged tars.")
     executor: Literal["local", "ray"] = setting(
         "local",
-        "Executor of the work: processes of this machine, or a Ray cluster whose machines see the same folders.",
+        "Executor of the work: local processes, or a Ray cluster whose machines have access to the same folders.",
         key=False,
     )
     workers: int = setting(
         0, "Largest number of processes; 0: one per core (Ray: per core of the cluster).", least=0, key=False
     )
-    ray_address: str = setting("", "Address of a running Ray cluster; default: one is started here.", key=False)
+    ray_address: str = setting("", "Address of a running Ray cluster; default: start one on this machine.", key=False)
     keep_examined: bool = setting(
         False,
         "Keep all examined images in .build in --out until the build is done, so that tars can be deleted once they "
@@ -98,8 +106,8 @@ class ShardConfig:
         for name, problem in bound_problems(self):
             raise ConfigError(f"--{name.replace('_', '-')} {problem}")
         if self.ray_address and self.executor != "ray":
-            raise ConfigError("--ray-address is for --executor ray; add that, or leave the address out.")
+            raise ConfigError("--ray-address needs --executor ray; add it, or omit the address.")
 
     def execution(self) -> dict[str, Any]:
-        """Return the arguments of :func:`hgld.pipelines.executor.run_units` that say who works."""
+        """Return the arguments of :func:`hgld.pipelines.executor.run_units` that select the executor."""
         return {"executor": self.executor, "workers": self.workers, "ray_address": self.ray_address}

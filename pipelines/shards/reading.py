@@ -64,7 +64,7 @@ def opened_regular(path: Path) -> Iterator[BinaryIO]:
     """Open a regular file of a dataset directory; links, devices and pipes are refused.
 
     Raises:
-        InputError: it is no regular file, or cannot be read.
+        InputError: the path is not a regular file, or cannot be read.
     """
     try:
         file = open_regular(path, follow_links=False)
@@ -79,7 +79,7 @@ def read_manifest(path: Path) -> Manifest:
     """Read the manifest of a dataset directory.
 
     Raises:
-        InputError: it cannot be read, or is no manifest.
+        InputError: the file cannot be read, or is not a manifest.
     """
     with opened_regular(path) as file:
         return Manifest.from_json(file.read(MAX_MANIFEST_BYTES + 1), str(path))

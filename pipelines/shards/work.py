@@ -102,7 +102,7 @@ class WorkFolder:
         self.examined, self.plans, self.packed = (self.path / name for name in ("examined", "plans", "packed"))
 
     def drop_shards(self, *, keep: Collection[str]) -> None:
-        """Remove shards that earlier runs began, except those to keep; each plan goes after its shard."""
+        """Remove shards that earlier runs began, except the shards to keep; remove each plan after its shard."""
         for plan in sorted(self.plans.glob("*.parquet")):
             if plan.stem not in keep:
                 (self.out / plan.stem).unlink(missing_ok=True)
@@ -120,7 +120,7 @@ def finished_dataset(out: Path, key: str) -> Manifest | None:
     """Return the manifest of the dataset in a folder if it is complete and was built with this key.
 
     Raises:
-        ConfigError: another dataset is there.
+        ConfigError: the folder holds another dataset.
         InputError: its manifest cannot be read.
     """
     if not (out / MANIFEST).is_file():
@@ -149,7 +149,7 @@ def opened_work(out: Path, key: str) -> Iterator[WorkFolder]:
 
     Raises:
         ConfigError: the folder is not empty and not this build's.
-        StorageError: another process is at work there.
+        StorageError: another process is working in the folder.
     """
     work, there = WorkFolder(out), sizes_of(out)
     state = _read_state(work.path / _STATE)

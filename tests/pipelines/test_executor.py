@@ -126,7 +126,7 @@ def alive(process):
     [
         ("fail", InputError, "it failed"),
         ("crash", ProcessEndedError, "Segmentation fault"),
-        ("hang", ProcessEndedError, r"no end in 0\.5 s"),
+        ("hang", ProcessEndedError, r"did not finish within 0\.5 s"),
         ("leave", ProcessEndedError, "exit status 3;"),
         pytest.param("take", MemoryError, "^$", marks=LINUX),
     ],

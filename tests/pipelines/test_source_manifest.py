@@ -108,7 +108,7 @@ def test_any_separator_and_encoding_gives_the_same_catalog(tmp_path, separator):
 @pytest.mark.parametrize(
     ("columns", "files", "said"),
     [
-        (("path", "file"), (), "has the columns path, file, of which each could name"),
+        (("path", "file"), (), "has the columns path, file, each of which could be"),
         (("photo", "shot"), ("b1.jpg", "b2.jpg"), "shot"),
         (("File Name", "size"), (), "File Name"),
         (("seen", "size"), (), "has no column that names the image files"),
@@ -347,7 +347,7 @@ def test_files_that_are_not_images_are_dropped_with_a_reason(tmp_path):
         (("1.jpg", "2.jpg"), {}, InputError, "are in no subfolder"),
         (("a/1.txt",), {}, InputError, r"no images in it \(1 other files\)"),
         (TREE, {"levels": ("fine",)}, ConfigError, "--levels names 1 levels; .* are in 3 nested folders"),
-        (TREE, {"images": Path("x")}, ConfigError, "folders does not take --images"),
+        (TREE, {"images": Path("x")}, ConfigError, "folders does not use --images"),
         (("/".join("abcdefghijklmnopqrst") + "/1.jpg",), {}, InputError, "more than 16 folders deep"),
     ],
 )

@@ -133,7 +133,7 @@ def test_single_splits_can_be_read_and_options_of_other_sources_are_refused(rele
         assert part.judgements is None or set(part.judgements["item"]) <= set(part.items["key"])
     with pytest.raises(ConfigError, match="no split 'dev'"):
         read(name, source, splits=("dev",))
-    with pytest.raises(ConfigError, match=rf"{name} does not take --levels, --test-classes; its options are"):
+    with pytest.raises(ConfigError, match=rf"{name} does not use --levels, --test-classes; its options are"):
         read(name, source, levels=("a",), test_classes=0.5)
 
 
@@ -677,5 +677,5 @@ def test_files_with_unexpected_names_are_dropped_and_empty_folders_refused(name,
     catalog = read(name, tmp_path)
     assert catalog.dropped is not None
     assert catalog.dropped["file"].to_list() == [f"{folder}/1000000.jpg", f"{folder}/readme.txt"]
-    with pytest.raises(ConfigError, match="does not take --images"):
+    with pytest.raises(ConfigError, match="does not use --images"):
         read(name, tmp_path, images=tmp_path)

@@ -233,7 +233,7 @@ def test_diverged_run_stops_and_keeps_the_newest_checkpoint(where, data, tmp_pat
         return forward(self, batch)
 
     monkeypatch.setattr(loop.Backward, "__call__", broken)
-    told = r"epoch 1, step 5.*train/.*The step was not done.*--init-from .*run/checkpoints/step-00000004\."
+    told = r"epoch 1, step 5.*train/.*The step was skipped.*--init-from .*run/checkpoints/step-00000004\."
     with pytest.raises(DivergenceError, match=told):
         train(config, data, tmp_path / "run")
     monkeypatch.undo()
@@ -368,7 +368,7 @@ def test_run_folder_is_locked_against_a_second_training(data, tmp_path):
     class Second(ProgressReporter):
         def begin(self, step, total, description=""):
             before = content()
-            with pytest.raises(StorageError, match=r"another training is running in .*run\. .* take another --out"):
+            with pytest.raises(StorageError, match=r"another training is running in .*run\. .* choose another --out"):
                 train(options(**STILL), data, out)
             refusals.append(content() == before)
 

@@ -223,7 +223,7 @@ def test_pretrained_weights_that_cannot_be_downloaded_raise_missing_resource_err
         ("timm:vit_small_patch16_225", {}, "nearest: .*vit_small_patch16_224"),
         ("open_clip:ViT-B32", {"pooling": "token"}, "nearest: .*ViT-B-32"),
         ("open_clip:RN50", {"pooling": "token", "pretrained": "default"}, "open_clip:RN50 has openai"),
-        ("small", {"pooling": "token"}, "take pooling avg, gem or max"),
+        ("small", {"pooling": "token"}, "use pooling avg, gem or max"),
         ("torchvision:resnet18", {"pooling": "token"}, "has no token"),
         ("small", {"pretrained": "imagenet"}, "'imagenet'"),
         ("torchvision:resnet18", {"pretrained": "IMAGENET1K_V9"}, "it has IMAGENET1K_V1"),
@@ -288,7 +288,7 @@ def test_projection_starts_as_pca_of_training_features(layer_norm):
 @pytest.mark.parametrize(
     ("options", "features", "expected"),
     [
-        ({"dim": 0}, torch.randn(200, 144), "dim 0 has none"),
+        ({"dim": 0}, torch.randn(200, 144), "with dim 0 there is none"),
         ({"dim": 8}, torch.randn(8, 144), "at least 9 items"),
         ({"dim": 200}, torch.randn(300, 144), "expected at most 144"),
         ({"dim": 8}, torch.full((20, 144), torch.nan), "not finite"),

@@ -238,7 +238,7 @@ def outside(tmp_path) -> Network:
          "cannot be read as an ONNX network"),
         (outside, InputError, "Expected one file with its weights inside"),
         (lambda place: onnx_file(place / "m.onnx", [mean_over([2, 3])], image=("b", 3, 32, 48)), ConfigError,
-         "takes images of 48 x 32 pixels; expected squares"),
+         "its input images have 48 x 32 pixels; expected squares"),
         (lambda place: onnx_file(place / "m.onnx", [mean_over([1])], image=("b", 3), made=("b",)), InputError,
          r"its inputs are images tensor\(float\)"),
         (lambda place: Network(onnx_file(place / "m.onnx", [mean_over([2, 3])]).name, "w.pt"), ConfigError,

@@ -90,7 +90,7 @@ def test_run_selected_on_test_resumes_only_with_select_on_test(data, tmp_path):
     run = tmp_path / "run"
     train(options(epochs=1, select_on_test=True), data, run)
     mark = run / "checkpoints" / "best.json"
-    with pytest.raises(ConfigError, match=r"chosen on test, a test split.*--select-on-test goes on so"):
+    with pytest.raises(ConfigError, match=r"chosen on test, a test split.*Pass --select-on-test to resume"):
         train(options(epochs=1), data, run)
     assert mark.is_file()
     assert train(options(epochs=1, select_on_test=True), data, run).best["step"] == STEPS

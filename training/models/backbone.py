@@ -1,4 +1,4 @@
-"""Shared parts of the adapters of all libraries: options of a backbone, its weights from a file, and errors."""
+"""Shared parts of all library adapters: options of a backbone, its weights from a file, and errors."""
 
 import difflib
 import logging
@@ -34,10 +34,10 @@ class BackboneOptions:
 
     Attributes:
         pretrained: ``default``, a tag, a path or ``none``.
-        load_weights: whether to read the weights; the model is otherwise the same without.
-        token: whether the model returns its own vector rather than a feature map; None: the usual
-            output, as :attr:`Backbone.token` then says.
-        image_size: side of the images, pixels; None: as its library tests it.
+        load_weights: whether to read the weights; without them, the model has the same architecture.
+        token: whether the model returns its own vector rather than a feature map; None: the model's default, which
+            :attr:`Backbone.token` then states.
+        image_size: side of the images in pixels; None: the test size of the library.
     """
 
     pretrained: str
@@ -53,10 +53,10 @@ class Backbone:
     Attributes:
         module: (B, 3, H, W) -> (B, F, H', W'), or (B, F) if it returns its token.
         num_features: F.
-        image_mean: mean of the red, green and blue values 0..1 that it was trained with.
-        image_std: their standard deviation.
+        image_mean: mean of red, green and blue in 0..1, with which training images were normalised.
+        image_std: standard deviation of red, green and blue in 0..1, likewise.
         token: whether it returns its token.
-        view: how its library prepares images in a test; None: in another way than :class:`TestView` can.
+        view: the library's preprocessing in tests; None: :class:`TestView` cannot express it.
     """
 
     module: nn.Module
@@ -69,7 +69,7 @@ class Backbone:
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Silence libraries' log of random weights, downloads and retries; bars are shown, and errors still raised."""
+    """Silence the libraries' log about random weights, downloads and retries, but not progress bars and errors."""
     before = logging.root.manager.disable
     logging.disable(max(before, logging.ERROR))
     try:
@@ -83,28 +83,28 @@ def no_weights(backbone: str, library: str, cache: str, error: BaseException) ->
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     return MissingResourceError(
         f"{backbone}: its weights are not available ({excerpt(reason)}). Give their file (--weights FILE, in training "
-        f"--pretrained FILE; none: random weights), or put them into {cache}, where {library} looks: there it keeps "
-        "what it downloads once it has a network."
+        f"--pretrained FILE; none: random weights), or put them into {cache}, the folder in which {library} keeps "
+        "its downloads."
     )
 
 
 def no_model(library: str, name: str, names: Sequence[str]) -> ConfigError:
-    """Return the error for a name that a library does not have; the nearest of its names are named."""
+    """Return the error for a name that a library does not have, with the nearest names."""
     near = difflib.get_close_matches(name, names, n=5, cutoff=0.4)
     return ConfigError(f"{library} has no model {name!r}; nearest: {', '.join(near) or 'none'}.")
 
 
 def require_size(images: Tensor, side: int) -> None:
-    """Refuse images that a model with a fixed number of patches cannot take.
+    """Raise an error if images do not have the size for which a model with a fixed number of patches was built.
 
     Raises:
-        ConfigError: their sides are not the model's.
+        ConfigError: the size differs.
     """
     if images.shape[-2:] != (side, side):
         height, width = images.shape[-2:]
         raise ConfigError(
-            f"images of {width} x {height} pixels; this backbone was built for {side} x {side} and takes "
-            "no other size. Take timm's ViTs for several scales, or another size from the start."
+            f"images of {width} x {height} pixels; this backbone was built for {side} x {side} and accepts "
+            "no other size. Use timm's ViTs for several scales, or build the backbone for this size."
         )
 
 
@@ -123,17 +123,17 @@ _log = logging.getLogger(__name__)
 
 
 def names_file(pretrained: str) -> bool:
-    """Tell whether ``pretrained`` is a path, there or not, and no word: ``default``, ``none`` or a tag."""
+    """Tell whether ``pretrained`` is a path (of a file that may not exist), not ``default``, ``none`` or a tag."""
     path = Path(pretrained).expanduser()
     is_word = pretrained in ("default", "none")
     return not is_word and (path.suffix in _SUFFIXES or len(path.parts) > 1 or path.is_file())
 
 
 def weights_file(pretrained: str) -> Path | None:
-    """Return ``pretrained`` as a path, or None if it is a word: ``default``, ``none`` or a tag.
+    """Return ``pretrained`` as a path, or None if it is ``default``, ``none`` or a tag.
 
     Raises:
-        MissingResourceError: it is a path, and no file is there.
+        MissingResourceError: it is a path, and the file does not exist.
     """
     if not names_file(pretrained):
         return None
@@ -149,11 +149,11 @@ def weights_file(pretrained: str) -> Path | None:
 def read_weights(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a file of weights by name; no code in it is ever run.
 
-    From a training checkpoint (``{"model": {...}, "epoch": 3}``) the averaged weights are taken if it has them, else
-    the model's.
+    From a training checkpoint (``{"model": {...}, "epoch": 3}``), the averaged weights are read, or the model's weights
+    if there is no average.
 
     Raises:
-        InputError: a file of another kind, damaged, too large, or with other objects than tensors.
+        InputError: the file has another format, is damaged or too large, or holds objects that are not tensors.
     """
     try:
         size = path.stat().st_size
@@ -168,7 +168,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         reason = excerpt(str(error).strip() or type(error).__name__)
         raise InputError(
             f"{path}: cannot be read as weights ({reason}). Expected a .safetensors file, or a .pt file that holds "
-            "tensors alone; pickled code is never run."
+            "only tensors; pickled code is never run."
         ) from error
     return _tensors(found, path)
 
@@ -188,18 +188,19 @@ def load_all(module: nn.Module, tensors: Mapping[str, Tensor], problem: str) -> 
 def load_into(module: nn.Module, weights: Mapping[str, Tensor], source: str, unused: Collection[str] = ()) -> None:
     """Copy weights into a module, all of them or none.
 
-    Prefixes that wrappers leave (``module.``, ``backbone.``) are removed if the module has no such name; classifiers
-    and projections that the module does not have are left out, which is logged. Weights of which no name is the
-    module's are loaded by their order if every shape agrees, which is logged too: another library's port of a network.
+    Prefixes that wrappers leave (``module.``, ``backbone.``) are removed if the module has no such name. Classifiers
+    and projections that the module lacks are ignored, with a log message. If no name is a name of the module but all
+    shapes agree in order, the weights are loaded by order, with a log message; this is the case for another library's
+    port of a network.
 
     Args:
         module: module without a classifier.
         weights: tensors by name.
         source: name of the weights in messages, such as the file.
-        unused: names of weights that the whole model has and the module does not use.
+        unused: names of weights of the whole model that the module does not use.
 
     Raises:
-        InputError: a weight is missing, unexpected or of another shape.
+        InputError: a weight is missing, is unexpected, or has a wrong shape.
     """
     expected = module.state_dict()
     given: dict[str, Tensor] = {}
@@ -235,9 +236,9 @@ def load_into(module: nn.Module, weights: Mapping[str, Tensor], source: str, unu
 def _named_by_position(
     weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], source: str
 ) -> Mapping[str, Tensor]:
-    """Return weights under the module's names if no name is the module's and all shapes agree, in their order.
+    """If no name is a name of the module but all shapes agree in order, return the weights under the module's names.
 
-    At the end a linear classifier may follow, which is left out.
+    A linear classifier at the end is ignored.
     """
     more = [tensor.ndim for tensor in weights.values()][len(expected) :]
     shapes = [(t.shape, n.shape) for t, n in zip(weights.values(), expected.values(), strict=False)]
@@ -260,11 +261,11 @@ def _read_pickled(path: Path) -> object:
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             packed = [info.filename for info in archive.infolist() if info.compress_type != zipfile.ZIP_STORED]
-        if packed:  # torch.save stores; a compressed member could be any number of times its size
+        if packed:  # torch.save does not compress; a compressed member could expand to any size
             raise InputError(
-                f"{path}: its member {quoted(packed[0])} is compressed, as torch.save writes none. Save it again."
+                f"{path}: its member {quoted(packed[0])} is compressed, but torch.save never compresses. Save it again."
             )
-    # torch warns of a pickle protocol that torch.save does not write, and then reads or refuses the file.
+    # torch warns of unusual pickle protocols, and then reads the file or raises an error.
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Detected pickle protocol")
         return torch.load(path, map_location="cpu", weights_only=True)
@@ -280,15 +281,13 @@ def _tensors(found: object, path: Path) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = {}
     for name, value in found.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
-            raise InputError(
-                f"{path}: {quoted(name)} is {type(value).__name__}; expected tensors by name and nothing else."
-            )
+            raise InputError(f"{path}: {quoted(name)} is {type(value).__name__}; expected only tensors by name.")
         weights[name] = value
     return weights
 
 
 def _own_name(name: str, expected: Mapping[str, Tensor]) -> str:
-    """Return the name without wrappers' prefixes, or unchanged if the module has it."""
+    """Return the name without the prefixes of wrappers, or unchanged if the module has that name."""
     short = name
     while short not in expected:
         prefix = next((p for p in _PREFIXES if short.startswith(p)), None)

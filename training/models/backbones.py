@@ -1,7 +1,7 @@
-"""Models by name: a library's backbone, with its weights, made into an embedding model.
+"""Builds embedding models from names: a library's backbone with its weights.
 
-A library of backbones is a function of a name and :class:`BackboneOptions`, and a line of :data:`BACKBONES`. Another
-package adds such a function by an entry point of the group ``hgld.backbones`` (:mod:`hgld.plugins`).
+A library of backbones is an entry of :data:`BACKBONES`: a function that takes a name and :class:`BackboneOptions`.
+Another package adds such a function with an entry point of the group ``hgld.backbones`` (:mod:`hgld.plugins`).
 """
 
 from collections.abc import Callable, Mapping
@@ -21,13 +21,13 @@ from .embedding_model import EmbeddingModel, build_pooling, init_projection_pca
 
 @dataclass(frozen=True)
 class BackboneLibrary:
-    """A library whose backbones one function makes.
+    """A library of backbones, all built by one function.
 
     Attributes:
-        form: the form of their names; the part after the colon is the function's first argument.
-        place: module and function, imported when a backbone is asked for, because timm and open_clip take seconds.
-        extra: the extra of hgld that brings its packages.
-        trains: whether its backbones can be trained.
+        form: form of the backbones' names; the part after the colon is the function's first argument.
+        place: module and function; imported on demand, because timm and open_clip take seconds to import.
+        extra: the extra of hgld that installs the library's packages.
+        trains: whether the backbones can be trained.
     """
 
     form: str
@@ -64,24 +64,24 @@ def build_model(
 
     Args:
         config: the model's options.
-        image_size: side of the square images, pixels; convolutional nets and timm's ViTs take other sizes as well.
-        features: computes from the model the (N, F) ``model.features`` of the training set, for projection ``pca``;
-            None if the projection's weights come from a checkpoint.
-        load_weights: whether to read the pretrained weights; the model is otherwise the same without (including the
-            images that it expects), as a checkpoint's weights need it.
+        image_size: side of the square images, pixels; convolutional nets and timm's ViTs accept other sizes too.
+        features: function that computes the (N, F) ``model.features`` of the training set with the model, for
+            projection ``pca``; None if the projection's weights come from a checkpoint.
+        load_weights: whether to read the pretrained weights. Without them, the model has the same architecture and
+            preprocessing, so that a checkpoint's weights fit.
 
     Raises:
-        ConfigError: no such backbone, or one that does not have the pooling or the image size.
-        MissingResourceError: pretrained weights that are not available.
-        InputError: a file of weights that is damaged or of another model.
+        ConfigError: the backbone does not exist, or lacks the pooling or image size.
+        MissingResourceError: pretrained weights are not available.
+        InputError: a file of weights is damaged or belongs to another model.
     """
     entry = BACKBONES.get(config.backbone.partition(":")[0])
     if entry is not None and not entry.trains:
         raise ConfigError(
-            f"backbone {config.backbone} cannot be trained; hgld embed, evaluate and search take it as --model."
+            f"backbone {config.backbone} cannot be trained; use it as --model of hgld embed, evaluate and search."
         )
     pooling = build_pooling(config.pooling, config.gem_p, config.gem_learned)
-    # A run outlives the file that it began with, which a model of its checkpoints does not read.
+    # The file of the initial weights may be deleted later: a model from the run's checkpoints does not read it.
     is_gone = not load_weights and names_file(config.pretrained) and not Path(config.pretrained).expanduser().is_file()
     options = BackboneOptions(
         pretrained="none" if is_gone else config.pretrained,
@@ -106,13 +106,13 @@ def build_model(
 
 
 def build_backbone(spec: str, options: BackboneOptions) -> Backbone:
-    """Build the backbone of a name: a library, a colon, and its name there.
+    """Build a backbone from its name, ``LIBRARY:NAME``.
 
     Raises:
-        ConfigError: no such library or backbone, or one that does not have what the options ask for.
+        ConfigError: the library or backbone does not exist, or lacks what the options request.
         MissingExtraError: the library is not installed.
-        MissingResourceError: pretrained weights that are not available.
-        InputError: a file of weights that is damaged or of another model.
+        MissingResourceError: pretrained weights are not available.
+        InputError: a file of weights is damaged or belongs to another model.
     """
     library, colon, name = spec.partition(":")
     if library in PLUGINS.names():

@@ -9,27 +9,28 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from hgld.data.batch import normalize
 from hgld.errors import ConfigError
 
-_LEAST = 1e-6  # smaller features are raised to it, so that powers and their gradients stay finite
+_LEAST = 1e-6  # lower bound of features before the power, so that powers and gradients stay finite
 
 
 class AveragePool(nn.Module):
-    """The mean over places: (B, F, H, W) -> (B, F)."""
+    """The mean over positions: (B, F, H, W) -> (B, F)."""
 
     def forward(self, features: Tensor) -> Tensor:
         return features.mean(dim=(2, 3))
 
 
 class MaxPool(nn.Module):
-    """The maximum over places: (B, F, H, W) -> (B, F)."""
+    """The maximum over positions: (B, F, H, W) -> (B, F)."""
 
     def forward(self, features: Tensor) -> Tensor:
         return features.amax(dim=(2, 3))
 
 
 class GeM(nn.Module):
-    """Generalised mean over places, (mean x^p)^(1/p) (Radenovic, Tolias, Chum, TPAMI 2019, Eq. 3).
+    """Generalised mean over positions, (mean x^p)^(1/p) (Radenovic, Tolias, Chum, TPAMI 2019, Eq. 3).
 
-    p = 1 gives the average; with growing p it tends to the maximum. Powers are computed in fp32, also under autocast.
+    p = 1 is the average; the larger p, the closer the result is to the maximum. Powers are computed in fp32, also under
+    autocast.
 
     Args:
         p: the exponent, above 0.
@@ -53,7 +54,7 @@ class GeM(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         with torch.autocast(features.device.type, enabled=False):
             positive = features.float().clamp(min=_LEAST)
-            # Maps are divided by their largest feature first, whose p-th power then neither overflows nor vanishes.
+            # Divide maps by their largest feature first, so that its p-th power neither overflows nor vanishes.
             largest = positive.amax(dim=(2, 3), keepdim=True)
             mean = (positive / largest).pow(self.p).mean(dim=(2, 3))
             return largest[:, :, 0, 0] * mean.pow(1 / self.p)
@@ -65,17 +66,17 @@ class GeM(nn.Module):
 class EmbeddingModel(nn.Module):
     """An embedding model: backbone, pooling, layer norm without affine parameters, linear projection.
 
-    Embeddings are not L2-normalised here: losses and metrics do it.
+    Embeddings are not L2-normalised here; losses and metrics normalise them.
 
     Args:
         backbone: (B, 3, H, W) -> (B, F, H', W'), or (B, F) if it pools itself.
         num_features: F.
-        pooling: pools over places; None if the backbone pools itself.
+        pooling: module that pools over positions; None if the backbone pools itself.
         dim: D, dimensions of the embedding; 0: F, without a projection.
         layer_norm: whether to normalise the pooled features.
         freeze_batch_norm: whether batch norm keeps its statistics and its parameters.
-        image_mean: mean of the red, green and blue values 0..1 that the backbone was trained with.
-        image_std: their standard deviation.
+        image_mean: mean of red, green and blue in 0..1, with which the backbone's training images were normalised.
+        image_std: standard deviation of red, green and blue in 0..1, likewise.
 
     Attributes:
         dim: D.
@@ -116,7 +117,7 @@ class EmbeddingModel(nn.Module):
         return self.projection(self.norm(self.features(images)))
 
     def parameter_groups(self) -> dict[str, list[tuple[str, nn.Parameter]]]:
-        """Return named parameters of ``backbone`` and ``head`` (pooling and projection), without frozen norms."""
+        """Return the named parameters of ``backbone`` and ``head`` (pooling and projection), without frozen norms."""
         kept = {id(p) for p in self._batch_norm_parameters()} if self._norms_frozen else set()
         groups: dict[str, list[tuple[str, nn.Parameter]]] = {"backbone": [], "head": []}
         for name, parameter in self.named_parameters():
@@ -125,7 +126,7 @@ class EmbeddingModel(nn.Module):
         return groups
 
     def freeze_backbone(self, frozen: bool) -> None:
-        """Freeze the backbone's parameters and statistics, or release them."""
+        """Freeze or unfreeze the backbone's parameters and statistics."""
         self._frozen = frozen
         for _, parameter in self.parameter_groups()["backbone"]:
             parameter.requires_grad_(not frozen)
@@ -133,7 +134,7 @@ class EmbeddingModel(nn.Module):
 
     @property
     def backbone_frozen(self) -> bool:
-        """True while :meth:`freeze_backbone` keeps the backbone as it is."""
+        """True while the backbone is frozen by :meth:`freeze_backbone`."""
         return self._frozen
 
     def train(self, mode: bool = True) -> "EmbeddingModel":
@@ -149,7 +150,7 @@ class EmbeddingModel(nn.Module):
 
     @property
     def has_live_batch_norm(self) -> bool:
-        """True if batch norm normalises training images by the statistics of their batch."""
+        """True if batch norm uses the statistics of the batch in training."""
         return not self._norms_frozen and any(isinstance(module, _BatchNorm) for module in self.modules())
 
     def _batch_norm_parameters(self) -> list[nn.Parameter]:
@@ -157,7 +158,7 @@ class EmbeddingModel(nn.Module):
 
 
 def build_pooling(kind: str, gem_p: float, gem_learned: bool) -> nn.Module | None:
-    """Build the pooling of a name: ``avg``, ``gem``, ``max``, or ``token`` (None: the backbone pools itself)."""
+    """Build a pooling from its name: ``avg``, ``gem``, ``max``, or ``token`` (None: the backbone pools itself)."""
     match kind:
         case "avg":
             return AveragePool()
@@ -187,17 +188,17 @@ def principal_components(features: Tensor, count: int) -> tuple[Tensor, Tensor]:
         count: D, at most F.
 
     Returns:
-        (D, F) float64 orthonormal components, the largest variance first, with the entry of largest magnitude positive
-        in each, so that the result is unique; and the (F,) float64 mean.
+        (D, F) float64 orthonormal components, the largest variance first, each with a positive entry of largest
+        magnitude, so that the result is unique; and the (F,) float64 mean.
 
     Raises:
-        ConfigError: too few features or items for so many components.
+        ConfigError: there are too few features or items for this number of components.
     """
     items, dimensions = features.shape
     if count > dimensions or count >= items:
         raise ConfigError(
             f"{count} principal components of {items} items with {dimensions} features; expected at most {dimensions} "
-            f"components, of at least {count + 1} items. Take a smaller dim, or projection random."
+            f"components, of at least {count + 1} items. Use a smaller dim, or projection random."
         )
     exact = features.double()
     mean = exact.mean(dim=0)
@@ -216,13 +217,15 @@ def init_projection_pca(model: EmbeddingModel, features: Tensor) -> None:
         features: (N, F) as ``model.features`` returns them; the model's norm is applied here.
 
     Raises:
-        ConfigError: the model has no projection, or the features are not finite or too few.
+        ConfigError: the model has no projection, or the features are not finite, or there are too few.
     """
     projection = model.projection
     if not isinstance(projection, nn.Linear):
-        raise ConfigError("projection pca sets the weights of a projection; dim 0 has none. Take a dim above 0.")
+        raise ConfigError(
+            "projection pca sets the weights of a projection, but with dim 0 there is none. Use a dim above 0."
+        )
     if not bool(features.isfinite().all()):
-        raise ConfigError("features for the PCA hold numbers that are not finite; look at the weights and the images.")
+        raise ConfigError("features for the PCA contain numbers that are not finite; check the weights and the images.")
     components, mean = principal_components(model.norm(features), projection.out_features)
     projection.weight.copy_(components)
     projection.bias.copy_(-(components @ mean.to(components.device)))

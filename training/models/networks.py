@@ -1,4 +1,4 @@
-"""Networks without a run: from a library or a file, with their own weights and preparation of images."""
+"""Pretrained networks from a library or file, with their weights and image preprocessing, without a training run."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -24,12 +24,12 @@ _SEED = 0  # seed of random weights
 
 @dataclass(frozen=True)
 class Network:
-    """A network by its name, as ``hgld evaluate --model`` takes it.
+    """A network and its name, as in ``hgld evaluate --model``.
 
     Attributes:
         name: ``timm:NAME``, ``torchvision:NAME``, ``open_clip:MODEL/PRETRAINED``, ``onnx:FILE`` or ``pixels``; or the
             folder of a saved network (:func:`save_network`).
-        weights: ``default``: its library's; a tag; a file; ``none``: drawn at random, always the same.
+        weights: ``default`` (of the network's library), a tag, a file, or ``none`` (random, always the same).
         pooling: ``avg``, ``gem``, ``max`` or ``token``; empty: the network's own vector, else the average.
     """
 
@@ -39,7 +39,7 @@ class Network:
 
 
 def source_of(name: str, weights: str = "default", pooling: str = "") -> Path | Network:
-    """Return what a name of a model means: a run's folder, or a network.
+    """Return the run's folder or the network that a model name means.
 
     Args:
         name: a folder, or a network's name as :class:`Network` has it.
@@ -47,7 +47,7 @@ def source_of(name: str, weights: str = "default", pooling: str = "") -> Path | 
         pooling: pooling of a network.
 
     Raises:
-        ConfigError: it is neither, or a run is given weights or a pooling.
+        ConfigError: the name is neither, or weights or a pooling are given for a run.
     """
     folder = Path(name).expanduser()
     if name.partition(":")[0] in {*BACKBONES, *PLUGINS.names()} or (folder / SAVED).is_file():
@@ -70,7 +70,7 @@ def save_network(model: EmbeddingModel, network: Network, view: TestView, folder
         model: model of :func:`build_network`.
         network: name, tag of the weights, and pooling.
         view: view of the images that the network sees.
-        folder: new or empty.
+        folder: new or empty folder to write.
 
     Raises:
         ConfigError: the network is one file already.
@@ -93,7 +93,7 @@ def save_network(model: EmbeddingModel, network: Network, view: TestView, folder
 
 
 def write_new_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a new folder, whole or not at all.
+    """Fill a new folder, completely or not at all.
 
     Raises:
         StorageError: the folder is not empty, or cannot be written.
@@ -105,11 +105,11 @@ def write_new_folder(folder: Path, fill: Callable[[Path], None]) -> None:
 
 
 def _saved(folder: Path) -> tuple[Network, TestView]:
-    """Read what :func:`save_network` wrote beside the weights.
+    """Read the record that :func:`save_network` wrote next to the weights.
 
     Raises:
-        InputError: it is damaged.
-        SchemaError: it is of another schema version.
+        InputError: the record is damaged.
+        SchemaError: this hgld does not read the record's schema version.
     """
     file = folder / SAVED
     found = read_record(file, SCHEMA_VERSION)
@@ -123,20 +123,20 @@ def _saved(folder: Path) -> tuple[Network, TestView]:
 
 
 def build_network(network: Network, size: int | None = None) -> tuple[EmbeddingModel, TestView | None]:
-    """Build a network that embeds: its backbone, pooled, and nothing after it.
+    """Build a network that embeds images: backbone and pooling only.
 
     Args:
         network: name, weights and pooling of the network.
-        size: side of the images, pixels, for networks that are built for one; None: as its library tests it.
+        size: side of the images in pixels, for networks with a fixed size; None: the test size of the library.
 
     Returns:
         the model, on the CPU in evaluation mode, and how its library prepares images (:attr:`Backbone.view`).
 
     Raises:
-        ConfigError: no such network, or one that does not have the pooling or the size.
-        MissingExtraError: its library is not installed.
+        ConfigError: the network does not exist, or lacks the pooling or size.
+        MissingExtraError: the network's library is not installed.
         MissingResourceError: its weights are not available here.
-        InputError: a file that is damaged or of another network.
+        InputError: a file is damaged or belongs to another network.
     """
     folder, saved_view = Path(network.name), None
     is_saved = (folder / SAVED).is_file()
@@ -170,10 +170,10 @@ def build_network(network: Network, size: int | None = None) -> tuple[EmbeddingM
 
 
 def embed_texts(network: Network, texts: Sequence[str]) -> Tensor:
-    """Compute (N, F) unit embeddings of texts, on the CPU, by the text tower that belongs to a network.
+    """Compute (N, F) unit embeddings of texts, on the CPU, with the text tower of a network.
 
     Raises:
-        ConfigError: it has none, or its pooling puts images into another space than texts.
+        ConfigError: the network has no text tower, or its pooling puts images into a different space than texts.
         MissingExtraError: its library is not installed.
         MissingResourceError: its weights or its tokenizer are not available here.
         InputError: a file of weights that is damaged, of another model, or without the text tower.
@@ -181,7 +181,7 @@ def embed_texts(network: Network, texts: Sequence[str]) -> Tensor:
     library, _, name = network.name.partition(":")
     if library != "open_clip":
         raise ConfigError(
-            f"--text: {network.name} has no text tower. Texts take --model open_clip:MODEL/PRETRAINED, for instance "
+            f"--text: {network.name} has no text tower. Texts need --model open_clip:MODEL/PRETRAINED, for instance "
             "open_clip:ViT-B-32/openai."
         )
     if network.pooling not in ("", "token"):
@@ -202,7 +202,7 @@ _SIDE = 32
 
 
 class RawPixels(nn.Module):
-    """The pixels of a small image less their mean over a dataset, (B, 3, H, W) -> (B, 3 H W).
+    """The pixels of a small image minus their mean over a dataset, (B, 3, H, W) -> (B, 3 H W).
 
     Attributes:
         centre: (3 H W,) the mean; zero until it is set.
@@ -219,10 +219,10 @@ class RawPixels(nn.Module):
 
 
 def pixels(options: BackboneOptions) -> Backbone:
-    """Return the pixels of the whole image, squashed to 32 x 32, as a network that has nothing to learn.
+    """Return the pixels of the whole image, squashed to 32 x 32, as a network without parameters.
 
     Raises:
-        ConfigError: weights or a pooling are asked for.
+        ConfigError: the options have weights or a pooling.
     """
     if options.token is False or options.pretrained not in ("default", "none"):
         raise ConfigError("the network pixels has neither weights nor a pooling; leave both out.")

@@ -1,4 +1,4 @@
-"""Networks in ONNX files, run by onnxruntime."""
+"""Networks in ONNX files, run with onnxruntime."""
 
 import hashlib
 from dataclasses import replace
@@ -25,17 +25,17 @@ _TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(ui
 class OnnxNetwork(nn.Module):
     """A network of an ONNX file: normalised images (B, 3, H, W) -> its output, on the images' device.
 
-    Of several outputs it is that named ``embeddings``, as ``hgld export`` names it, else the first.
+    If there are several outputs, it uses ``embeddings``, the name in files of ``hgld export``, else the first.
 
-    Runs on the CPU, or on a GPU if the images are there and onnxruntime has its provider. A file with weights in other
-    files is refused, so that it cannot read any file of the machine.
+    It runs on the CPU, or on a GPU if the images are there and onnxruntime has the provider. If the file refers to
+    weights in other files, an error is raised, because it could otherwise read any file of the machine.
 
     Args:
         path: the file.
         token: whether to return a vector; else a feature map (B, F, H', W'), from tokens one of (B, F, N, 1).
 
     Attributes:
-        side: side of the square images that it takes, pixels; None: any.
+        side: side of the square input images in pixels; None: any.
         digest: (32,) uint8 SHA-256 of the file, which identifies it for kept embeddings.
     """
 
@@ -59,13 +59,13 @@ class OnnxNetwork(nn.Module):
         shape = taken[0].shape
         if len(taken) != 1 or len(shape) != 4 or shape[1] in range(3) or shape[3] == 3 or taken[0].type not in _TYPES:
             found = ", ".join(f"{one.name} {one.type} {one.shape}" for one in taken)
-            raise InputError(f"{path}: its inputs are {found}; expected one of images, (B, 3, H, W).")
+            raise InputError(f"{path}: its inputs are {found}; expected one input, images (B, 3, H, W).")
         names = [one.name for one in made]
         self._output = _EMBEDDINGS if _EMBEDDINGS in names else names[0]
         self._input, self._type = taken[0].name, _TYPES[taken[0].type]
         self._at_once, _, height, width = (side if isinstance(side, int) and side > 0 else None for side in shape)
         if height != width:
-            raise ConfigError(f"{path}: takes images of {width} x {height} pixels; expected squares.")
+            raise ConfigError(f"{path}: its input images have {width} x {height} pixels; expected squares.")
         self.side = height
         digest = bytearray(hashlib.sha256(self._data).digest())
         self.register_buffer("digest", torch.frombuffer(digest, dtype=torch.uint8))
@@ -94,7 +94,7 @@ class OnnxNetwork(nn.Module):
         return self._formed(torch.from_numpy(np.concatenate(parts)).to(images.device, torch.float32))
 
     def _run(self, images: np.ndarray, at_once: int, device: str) -> np.ndarray:
-        """Run some images; the first image fills the free rows of a network that takes a fixed number of images."""
+        """Run some images; if the network has a fixed batch size, copies of the first image fill the batch."""
         padded = np.concatenate([images, *[images[:1]] * (at_once - len(images))])
         try:
             (found,) = self._session(device).run([self._output], {self._input: padded})
@@ -118,13 +118,13 @@ class OnnxNetwork(nn.Module):
 def onnx_network(name: str, options: BackboneOptions) -> Backbone:
     """Build the network of an ONNX file.
 
-    A file of ``hgld export`` has a record beside it (``FILE.json``) of how images are prepared. Others take images of
-    the size of their input (224 px if they take any size), normalised as for ImageNet.
+    A file of ``hgld export`` has a record of the preprocessing next to it (``FILE.json``). Images for all other files
+    have the size of the input (224 px if any size is allowed), and are normalised as for ImageNet.
 
     Raises:
-        ConfigError: it has not the pooling that is asked for, or takes no squares.
-        MissingResourceError: there is no such file.
-        InputError: it cannot be read, or is no network of images.
+        ConfigError: the network lacks the requested pooling, or its input is not square.
+        MissingResourceError: the file does not exist.
+        InputError: the file cannot be read, or is not a network for images.
     """
     if options.pretrained not in ("default", "none"):
         raise ConfigError(f"onnx:{name} holds its own weights; leave {quoted(options.pretrained)} out.")

@@ -56,12 +56,12 @@ class ImageTower(nn.Module):
 
 
 def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
-    """Build the image tower of a CLIP model, up to its map or including its projection into the space of texts.
+    """Build the image tower of a CLIP model, as a feature map, or with its projection into the space of texts.
 
     Args:
-        name: ``MODEL``, ``MODEL/TAG`` with the tag of its weights, ``hf-hub:USER/NAME`` or ``local-dir:FOLDER``. Beside
-            weights of a file, the tag says how the model is built and images are prepared.
-        options: options of building it; if the name has a tag, weights ``default`` are the weights of the tag.
+        name: ``MODEL``, ``MODEL/TAG`` with the tag of its weights, ``hf-hub:USER/NAME`` or ``local-dir:FOLDER``. If the
+            weights are a file, the tag only determines the architecture and the preprocessing.
+        options: options of the backbone; if the name has a tag, ``default`` means the weights of the tag.
 
     Raises:
         ConfigError: no such model or tag, or a pooling that it does not have.
@@ -84,7 +84,7 @@ def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
     elif not token and isinstance(tower, VisionTransformer) and tower.attn_pool is None:
         tower.output_tokens, tower.proj, tower.final_ln_after_pool = True, None, False
     elif not token:
-        raise ConfigError(f"open_clip:{name} gives its own vector alone; take pooling token.")
+        raise ConfigError(f"open_clip:{name} has only its own vector; use pooling token.")
     module = ImageTower(clip.visual, size)
     with torch.no_grad():
         features = module.eval()(torch.zeros(1, 3, size, size)).shape[1]
@@ -92,12 +92,12 @@ def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
 
 
 def open_clip_texts(name: str, weights: str, texts: Sequence[str]) -> Tensor:
-    """Compute (N, F) unit embeddings of texts by the text tower of a CLIP model.
+    """Compute (N, F) unit embeddings of texts with the text tower of a CLIP model.
 
     Args:
-        name: name as :func:`open_clip_backbone` takes it.
+        name: name as in :func:`open_clip_backbone`.
         weights: ``default``, a tag, a file of the whole model, or ``none``.
-        texts: texts of any length; the model reads its first tokens, 77 with most models.
+        texts: texts of any length; the model reads only its first tokens, 77 in most models.
 
     Raises:
         ConfigError: no such model or tag.
@@ -118,7 +118,7 @@ def open_clip_texts(name: str, weights: str, texts: Sequence[str]) -> Tensor:
 def _create(name: str, options: BackboneOptions, *, texts: bool = False) -> tuple[Any, str, Mapping[str, Any]]:
     """Create a CLIP model with its weights; return it, its name without tag, and open_clip's facts about the tag."""
     pretrained = options.pretrained
-    if name.startswith(_SCHEMAS):  # a repository or folder, which says how the model is built and has its weights
+    if name.startswith(_SCHEMAS):  # a repository or folder contains both the architecture and the weights
         path, tag = weights_file(pretrained), ""
         if path is None and pretrained not in ("default", "none"):
             raise ConfigError(f"pretrained is {pretrained!r}; open_clip:{name} has its own weights: default or none.")
@@ -162,7 +162,7 @@ def _check(name: str, tag: str, wanted: str) -> Path | None:
     if unknown is not None:
         shown = ", ".join(tags[:_MOST_LISTED]) or "no tag"
         raise ConfigError(
-            f"pretrained is {unknown!r}; open_clip:{name} has {shown}, and takes a file of weights or none."
+            f"pretrained is {unknown!r}; open_clip:{name} has {shown}. Expected one of them, a file, or none."
         )
     return path
 

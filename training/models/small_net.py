@@ -20,8 +20,8 @@ class SmallNet(nn.Module):
     Normalization and Weight Standardization", 2019) instead of batch norm. An image's features then do not depend on
     the rest of the batch, so several processes, or micro-batches, compute the same as one. Without standardised kernels
     the average of the last maps is nearly the same vector for all images when training begins (cosines of 0.975 on
-    Omniglot, 0.24 with them). Losses with proxies could hardly learn from it. The first convolution already strides: at
-    full resolution its stage would take two thirds of a step's time.
+    Omniglot, 0.24 with them). Losses with proxies could hardly learn from it. The first convolution already has a
+    stride: at full resolution its stage would take two thirds of a step's time.
 
     Args:
         width: channels of the first stage; the later ones have 2, 4 and 6 times as many.
@@ -81,9 +81,9 @@ class SmallResNet(nn.Module):
     """A residual net (He et al., CVPR 2016) of four stages of one basic block; every stage halves the map.
 
     Shortcuts average before their 1 x 1 convolution (ResNet-D; He et al., "Bag of Tricks", CVPR 2019). Its channels are
-    multiples of 32, which the bf16 matrix units of CPUs want: with ``--amp bf16`` it then takes the time of
-    :class:`SmallNet` with 2.6 times the parameters. Group norm has no fast kernel on CPUs; batch norm has its price,
-    features in training that depend on what else is in the batch.
+    multiples of 32, which suits the bf16 matrix units of CPUs: with ``--amp bf16`` it is as fast as :class:`SmallNet`
+    with 2.6 times the parameters. It has batch norm, because group norm has no fast kernel on CPUs. So its features in
+    training depend on the other images of the batch.
 
     Args:
         width: channels of the first stage; the later ones have 2, 4 and 8 times as many.
@@ -130,8 +130,8 @@ def _backbone(name: str, make: Callable[[], SmallNet | SmallResNet], options: Ba
     """Build a small net as a backbone, from scratch or with the weights of a file.
 
     Raises:
-        ConfigError: a token is asked for, or weights that are not a file.
-        MissingResourceError: no such file.
+        ConfigError: a token is requested, or the weights are not a file.
+        MissingResourceError: the file does not exist.
         InputError: a file of weights that is damaged or of another model.
     """
     if options.token:

@@ -54,8 +54,8 @@ class TimmNet(nn.Module):
 def timm_backbone(name: str, options: BackboneOptions) -> Backbone:
     """Build a model of timm without its classifier.
 
-    Transformers take images of any size where timm can interpolate their positions; sides that their patches do not
-    divide are padded with zeros, which is the mean colour.
+    Transformers accept images of any size if timm can interpolate their positions. If the patch size does not divide a
+    side, it is padded with zeros, the mean colour.
 
     Raises:
         ConfigError: no such model, or one that does not have the pooling.
@@ -78,7 +78,7 @@ def timm_backbone(name: str, options: BackboneOptions) -> Backbone:
 
 
 def _view(known: Mapping[str, Any]) -> TestView | None:
-    """Return timm's own preparation of images; None if it pads, or cuts off a part of a squashed image."""
+    """Return timm's own preprocessing; None if it pads, or crops a squashed image."""
     _, height, width = known["input_size"]
     resize_modes: dict[str, ResizeMode] = {"center": "crop", "squash": "squash"}
     resize_mode = resize_modes.get(known["crop_mode"])
@@ -89,7 +89,7 @@ def _view(known: Mapping[str, Any]) -> TestView | None:
 
 
 def _tagged(name: str, pretrained: str) -> str:
-    """Return the name with the tag of its weights, ``NAME.TAG``, where ``pretrained`` is a tag.
+    """Return the name with the tag of its weights, ``NAME.TAG``, if ``pretrained`` is a tag.
 
     Raises:
         ConfigError: timm knows no such weights, or the name has another tag.
@@ -105,7 +105,7 @@ def _tagged(name: str, pretrained: str) -> str:
 
 
 def _plain(name: str) -> nn.Module:
-    """Build the model as timm makes it, without a classifier; the state of torch's generator is kept."""
+    """Build the model without a classifier, and keep the state of torch's generator."""
     try:
         with torch.random.fork_rng(devices=[]):
             return timm.create_model(name, pretrained=False, num_classes=0)
@@ -132,16 +132,16 @@ def _create(name: str, plain: nn.Module, options: BackboneOptions, *, fetch: boo
 
 
 def _probe(module: TimmNet, name: str, image_size: int) -> int:
-    """Return the number of features, and remove parts of the model that they do not depend on.
+    """Return the number of features, and remove parts of the model that do not affect the features.
 
-    A part that only a classifier reads (a norm or convolution after the pooling) would have parameters without a
-    gradient, which DistributedDataParallel refuses.
+    If a part is only used by the classifier (a norm or convolution after the pooling), its parameters would have no
+    gradient, and DistributedDataParallel raises an error.
     """
     net = module.net.eval()
     try:
         features = module(torch.zeros(1, 3, image_size, image_size))
     except (RuntimeError, AssertionError, ValueError) as error:
-        raise ConfigError(f"timm:{name} takes no images of {image_size} px ({error}).") from error
+        raise ConfigError(f"timm:{name} does not accept images of {image_size} px ({error}).") from error
     if features.ndim != (2 if module.token else 4):
         raise ConfigError(f"timm:{name} has no {'token' if module.token else 'feature map'}; take another pooling.")
     features.sum().backward()

@@ -22,7 +22,7 @@ from .backbone import (
     weights_file,
 )
 
-_SIDE = 64  # pixels of the image with which the channels of the map are counted
+_SIDE = 64  # side in pixels of the image that is used to count the channels of the map
 _FAMILIES = (  # models with a feature map or a class token
     *("alexnet", "convnext", "densenet", "efficientnet", "mobilenet", "regnet", "resnet", "resnext", "squeezenet"),
     *("swin", "vgg", "vit_", "wide_resnet"),
@@ -76,7 +76,7 @@ class VisionTransformer(nn.Module):
         require_size(images, self.net.image_size)
         if self.token:
             return self.net(images)
-        patches = self.net._process_input(images)  # (B, N, F); the class token stays what they look at
+        patches = self.net._process_input(images)  # (B, N, F); the tokens still attend to the class token
         tokens = self.net.encoder(torch.cat([self.net.class_token.expand(len(patches), -1, -1), patches], dim=1))
         return tokens[:, 1:].transpose(1, 2).unsqueeze(-1)
 
@@ -102,7 +102,7 @@ def torchvision_backbone(name: str, options: BackboneOptions) -> Backbone:
         net: Any = torchvision.models.get_model(name, weights=None, image_size=size)
         module = VisionTransformer(net, token=options.token is not False)
     elif options.token:
-        raise ConfigError(f"torchvision:{name} has no token; take pooling avg, gem or max.")
+        raise ConfigError(f"torchvision:{name} has no token; use pooling avg, gem or max.")
     else:
         module = ConvolutionalNet(torchvision.models.get_model(name, weights=None))
     if options.load_weights and options.pretrained != "none":
@@ -127,7 +127,7 @@ def torchvision_backbone(name: str, options: BackboneOptions) -> Backbone:
 
 
 def _entry(name: str, pretrained: str) -> Any:
-    """Return torchvision's entry of the weights, also of a file that has its name, else of the default ones.
+    """Return torchvision's entry for the weights (also for a file named after them), else for the default weights.
 
     Raises:
         ConfigError: there are no such weights.
@@ -139,5 +139,5 @@ def _entry(name: str, pretrained: str) -> Any:
     tag = "DEFAULT" if pretrained in ("default", "none") else pretrained
     if tag not in entries.__members__:
         tags = ", ".join(entry.name for entry in entries)
-        raise ConfigError(f"torchvision:{name} has no weights {tag!r}; it has {tags}, and takes default.")
+        raise ConfigError(f"torchvision:{name} has no weights {tag!r}; expected default or one of {tags}.")
     return entries[tag]

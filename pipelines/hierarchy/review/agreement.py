@@ -170,7 +170,7 @@ def settle(
 
 
 def _compare(drafts: Mapping[str, Grouping]) -> tuple[dict[Subject, Claim], list[Conflict]]:
-    """Return the claims that no annotator contradicts, and the conflicts about the others."""
+    """Return the claims that no annotator contradicts, and the conflicts about all other claims."""
     claims: dict[Subject, dict[str, Claim]] = defaultdict(dict)
     for who, draft in drafts.items():
         for subject, claim in draft.claims.items():
@@ -327,13 +327,13 @@ def check_annotators(journal: Journal, others: Sequence[Entry]) -> None:
     for entry in others:
         if entry.file.resolve() == journal.path.resolve():
             raise InputError(
-                f"{entry.file}: your own file is given with --compare-with too; name it with --decisions alone."
+                f"{entry.file}: your own file is given with --compare-with too; give it only as --decisions."
             )
         who = entry.decision.who
         if entry.role == "annotator" and files.setdefault(who, entry.file) != entry.file:
             raise InputError(
                 f"{entry.file}: its decisions are by {quoted(who)}, who decides in {files[who]} too; the two would "
-                "count as one annotator. Give each person another --annotator NAME, and each name one file."
+                "count as one annotator. Give each person a different --annotator NAME, and each NAME one file."
             )
 
 
@@ -367,7 +367,7 @@ def adopting(subject: Subject, claim: Claim, grouping: Grouping) -> list[Decisio
     """
     value, of, label = claim.value, subject.of, grouping.label_of(subject.of)
     to = grouping.label_of(value) if subject.kind in ("name", "group") else ""
-    can_take = grouping.target(to) == value  # a group of that label is the same group for both
+    can_take = grouping.target(to) == value  # True if the label means the same group to both annotators
     match subject.kind:
         case "not in":
             return [{"action": "refuse", "names": [of], "group": grouping.label_of(subject.also)}]

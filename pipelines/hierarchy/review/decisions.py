@@ -249,7 +249,7 @@ def read_decisions(paths: Sequence[Path]) -> list[Entry]:
     resolved = [path.resolve() for path in paths]
     for path, one in zip(paths, resolved, strict=True):
         if resolved.count(one) > 1:
-            raise ConfigError(f"{path}: this file of decisions is given twice; name it once.")
+            raise ConfigError(f"{path}: this file of decisions is given twice; give it once.")
     entries = [entry for path in paths for entry in parse_decisions(_read(path), path)]
     return sorted(entries, key=lambda e: (e.decision.when, e.file.name, e.number))
 
@@ -266,7 +266,7 @@ def parse_decisions(text: str | bytes, path: Path) -> list[Entry]:
     """Parse the content of a file, in order; errors and entries name ``path``.
 
     Raises:
-        InputError, SchemaError: as :func:`read_decisions`.
+        InputError, SchemaError: for the same reasons as in :func:`read_decisions`.
     """
     if len(text) > MAX_BYTES:
         raise InputError(f"{path}: larger than {MAX_BYTES // 2**20} MB; that is too large for a file of decisions.")

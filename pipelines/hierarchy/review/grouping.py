@@ -383,7 +383,7 @@ class Grouping:
         return None
 
     def _known(self, entry: Entry, names: Iterable[str]) -> list[str]:
-        """Return the names that the build has; record the others as misses."""
+        """Return the names that are in the build; record names that are not as misses."""
         for name in names:
             if name not in self.place:
                 self._miss(entry, f"no name {quoted(name)}", name, self.place)

@@ -51,11 +51,11 @@ class Journal:
             raise InputError(f"{error} Say who decides with --annotator NAME.") from error
         if not path.parent.is_dir():
             raise ConfigError(
-                f"{path}: there is no folder {path.parent}. Make it, or name another file: --decisions FILE."
+                f"{path}: there is no folder {path.parent}. Create it, or use another file: --decisions FILE."
             )
         if not os.access(path if path.exists() else path.parent, os.R_OK | os.W_OK):
             raise StorageError(
-                f"{path}: it cannot be read and written by you. Change its rights, or use --decisions FILE."
+                f"{path}: you cannot read and write it. Change its permissions, or use --decisions FILE."
             )
         self.reload()
 
@@ -81,7 +81,7 @@ class Journal:
             asked = "with" if wrong.role == "adjudicator" else "without"
             raise InputError(
                 f"{self.path}: its role is {wrong.role}, and the page was opened for an {self.role}. "
-                f"Open it {asked} --adjudicate, or name another file with --decisions."
+                f"Open it {asked} --adjudicate, or use another file with --decisions."
             )
         others = sorted({entry.decision.who for entry in entries} - {self.who})
         if others and self.role == "annotator":
@@ -202,7 +202,7 @@ class Journal:
         except OSError as error:
             raise StorageError(
                 f"{self.path}: the decision could not be written: {error.strerror or error}. "
-                "The file is unchanged; free space or check its rights, then decide again."
+                "The file is unchanged; free space or check its permissions, then decide again."
             ) from error
 
     def _read_stamp(self) -> tuple[int, int, int] | None:

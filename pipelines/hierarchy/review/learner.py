@@ -206,7 +206,7 @@ class Learner:
         with threadpool_limits(limits=1), warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore", UserWarning
-            )  # it warns about many groups with few examples, which is usual at the start
+            )  # sklearn warns of many groups with few examples, which is normal at the start
             model = LogisticRegression(C=STRENGTH, tol=1e-3, max_iter=200).fit(rows, columns)
             shares[:, model.classes_] = np.maximum(model.predict_proba(self.rows), _UNSEEN)
         return shares

@@ -253,7 +253,7 @@ def _ask_all(
     found: _Answers,
     progress: Progress,
 ) -> tuple[int, str]:
-    """Ask the questions in order; return how many got an answer, and why the others got none."""
+    """Ask the questions in order; return the number of answered ones, and the reasons for the unanswered ones."""
     from ...web import AnswerError, BudgetSpentError
 
     asked, failures, last = 0, 0, ""
@@ -355,7 +355,7 @@ def _content(answer: Mapping[str, Any], key: str) -> str | None:
 
 
 def _take(question: Question, content: str, found: _Answers) -> bool:
-    """Add the valid parts of an answer to ``found`` and count the others; return whether any part is valid."""
+    """Add the valid parts of an answer to ``found`` and count invalid ones; return whether any part is valid."""
     (number_field, about), groups = question.fields, question.groups
     try:
         answer = parse_json(content, "the answer", kind=dict, max_bytes=8 * _MOST_BYTES)

@@ -241,7 +241,7 @@ def show_page(address: str) -> None:
     The address contains the token, and other users of the machine can read a browser's command line. So the browser
     opens a file that only this user can read, and the file leads to the address. The process removes it at its end.
     """
-    folder = Path(tempfile.mkdtemp(prefix="hgld-review-"))  # of mode 0700
+    folder = Path(tempfile.mkdtemp(prefix="hgld-review-"))  # mkdtemp makes it accessible only to this user
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     file = folder / "page.html"
     file.touch(mode=0o600)
@@ -250,7 +250,7 @@ def show_page(address: str) -> None:
 
 
 def serve(review: Review, port: int, announce: Callable[[str], None]) -> None:
-    """Serve the page until the process is stopped. The arguments are those of :func:`serving`.
+    """Serve the page until the process is stopped. :func:`serving` describes the arguments.
 
     Raises:
         ConfigError: the port is taken.
@@ -262,7 +262,7 @@ def serve(review: Review, port: int, announce: Callable[[str], None]) -> None:
     except SystemExit as stop:  # raised by uvicorn when it cannot listen
         if server.started:
             raise
-        raise ConfigError(f"--port {port} is taken; name another one, or 0 for any that is free.") from stop
+        raise ConfigError(f"--port {port} is in use; choose another port, or 0 for any free port.") from stop
 
 
 class _Announcing(uvicorn.Server):

@@ -145,7 +145,8 @@ class Review:
 
         Raises:
             InputError: there is no action, or a page did not write it.
-            StaleError, StorageError: as :meth:`decide`. StorageError also if the disk does not confirm the undo.
+            StaleError, StorageError: for the same reasons as in :meth:`decide`. StorageError also if the disk does not
+                confirm the undo.
         """
         self._refresh(revision)
         try:

@@ -176,7 +176,7 @@ def _walk(root: Tag) -> Iterator[tuple[PageElement, bool]]:
             if opens:
                 stack.append((node, False))
                 stack.extend((child, True) for child in reversed(node.contents))
-        elif type(node) is NavigableString:  # its subclasses are comments, scripts and styles
+        elif type(node) is NavigableString:  # not a subclass: subclasses are comments, scripts and styles
             yield node, True
 
 

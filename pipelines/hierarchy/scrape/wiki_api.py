@@ -234,7 +234,7 @@ def redirect_target(wikitext: str) -> str | None:
 
 
 def _merge(query: Mapping[str, Any], steps: dict[str, str], pages: dict[str, dict[str, Any]]) -> None:
-    """Add one answer's title changes and pages to those of earlier answers."""
+    """Add the title changes and pages of one response to those of earlier responses."""
     for kind in ("converted", "normalized", "redirects"):
         for step in _objects(query.get(kind)):
             steps[str(step.get("from"))] = str(step.get("to"))

@@ -58,7 +58,7 @@ PLUGINS = Plugins("hgld.datasets", "dataset", SOURCES)
 
 
 def source_names() -> list[str]:
-    """Return the names of all sources: those of hgld, then those of other packages."""
+    """Return the names of all sources: first hgld's sources, then sources of other packages."""
     return [*SOURCES, *PLUGINS.names()]
 
 
@@ -102,9 +102,7 @@ def read_source(name: str, source: Path, options: "SourceConfig") -> "Catalog":
     given = [field.name for field in fields(options) if getattr(options, field.name) != field.default]
     if refused := [field for field in given if field not in _OF_ALL and field not in taken]:
         flags, takes = (", ".join(f"--{field.replace('_', '-')}" for field in names) for names in (refused, taken))
-        raise ConfigError(
-            f"{name} does not take {flags}; its options are: {takes or 'none of its own'}. Leave {flags} out."
-        )
+        raise ConfigError(f"{name} does not use {flags}; its options are: {takes or 'none of its own'}. Omit {flags}.")
     module, function, *kind = SOURCES[name].split(":")
     try:
         return getattr(import_module(f"{__name__}.{module}"), function)(*kind, source, options)

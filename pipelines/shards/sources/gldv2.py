@@ -60,7 +60,7 @@ def checksum_name(split: str, number: int) -> str:
     """Return the path of a tar's published checksum, such as ``md5sum/index/md5.images_003.txt``.
 
     Raises:
-        ConfigError: as :func:`tar_name`.
+        ConfigError: for the same reasons as in :func:`tar_name`.
     """
     stem = tar_name(split, number).rpartition("/")[2].removesuffix(".tar")
     return f"md5sum/{split}/md5.{stem}.txt"
@@ -82,7 +82,7 @@ def parse_checksum(text: str, name: str, where: str) -> str:
         where: the checksum file, for the message.
 
     Raises:
-        InputError: it does not have that form, or belongs to another tar.
+        InputError: the file does not have that form, or belongs to another tar.
     """
     match = _MD5.match(text.strip())
     if match is None or match[2].rpartition("/")[2] != name:
@@ -174,7 +174,7 @@ def read_labels(path: Path, name: str) -> pl.DataFrame:
 
     Raises:
         InputError: the file is missing.
-        TableError: it cannot be read, or has a landmark twice.
+        TableError: the table cannot be read, or has a landmark twice.
     """
     _, group, top = LEVELS
     table = read_csv(path, ["landmark_id", "category", group, top], filled=["landmark_id"])

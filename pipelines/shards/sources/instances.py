@@ -48,7 +48,7 @@ def read_sop(source: Path, options: "SourceConfig") -> Catalog:
 
 
 def read_inshop(source: Path, options: "SourceConfig") -> Catalog:
-    """Read the catalog of In-Shop Clothes Retrieval: train, query and gallery; no item of train is in the others.
+    """Read the catalog of In-Shop Clothes Retrieval: train, query and gallery; no item of train is in query or gallery.
 
     Liu, Luo, Qiu, Wang, Tang: "DeepFashion: Powering Robust Clothes Recognition and Retrieval with Rich Annotations",
     CVPR 2016. A category is named with its department (``WOMEN/Denim``), because both departments have categories of

@@ -50,7 +50,7 @@ def read_landmarks_clean(source: Path, options: "SourceConfig") -> Catalog:
     for split, path in paths.items():
         for where, line in read_lines(path):
             words = line.split()
-            if len(words) not in (2, 6):  # without and with a box
+            if len(words) not in (2, 6):  # 2 words without a box, 6 with a box
                 raise TableError(
                     f"{where} is {quoted(line)}; expected an address, a landmark and perhaps a box of four."
                 )
@@ -133,7 +133,9 @@ def _jpg(image: str, where: str) -> str:
 def _box(corners: list[float], where: str) -> tuple[int, int, int, int]:
     if not all(abs(corner) < _LARGEST for corner in corners):  # NaN is not smaller than anything
         raise TableError(f"{where}: the box {corners} cannot be in an image.")
-    left, top, right, bottom = (round(corner) for corner in corners)  # as PIL's crop does, in which it is published
+    left, top, right, bottom = (
+        round(corner) for corner in corners
+    )  # round like PIL's crop, which the published evaluation uses
     if not (left < right and top < bottom):
         raise TableError(f"{where}: the box {corners} is empty; expected left, top, right, bottom.")
     return max(left, 0), max(top, 0), right, bottom

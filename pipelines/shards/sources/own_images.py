@@ -172,7 +172,7 @@ def check_own_protocol(catalog: Catalog) -> None:
     """Refuse a catalog that lacks what its protocol needs.
 
     Raises:
-        InputError: it lacks levels, splits, lists or judgements.
+        InputError: the dataset lacks levels, splits, lists or judgements.
     """
     if catalog.protocol:
         where = ", ".join(map(str, catalog.sources)) or str(catalog.root)

@@ -286,7 +286,9 @@ def path_column(table: OwnTable, root: Path) -> str:
     if len(candidates) != 1:
         fault = "has no column that names the image files"
         if candidates:
-            fault = f"has the columns {excerpt(', '.join(candidates))}, of which each could name the image files"
+            fault = (
+                f"has the columns {excerpt(', '.join(candidates))}, each of which could be the column of image files"
+            )
         raise ConfigError(
             f"{table.source} {fault}; expected exactly one column of paths, called for instance "
             f"{', '.join(_PATH_COLUMNS[:4])}. Rename the column."

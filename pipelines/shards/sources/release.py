@@ -1,4 +1,4 @@
-"""Read the lists of a release within bounds; errors name the file and the line."""
+"""Read the lists of a release with size limits; errors state the file and the line."""
 
 import io
 import re
@@ -41,7 +41,7 @@ def need(path: Path) -> Path:
     """Return the path of a file that a release must have.
 
     Raises:
-        InputError: it is missing.
+        InputError: the file is missing.
     """
     if not path.is_file():
         found = "is a folder" if path.is_dir() else "is missing"
@@ -54,7 +54,7 @@ def read_bytes(path: Path, most: int = MAX_LIST_BYTES) -> bytes:
 
     Raises:
         InputError: the file is missing.
-        TableError: it cannot be read, or is larger.
+        TableError: the file cannot be read, or is larger.
     """
     try:
         with open(need(path), "rb") as file:
@@ -71,7 +71,7 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
 
     Raises:
         InputError: the file is missing.
-        TableError: it cannot be read, is too large, has a line that is too long, or is not UTF-8.
+        TableError: the file cannot be read, is too large, has a line that is too long, or is not UTF-8.
     """
     for number, raw in enumerate(read_bytes(path).splitlines(), start=1):
         where = f"{path}, line {number}"
@@ -95,7 +95,7 @@ def read_words(path: Path, columns: Sequence[str], *, header: bool = False) -> I
 
     Raises:
         InputError: the file is missing.
-        TableError: it cannot be read, or a line has another number of words.
+        TableError: the file cannot be read, or a line has a wrong number of words.
     """
     for where, line in read_lines(path):
         words = line.split()
@@ -119,7 +119,7 @@ def read_csv(path: Path, columns: Sequence[str], *, filled: Sequence[str] = ()) 
 
     Raises:
         InputError: the file is missing.
-        TableError: it cannot be read as CSV, lacks a column, or has an empty cell where none may be.
+        TableError: the file cannot be read as CSV, lacks a column, or has an empty cell in a required column.
     """
     table = read_table(need(path), columns)
     for column in filled:
@@ -139,7 +139,7 @@ def read_mats(wanted: Mapping[Path, Sequence[str]]) -> list[dict[str, Any]]:
         wanted: the variables of every file.
 
     Returns:
-        the variables of every file by their names, in the order of ``wanted``.
+        the variables of every file, keyed by name, in the order of ``wanted``.
 
     Raises:
         InputError: a file is missing.
@@ -189,7 +189,7 @@ def mat_value(where: str, value: Any, kind: type) -> Any:
     """Return the single text (str) or whole number (int) that a MATLAB cell holds.
 
     Raises:
-        TableError: it holds something else.
+        TableError: the file holds something else.
     """
     found = np.asarray(value).ravel()
     if found.size != 1 or not (isinstance(found[0], str) if kind is str else found.dtype.kind in "iub"):
@@ -222,7 +222,7 @@ def whole_number(text: str, where: str, what: str) -> int:
     """Parse a whole number that a list states.
 
     Raises:
-        TableError: it is not a whole number.
+        TableError: the text is not a whole number.
     """
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise TableError(f"{where}: {what} is {quoted(text)}; expected a whole number.")
