@@ -1,4 +1,4 @@
-"""Evaluation of a model on splits of the run's and other datasets; every process embeds and ranks its share."""
+"""Evaluation of a model on splits of the run's dataset and other datasets; every process embeds and ranks its share."""
 
 import hashlib
 from collections import Counter
@@ -46,9 +46,9 @@ _T = TypeVar("_T")
 EMBEDDINGS = "embeddings"
 REPORTS = "reports"
 VAL = "val"
-PROTOCOL = "protocol"  # names the dataset's own protocol where a split is expected
-_LONGEST_NAME = 48  # letters of at most 4 bytes; a file name has at most 255 bytes
-_MOST_NAMED = 20  # unreadable items in a report; the file beside the embeddings names them all
+PROTOCOL = "protocol"  # entry that means the dataset's own protocol, in place of a split
+_LONGEST_NAME = 48  # limit in letters of at most 4 bytes; a file name has at most 255 bytes
+_MOST_NAMED = 20  # most unreadable items listed in a report; the file next to the embeddings lists all
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class RetrievalTask:
     """A retrieval task: the split of the queries and the split that they search, or a protocol.
 
     Attributes:
-        place: dataset directory or its address.
+        place: dataset directory or its URL.
         query: split of the queries; or ``protocol`` for the dataset's own protocol, ``protocol=NAME`` for another one.
-        gallery: split of the gallery; empty: every query searches the other items of its split.
+        gallery: split of the gallery; empty: every query searches all other items of its split.
     """
 
     place: str
@@ -86,8 +86,8 @@ def parse_task(entry: str, place: str) -> RetrievalTask:
     """Parse an entry of ``evaluate_on`` into its task.
 
     Args:
-        entry: ``SPLIT``, ``QUERY/GALLERY``, ``protocol`` or ``protocol=NAME``, or one of these behind ``DIR:`` for
-            another dataset.
+        entry: ``SPLIT``, ``QUERY/GALLERY``, ``protocol`` or ``protocol=NAME``, or one of these after the prefix
+            ``DIR:`` for another dataset.
         place: the dataset of entries without a directory.
 
     Raises:
@@ -104,24 +104,23 @@ def parse_task(entry: str, place: str) -> RetrievalTask:
 
 
 def check_evaluation(config: TrainConfig, place: str) -> tuple[TrainConfig, tuple[str, ...]]:
-    """Refuse impossible evaluations before the first epoch.
+    """Check before the first epoch that all evaluations are possible.
 
     Checkpoints are chosen on the first entry of ``evaluate_on`` that has only validation splits
     (:func:`hgld.training.config.is_validation`). If there is none and the dataset has a split ``val``, ``val`` is
-    evaluated too. With ``select_on_test`` they are chosen on the first entry, a test split.
+    evaluated too. With ``select_on_test``, checkpoints are chosen on the first entry, a test split.
 
     Args:
         config: options of the run.
         place: the run's dataset directory, or its address.
 
     Returns:
-        the config with all entries that are evaluated; and the entry of ``evaluate_on`` and the metric that choose the
-        best checkpoint, empty if none is chosen.
+        the config with all entries to evaluate, and a pair: the entry of ``evaluate_on`` and the metric that choose the
+        best checkpoint, empty if no checkpoint is chosen.
 
     Raises:
-        ConfigError: an entry or metric that is not understood, a ``monitor`` that is not measured, a
-            ``select_on_test`` without effect.
-        InputError: a dataset that cannot be read, or has no such split.
+        ConfigError: an entry or metric is invalid, ``monitor`` is not measured, or ``select_on_test`` has no effect.
+        InputError: a dataset cannot be read, or does not have the split.
     """
     asked = config.run
     first = asked.evaluate_on[0] if asked.evaluate_on else "nothing"
@@ -145,7 +144,7 @@ def check_evaluation(config: TrainConfig, place: str) -> tuple[TrainConfig, tupl
     finest, measured = known[where]
     monitor, kind = asked.monitor, asked.monitor.partition("/")[0]
     wanted = [monitor, f"{monitor}/{AVERAGE}", f"{monitor}/{finest}"]
-    # The metric of a level that val lacks is read at val's finest level, if another entry has that level.
+    # If val lacks the level of the metric but another entry has it, the metric is measured at val's finest level.
     if chosen == VAL and any({*wanted[:2]} & {*names} for _, names in known.values()):
         wanted.append(f"{kind}/{finest}")
     for name in wanted:
@@ -157,13 +156,13 @@ def check_evaluation(config: TrainConfig, place: str) -> tuple[TrainConfig, tupl
 def _metric_names(
     entry: str, task: RetrievalTask, metrics: Sequence[str], classes: Callable[[], tuple[str, tuple[str, ...]]]
 ) -> tuple[str, list[str]]:
-    """Return the finest level of a task, and the names of the values that it will be measured by.
+    """Return the finest level of a task, and the names of the values that its evaluation will measure.
 
     Args:
         entry: entry of ``evaluate_on``.
         task: retrieval task of the entry.
         metrics: metrics of the run, for tasks without a protocol.
-        classes: returns level and names of the classes of the run's classifier.
+        classes: function that returns level and names of the classes of the run's classifier.
     """
     names: list[str] = []
     if task.by_protocol:
@@ -193,14 +192,14 @@ def _labels_of(sides: Sequence[ShardDataset]) -> tuple[np.ndarray, np.ndarray | 
 
 @dataclass(frozen=True, eq=False)
 class SplitEmbedder:
-    """Embedder of splits that embeds each split once for all tasks; every process must ask for the same splits.
+    """Embeds each split once for all tasks; every process must request the same splits.
 
     Attributes:
         embedder: the model; its processes embed together.
         progress: called with a task, the number of units done and their total.
         levels: levels of the datasets, finest first; None: all.
-        raw: whether all splits are embedded without normalisation, because a classifier may read them.
-        found: embeddings by dataset and split, and whether they are raw.
+        raw: whether to embed all splits without normalisation, because a classifier may read them.
+        found: embeddings per dataset and split, and whether they are raw.
     """
 
     embedder: Embedder
@@ -210,15 +209,15 @@ class SplitEmbedder:
     found: dict[tuple[str, str], tuple[Embedded, bool]] = field(default_factory=dict)
 
     def embed(self, place: str, split: str, ks: Sequence[int] = ()) -> tuple[Embedded, RetrievalReport | None]:
-        """Return a split's unit embeddings and, with ``ks``, whether the classifier finds the items' classes.
+        """Return a split's unit embeddings and, with ``ks``, a report on the classifier's top-k predictions.
 
         Raises:
-            ConfigError: ``ks`` without a classifier, or of several scales.
-            InputError: no item is of a class of the classifier, or what :meth:`Embedder.embed_readable` refuses.
+            ConfigError: ``ks`` is given without a classifier, or with several scales.
+            InputError: no item has a class of the classifier, or :meth:`Embedder.embed_readable` raises an error.
         """
         dataset, raw = open_dataset(place, split, levels=self.levels), self.raw or bool(ks)
         classifier = self.embedder.classifier_for(dataset) if ks else None
-        if classifier is not None:  # refuse what cannot be classified before any work
+        if classifier is not None:  # raise errors about classification before any work
             targets_of(dataset, classifier.level, classifier.names)
         if (place, split) not in self.found or (raw and not self.found[place, split][1]):
             self.found[place, split] = self.embedder.embed_readable(dataset, self.progress, unit=not raw), raw
@@ -245,23 +244,24 @@ def evaluate_task(
     distractors: str | Path | None = None,
     whitening: str | Path | None = None,
 ) -> RetrievalReport:
-    """Embed a task's splits and evaluate them: at every level and by the classifier, or by a protocol.
+    """Embed a task's splits and evaluate them: at every level and with the classifier, or with a protocol.
 
     Args:
-        splits: embeds; its processes rank together too.
+        splits: embedder of the splits; its processes also share the ranking.
         task: queries and gallery, or a protocol.
-        options: the metrics and how to rank; device and share are replaced. The default metrics mean a protocol's own.
+        options: the metrics and how to rank; device and share are replaced. With a protocol, the default metrics mean
+            the protocol's own.
         distractors: file of embeddings of further gallery items that match nothing; they replace the distractors of a
             protocol's dataset.
-        whitening: file of a whitening to apply first.
+        whitening: file of a whitening to apply before the evaluation.
 
     Returns:
-        the report, on every process; its settings count and name items that could not be read (``unreadable``).
+        the report, on every process; its settings count and list unreadable items (``unreadable``).
 
     Raises:
-        InputError: a dataset or file that cannot be read or lacks what a protocol needs, embeddings that are not
-            finite, or no value is defined.
-        ConfigError: no such protocol, unknown metrics, or options that contradict each other.
+        InputError: a dataset or file cannot be read or lacks what a protocol needs, embeddings are not finite, or no
+            value is defined.
+        ConfigError: the protocol or a metric is unknown, or options contradict each other.
     """
     processes = splits.embedder.processes
     together = None if processes.count == 1 else partial(ranked_together, processes=processes)
@@ -298,7 +298,7 @@ def _evaluate_splits(
 def _evaluate_by_protocol(
     splits: SplitEmbedder, task: RetrievalTask, options: EvaluationOptions, files: dict[str, Any]
 ) -> tuple[RetrievalReport, list[Embedded], dict[str, Any]]:
-    """Return the report by a dataset's own or another protocol, the embedded splits, and further settings."""
+    """Evaluate with a dataset's own or another protocol; return report, embedded splits and further settings."""
     name, dataset = open_benchmark(task.place, task.protocol)
     protocol = protocol_of(name)
     metrics = None if options.metrics is DEFAULT_METRICS else tuple(options.metrics)
@@ -341,11 +341,11 @@ def _embedding_settings(embedder: Embedder, embedded: Sequence[Embedded]) -> dic
 
 
 def _refuse_unread(processing: Mapping[str, Any]) -> None:
-    """Refuse options that only a ranking reads."""
+    """Raise an error for options that only a ranking uses."""
     if unread := [name for name, value in processing.items() if value is not None]:
         raise ConfigError(
-            f"{', '.join(unread)}: a ranking reads them, and top-k alone ranks nothing; leave them out, or name a "
-            "metric of a ranking too. Whitening does not change a classifier's answers."
+            f"{', '.join(unread)}: these affect only a ranking, but top-k does not rank; omit them, or add a "
+            "ranking metric. Whitening does not change a classifier's predictions."
         )
 
 
@@ -373,12 +373,12 @@ def _add_settings(report: RetrievalReport, facts: dict[str, Any]) -> RetrievalRe
 def ranked_together(
     rank: Callable[[range], RetrievalReport], num_queries: int, processes: Processes
 ) -> RetrievalReport:
-    """Evaluate with the queries shared among the processes; a query's values do not depend on its share.
+    """Share the queries among the processes and evaluate; a query's values do not depend on the sharing.
 
     Args:
-        rank: function that makes the report of some consecutive queries.
+        rank: function that returns the report of some consecutive queries.
         num_queries: number of all queries.
-        processes: every one of them must call this.
+        processes: processes of the run; every process must call this.
 
     Returns:
         the report of all queries, on every process.
@@ -416,17 +416,17 @@ def evaluate_splits(
     Args:
         model: model on this process's device.
         config: config of the run, with the splits, the metrics, and how images are read.
-        place: the run's dataset directory, or its address.
-        processes: processes of the run; every one of them must call this.
-        classifier: classifier that metrics ``top-k`` measure on the queries.
-        run: folder of the run, where the embeddings replace earlier ones; None: they are not kept.
+        place: the run's dataset directory, or its URL.
+        processes: processes of the run; every process must call this.
+        classifier: classifier that the metrics ``top-k`` evaluate on the queries.
+        run: folder of the run, in which the embeddings replace earlier ones; None: do not keep embeddings.
 
     Returns:
-        a report for every entry of ``evaluate_on``, in its order; empty on other processes than the main one.
+        a report for every entry of ``evaluate_on``, in order; empty on all processes but the main one.
 
     Raises:
-        ConfigError: an entry or metric that is not understood.
-        InputError: a dataset that cannot be read, or embeddings that are not finite.
+        ConfigError: an entry or metric is invalid.
+        InputError: a dataset cannot be read, or embeddings are not finite.
         StorageError: the embeddings cannot be kept.
     """
     tasks = {entry: parse_task(entry, place) for entry in config.run.evaluate_on}
@@ -448,7 +448,7 @@ def _keep_splits(
     tasks: Mapping[str, RetrievalTask],
     reports: Mapping[str, RetrievalReport],
 ) -> dict[str, RetrievalReport]:
-    """Keep the embeddings of all splits; return the reports with their files and what the run was trained on."""
+    """Keep the embeddings of all splits; return the reports with file names and facts on trained images."""
     seen, facts, sides, titles = Seen.load(run), dict[str, Any](), {}, {}
     for entry, task in tasks.items():
         queries, ranked = (task.query,), task.splits
@@ -460,7 +460,7 @@ def _keep_splits(
             name = splits.found[side][0].dataset.manifest.name
             titles[side] = side[1] if task.place == place else f"{name}-{side[1]}"
         facts[entry] = {}
-        if seen is not None and task.place != place:  # another dataset may hold the images of this one
+        if seen is not None and task.place != place:  # another dataset may contain training images of the run
             trained_on = seen.facts([splits.found[task.place, split][0].dataset for split in queries])
             facts[entry] = {TRAINED_ON: trained_on} if trained_on else {}
     written = {side: _keep_embeddings(run, name, splits.embed(*side)[0]) for side, name in file_names(titles).items()}
@@ -486,8 +486,8 @@ def file_names(titles: Mapping[_T, str]) -> dict[_T, str]:
         titles: titles by unique identifier; titles may repeat.
 
     Returns:
-        by identifier the title's letters, digits and ``-_.``, with ``-`` for other characters; if that is long or
-        repeats, its end and a digest of the identifier.
+        per identifier, the title with ``-`` for characters other than letters, digits and ``-_.``; if that is too long
+        or not unique, its end and a digest of the identifier.
     """
     plain = {of: "".join(c if c.isalnum() or c in "-_." else "-" for c in title) for of, title in titles.items()}
     shared, names = Counter(plain.values()), dict(plain)
@@ -503,11 +503,11 @@ def keep_reports(run: Path, epoch: int, reports: Mapping[str, RetrievalReport]) 
 
     Args:
         run: the run's folder.
-        epoch: epochs done.
+        epoch: number of epochs done.
         reports: reports by entry of ``evaluate_on``.
 
     Raises:
-        StorageError: one cannot be written.
+        StorageError: a report cannot be written.
     """
     folder = run / REPORTS
     for entry, name in file_names({entry: entry for entry in reports}).items():
@@ -525,8 +525,8 @@ def keep_evaluation(
     Args:
         run: the run's folder.
         config: config of the run.
-        splits: embedded the split by the run's model.
-        task: one split; a split that the run evaluates itself is left as it is.
+        splits: embedder that embedded the split with the run's model.
+        task: one split; if the run itself evaluates that split, nothing is written.
         report: the report of the task.
 
     Returns:

@@ -1,7 +1,7 @@
 """The log of a run (``log.csv``, ``evaluations.csv``, ``faults.csv``; loggers), and its summary.
 
-TensorBoard is written if it is installed, other loggers if they are requested. A run that resumes from a checkpoint
-first removes the rows of steps that it will do again.
+hgld writes TensorBoard files if TensorBoard is installed, and uses other loggers on request. A run that resumes from a
+checkpoint first removes the rows of steps that it will repeat.
 """
 
 import csv
@@ -20,7 +20,7 @@ from hgld.plugins import Plugins
 from .progress import metric_text, metrics_text
 
 TENSORBOARD = "tensorboard"
-RESUME_HINT = "The run's checkpoints are whole. Free space and run the same command again."
+RESUME_HINT = "The run's checkpoints are complete. Free space and run the same command again."
 _WANDB_ID = "wandb-id"
 
 
@@ -31,17 +31,18 @@ class Logger(Protocol):
         """Log numbers of a step by name: ``train/loss``, ``test/H-AP``."""
 
     def close(self) -> None:
-        """Finish the log; the run has ended in any way, and may be resumed later."""
+        """Finish the log after the run has ended in any way; the run may resume later."""
 
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """The run that a logger is made for.
+    """Facts about the run that a logger gets.
 
     Attributes:
         folder: folder of the run.
         from_step: step from which it resumes; later steps will be logged again.
-        project: the part of the logger's name after a colon, ``landmarks`` of ``mlflow:landmarks``; may be empty.
+        project: part of the logger's name after the colon, for instance ``landmarks`` in ``mlflow:landmarks``; may be
+            empty.
         config: options of the run.
     """
 
@@ -52,7 +53,7 @@ class LoggedRun:
 
 
 class TensorBoardLogger:
-    """Logger into ``RUN/tensorboard``; TensorBoard hides what a stopped run logged of steps that are done again.
+    """Logger into ``RUN/tensorboard``; if a resumed run repeats steps, TensorBoard hides the earlier entries.
 
     Raises:
         ModuleNotFoundError: TensorBoard is not installed.
@@ -72,18 +73,16 @@ class TensorBoardLogger:
 
 
 class WandbLogger:
-    """Logger to Weights & Biases: one run there for one folder, however often it is stopped and resumed.
+    """Logger to Weights & Biases; a run folder is one W&B run, however often it is stopped and resumed.
 
-    The run's id is drawn once and kept in ``RUN/wandb-id``, because runs of one project may have folders of one name.
+    The W&B id is created at random and kept in ``RUN/wandb-id``, because run folders of one project may share a name.
 
     Raises:
         MissingExtraError: Weights & Biases is not installed.
     """
 
     def __init__(self, run: LoggedRun) -> None:
-        with optional_dependency(
-            "wandb", f"--wandb {run.project}", "Or leave the option out: log.csv is always written."
-        ):
+        with optional_dependency("wandb", f"--wandb {run.project}", "Or omit the option: log.csv is always written."):
             import wandb  # pyright: ignore[reportMissingImports]
 
         path = run.folder / _WANDB_ID
@@ -106,17 +105,17 @@ class WandbLogger:
 
 
 LOGGERS: Mapping[str, Callable[[LoggedRun], Logger]] = {TENSORBOARD: TensorBoardLogger, "wandb": WandbLogger}
-"""The loggers that hgld has itself."""
+"""The loggers that hgld provides."""
 
 PLUGINS = Plugins("hgld.loggers", "logger", LOGGERS)
 
 
 def make_logger(name: str, run: LoggedRun) -> Logger:
-    """Make the logger of a name, ``NAME`` or ``NAME:PROJECT``, for a run.
+    """Make the logger ``NAME`` or ``NAME:PROJECT`` for a run.
 
     Raises:
-        ConfigError: there is none of that name, or its package cannot be imported.
-        MissingExtraError: its package is not installed.
+        ConfigError: there is no such logger, or its package cannot be imported.
+        MissingExtraError: the logger's package is not installed.
     """
     kind, _, project = name.partition(":")
     if kind in LOGGERS:
@@ -137,8 +136,8 @@ class RunLog:
         run: the run's folder.
         config: options of the run, for the loggers.
         from_step: step from which the run resumes; rows of later steps are removed.
-        judged: epochs whose evaluations are done; rows of later evaluations are removed; None: all are done.
-        loggers: names of loggers to write to as well, see :mod:`hgld.training.log`.
+        judged: number of epochs already evaluated; rows of later evaluations are removed; None: keep all rows.
+        loggers: names of further loggers, ``NAME`` or ``NAME:PROJECT``.
 
     Raises:
         ConfigError: there is no such logger.
@@ -157,7 +156,7 @@ class RunLog:
         self._run = run
         for path in (run / LOG, run / EVALUATIONS, *run.glob("faults*.csv")):
             _keep_rows(path, "step", from_step)
-        if judged is not None:  # a kill may come between an evaluation and the checkpoint after it
+        if judged is not None:  # the run may have been killed between an evaluation and the next checkpoint
             _keep_rows(run / EVALUATIONS, "epoch", judged)
         logged_run = LoggedRun(run, from_step, config=config or {})
         self._has_board = True
@@ -171,7 +170,7 @@ class RunLog:
                 self._has_board = False
 
     def step(self, step: int, row: Mapping[str, float]) -> None:
-        """Write a line of ``log.csv``: the time (UTC), and numbers by name, the same names in every line of a run."""
+        """Write a line of ``log.csv``: the time (UTC) and numbers by name; every line of a run has the same names."""
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         _append(self._run / LOG, {"step": step, "time": now, **row})
         self._show(step, {f"train/{name}": value for name, value in row.items()})
@@ -183,10 +182,10 @@ class RunLog:
 
     @property
     def note(self) -> str:
-        """A note for people about the log; empty: none."""
+        """A note about the log to display; empty: no note."""
         if self._has_board:
             return ""
-        return f"{self._run}: the curves are in log.csv alone; for TensorBoard: pip install 'hgld[tensorboard]'."
+        return f"{self._run}: the curves are only in log.csv; for TensorBoard: pip install 'hgld[tensorboard]'."
 
     def close(self) -> None:
         for logger in self._loggers:
@@ -198,17 +197,17 @@ class RunLog:
 
 
 def write_faults(run: Path, step: int, epoch: int, process: int, faults: Sequence[str]) -> None:
-    """Append the items of a batch that were replaced to the process's own file: ``faults.csv``, ``faults-N.csv``."""
+    """Append the replaced items of a batch to the file of this process: ``faults.csv``, ``faults-N.csv``."""
     for fault in faults:
         name = FAULTS if process == 0 else f"faults-{process}.csv"
         _append(run / name, {"step": step, "epoch": epoch, "fault": fault})
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a log; none if it does not exist yet.
+    """Read the rows of a log; an empty list if the file does not exist yet.
 
     Raises:
-        InputError: it is no table of UTF-8 text.
+        InputError: the file is not a table of UTF-8 text.
     """
     if not path.is_file():
         return []
@@ -217,13 +216,13 @@ def read_rows(path: Path) -> list[dict[str, str]]:
             rows = list(csv.DictReader(file))
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(
-            f"{path}: not a table of UTF-8 text ({excerpt(error)}). Remove it, and it is begun anew."
+            f"{path}: not a table of UTF-8 text ({excerpt(error)}). Remove it; hgld then starts a new one."
         ) from error
-    return [row for row in rows if None not in row and None not in row.values()]  # a last line cut short is dropped
+    return [row for row in rows if None not in row and None not in row.values()]  # ignore an incomplete last line
 
 
 def _append(path: Path, row: Mapping[str, Any]) -> None:
-    """Append a row; columns that no earlier row has are added, empty in those."""
+    """Append a row; add new columns, which are empty in earlier rows."""
     shown = {key: f"{value:.8g}" if isinstance(value, float) else value for key, value in row.items()}
     with storage_errors(f"write {path}", RESUME_HINT), open(path, "a+", newline="", encoding="utf-8") as file:
         file.seek(0)
@@ -259,17 +258,17 @@ class RunSummary:
     """The outcome of a run.
 
     Attributes:
-        finished: whether it completed its last epoch and its last evaluation.
-        step: steps done.
-        epoch: epochs done.
+        finished: whether the run completed its last epoch and its last evaluation.
+        step: number of steps done.
+        epoch: number of epochs done.
         best: metric, value, epoch, step and entry (``on``) of the best checkpoint; empty if none was chosen.
-        values: the last evaluation's metrics by split.
+        values: metrics of the last evaluation per split.
         seconds: duration of this call.
-        images_per_second: over this call's steps, without evaluations.
+        images_per_second: mean speed over this call's steps, without evaluations.
         wait_share: share of the steps' time in which the model waited for images.
         faults: images that were replaced because they could not be read, in this call, over all processes.
         run: the run's folder.
-        start: the metrics by split before the first step; empty if the start was not evaluated.
+        start: metrics per split before the first step; empty if the initial model was not evaluated.
     """
 
     finished: bool
@@ -289,13 +288,13 @@ class RunSummary:
         return asdict(self)
 
     def to_text(self) -> str:
-        """Return the summary in a few lines for people."""
+        """Return the summary as a few lines of text."""
         state = "finished" if self.finished else "stopped; the same command resumes it"
         speed = f"{self.images_per_second:.1f} images/s, {self.wait_share:.1%} waiting for data"
         epochs = f"{self.epoch} epoch" + "s" * (self.epoch != 1)
         lines = [f"{self.run}: {state} after {self.step} steps ({epochs}), {self.seconds:.0f} s, {speed}"]
         if self.faults:
-            lines.append(f"{self.faults} images could not be read and were replaced (faults.csv names them)")
+            lines.append(f"{self.faults} unreadable images were replaced (faults.csv lists them)")
         for split, metrics in self.values.items():
             lines.append(f"{split}: {metrics_text(metrics, self.best.get('metric', ''))}")
         if self.best:
@@ -303,9 +302,9 @@ class RunSummary:
             began = self.start.get(on, {}).get(metric)
             when = f" after epoch {epoch}"
             if began is not None and epoch:
-                when += f"; the start has {metric_text(metric, began)}"
+                when += f"; the initial model has {metric_text(metric, began)}"
             elif began is not None:
-                when = ": that of the start" + (", which no epoch could beat" if self.finished else ", so far")
+                when = ": the initial model" + (", which no epoch could beat" if self.finished else ", so far")
             lines.append(f"best: {metric} {metric_text(metric, value)} on {on}{when}")
         return "\n".join(lines)
 

@@ -168,7 +168,7 @@ def test_invalid_classification_setups_fail_before_training(places, tmp_path, mo
         with pytest.raises(InputError, match="no item is of one"):
             evaluate_task(SplitEmbedder(embedder), RetrievalTask(str(folder / "new"), "test"), options=asked)
         task = RetrievalTask(str(folder / "data"), "test")
-        with pytest.raises(ConfigError, match="whitening: a ranking reads them"):
+        with pytest.raises(ConfigError, match="whitening: these affect only a ranking"):
             evaluate_task(
                 SplitEmbedder(embedder), task, options=asked, whitening=folder / "w.safetensors", distractors=None
             )

@@ -129,7 +129,7 @@ def test_embedding_file_names_are_unique_and_safe(titles):
 def test_report_that_cannot_be_written_is_a_storage_error(model, place, tmp_path):
     report = evaluate_splits(model, asking("test"), str(place), ALONE)["test"]
     (tmp_path / "reports/test-epoch-1.json").mkdir(parents=True)
-    with pytest.raises(StorageError, match=r"test-epoch-1\.json.*checkpoints are whole"):
+    with pytest.raises(StorageError, match=r"test-epoch-1\.json.*checkpoints are complete"):
         keep_reports(tmp_path, 1, {"test": report})
 
 

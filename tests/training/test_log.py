@@ -73,7 +73,7 @@ def test_truncated_last_log_line_is_dropped(tmp_path):
 def test_log_that_cannot_be_written_is_a_storage_error(tmp_path):
     log = RunLog(tmp_path)
     (tmp_path / LOG).mkdir()
-    with pytest.raises(StorageError, match=r"log\.csv.*checkpoints are whole"):
+    with pytest.raises(StorageError, match=r"log\.csv.*checkpoints are complete"):
         log.step(2, ROW)
     log.close()
 

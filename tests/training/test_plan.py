@@ -279,7 +279,7 @@ def test_summary_says_if_no_epoch_is_better_than_the_initial_model():
     best = {"metric": "H-AP", "value": 0.5, "epoch": 0, "step": 0, "on": "val"}
     values = {"val": {"H-AP": 0.25}}
     summary = RunSummary(True, 12, 2, best, values, 1.0, 2.0, 0.0, 0, "run", start={"val": {"H-AP": 0.5}})
-    assert "best: H-AP 50.00 on val: that of the start, which no epoch could beat" in summary.to_text()
+    assert "best: H-AP 50.00 on val: the initial model, which no epoch could beat" in summary.to_text()
 
 
 def test_train_prints_the_plan_before_the_first_step(data, tmp_path, hgld):

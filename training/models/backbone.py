@@ -189,9 +189,8 @@ def load_into(module: nn.Module, weights: Mapping[str, Tensor], source: str, unu
     """Copy weights into a module, all of them or none.
 
     Prefixes that wrappers leave (``module.``, ``backbone.``) are removed if the module has no such name. Classifiers
-    and projections that the module lacks are ignored, with a log message. If no name is a name of the module but all
-    shapes agree in order, the weights are loaded by order, with a log message; this is the case for another library's
-    port of a network.
+    and projections that the module lacks are ignored, with a log message. Another library's port of a network may have
+    none of the module's names. If all shapes agree in order, its weights are loaded by order, with a log message.
 
     Args:
         module: module without a classifier.
