@@ -135,7 +135,7 @@ def _backbone(name: str, make: Callable[[], SmallNet | SmallResNet], options: Ba
         InputError: a file of weights that is damaged or of another model.
     """
     if options.token:
-        raise ConfigError(f"backbone {name} has no token of its own; take pooling avg, gem or max.")
+        raise ConfigError(f"backbone {name} has no token of its own; use pooling avg, gem or max.")
     net = make()
     path = weights_file(options.pretrained)
     if path is None and options.pretrained not in ("default", "none"):
