@@ -431,7 +431,7 @@ def _trials(config: TrainConfig, processes: Processes) -> dict[str, Any]:
 
 
 def check_network(config: TrainConfig, share: int, *, fresh: bool) -> None:
-    """Refuse a network that does not exist or cannot be trained with the options; its weights are not read.
+    """Raise an error if a network does not exist or cannot be trained with the options; do not read its weights.
 
     Args:
         config: options of the run.

@@ -235,7 +235,7 @@ def load_into(module: nn.Module, weights: Mapping[str, Tensor], source: str, unu
 def _named_by_position(
     weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], source: str
 ) -> Mapping[str, Tensor]:
-    """If no name is a name of the module but all shapes agree in order, return the weights under the module's names.
+    """Return weights under the module's names if they have none of these names but all shapes agree in order.
 
     A linear classifier at the end is ignored.
     """
