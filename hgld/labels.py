@@ -1,4 +1,4 @@
-"""Reading of labels: class numbers or names, in lists, arrays, columns, tables or datasets."""
+"""Readers of labels: class numbers or names, in lists, arrays, columns, tables or datasets."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from torch import Tensor
 from hgld.errors import ConfigError, HierarchyError, InputError, TableError, excerpt, quoted
 from hgld.tables import POLARS_FAULTS
 
-_UNKNOWN = r"^(?:-[0-9]+)?$"  # texts that stand for an unknown class: empty, or a number below 0
+_UNKNOWN = r"^(?:-[0-9]+)?$"  # texts that mean an unknown class: empty, or a number below 0
 _DIGITS = r"^[+-]?[0-9]+$"
 
 
@@ -40,21 +40,22 @@ def class_numbers(
     what: Sequence[str] = ("labels",),
     numbered_for: str | None = None,
 ) -> tuple[list[np.ndarray], tuple[str, ...] | None]:
-    """Read labels of one or several sets of items; a class gets the same number in all sets.
+    """Read labels of one or several groups of items; a class gets the same number in all groups.
 
     Args:
-        sides: labels of queries and gallery, for example; all with the same levels.
-        levels: columns to take of tables and datasets, finest first; None: all of them.
-        what: name of one class in messages.
-        numbered_for: feature that takes class numbers only, because it stores something per class; None: names will do.
+        sides: labels of each group, for example of queries and of the gallery; all with the same levels.
+        levels: columns to read from tables and datasets, finest first; None: all columns.
+        what: name of each group's labels in messages.
+        numbered_for: name of a feature that accepts only class numbers, because it stores something per class; None:
+            class names are accepted.
 
     Returns:
-        (N, L) integers per set of items, or (N,) for a plain array with one axis. Class numbers stay as they are. A
-        class name becomes its index in the sorted names of its level. Unknown labels (None, NaN, an empty name) are
-        negative. The second result is the names of the levels: a table's columns, a dataset's levels, or None.
+        (N, L) integers per group, or (N,) for a plain array with one axis; and the names of the levels (a table's
+        columns, a dataset's levels, or None). Class numbers are unchanged. A class name becomes its index in the sorted
+        names of its level. Unknown labels (None, NaN, an empty name) become negative.
 
     Raises:
-        InputError: neither numbers nor names; numbers on one side and names on the other; other levels.
+        InputError: labels are neither numbers nor names, one group has numbers and another names, or the levels differ.
 
     >>> numbers, levels = class_numbers({"animal": ["cat", "dog", None], "kind": ["pet", "pet", "pet"]})
     >>> numbers[0].tolist(), levels
@@ -68,7 +69,7 @@ def class_numbers(
     tables = [table for table, _ in read]
     if numbered_for is not None and any(pl.String in table.dtypes for table in tables):
         raise InputError(
-            f"{' and '.join(called)} are class names; {numbered_for} keeps something of every class and needs the same "
+            f"{' and '.join(called)} are class names; {numbered_for} stores data per class and needs the same class "
             "numbers in every batch: hgld.Hierarchy.from_columns numbers the classes of a table."
         )
     if len(widths := {table.width for table in tables}) > 1:
@@ -83,7 +84,7 @@ def class_numbers(
 def distinct(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct values of (N,) integers in ascending order, and the index of every integer among them.
 
-    The result is that of ``np.unique``. Integers that are close together, such as class numbers, are not sorted.
+    The result equals ``np.unique``, but integers that are close together, such as class numbers, need no sorting.
     """
     low, high = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)
     if high - low > 4 * len(numbers):
@@ -100,22 +101,22 @@ SIDES = ("query", "gallery")
 def read_label_sides(
     sides: Sequence[Labels], counts: Sequence[int], levels: Sequence[str] | None, called: Sequence[str] = SIDES
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Read the labels of queries and gallery, or of one set of items, and check that their classes form a tree.
+    """Read the labels of queries and gallery, or of one group of items, and check that the classes form a tree.
 
     Args:
-        sides: labels of each set: all that :func:`class_numbers` reads.
-        counts: numbers of items that the labels must have.
+        sides: labels of each group, in any form that :func:`class_numbers` reads.
+        counts: expected number of items of each group.
         levels: names of the L levels, or of a table's columns; None: a table's columns, a dataset's levels, or
             ``level0``, ``level1``, ...
-        called: name of each set in messages.
+        called: name of each group in messages.
 
     Returns:
-        (N, L) int64 class numbers per set, -1 if unknown, and the names of the levels.
+        (N, L) int64 class numbers per group, -1 if unknown; and the names of the levels.
 
     Raises:
-        InputError: labels of another shape or dtype, or sets of different levels.
-        ConfigError: level names that repeat or are empty, or another number of names than levels.
-        HierarchyError: a class with two parents.
+        InputError: labels have the wrong shape or dtype, or the groups have different levels.
+        ConfigError: level names repeat or are empty, or there is not one name per level.
+        HierarchyError: a class has two parents.
     """
     numbers, named = class_numbers(*sides, levels=levels, what=[f"{side} labels" for side in called])
     tables = [_label_table(*one) for one in zip(numbers, counts, called, strict=False)]
@@ -154,7 +155,7 @@ def _label_table(table: np.ndarray, count: int, side: str) -> np.ndarray:
 
 
 def _check_tree(labels: np.ndarray, levels: Sequence[str]) -> None:
-    """Refuse a class with two parents at a coarser level; pairs with an unknown label do not count."""
+    """Raise an error if a class has two parents at a coarser level; pairs with an unknown label are ignored."""
     for fine, coarse in itertools.combinations(range(len(levels)), 2):
         known = (labels[:, fine] >= 0) & (labels[:, coarse] >= 0)
         classes, member = distinct(labels[:, fine])
@@ -174,11 +175,11 @@ def _check_tree(labels: np.ndarray, levels: Sequence[str]) -> None:
 def class_columns(
     labels: Labels, levels: Sequence[str] | None = None, what: str = "labels"
 ) -> tuple[pl.DataFrame, tuple[str, ...] | None]:
-    """Return labels with a column per level (``level0`` the finest), ids or names, null if unknown; and the levels.
+    """Return a table with a column per level (``level0`` the finest), of ids or names, null if unknown; and the levels.
 
     Args:
-        labels: see :func:`class_numbers`.
-        levels: columns to take of tables and datasets, finest first; None: all of them.
+        labels: labels in any form that :func:`class_numbers` reads.
+        levels: columns to read from tables and datasets, finest first; None: all columns.
         what: name of the labels in messages.
 
     Raises:
@@ -199,12 +200,12 @@ def class_names(
     """Return per level the class names that the numbers of :func:`class_numbers` index; None if the labels are ids.
 
     Args:
-        labels: labels of one set of items.
-        levels: columns to take of tables and datasets, finest first; None: all of them.
+        labels: labels of one group of items.
+        levels: columns to read from tables and datasets, finest first; None: all columns.
         what: name of the labels in messages.
 
     Raises:
-        InputError: neither numbers nor names.
+        InputError: the labels are neither numbers nor names.
 
     >>> class_names({"animal": ["dog", "cat", None], "kind": [7, 7, 7]})
     (('cat', 'dog'), None)
@@ -215,7 +216,7 @@ def class_names(
     return tuple(None if _holds_ids(column) else tuple(_names([column])) for column in table)
 
 
-# -- numbers as they are ----------------------------------------------------------------------------------------------
+# -- numeric labels ---------------------------------------------------------------------------------------------------
 
 
 _NUMBERS = "biufc"  # numpy's kinds of numeric dtypes; callers check whether floats are acceptable
@@ -228,11 +229,11 @@ def _as_numbers(labels: Labels) -> np.ndarray | None:
     return labels if isinstance(labels, np.ndarray) and labels.dtype.kind in _NUMBERS else None
 
 
-# -- columns of anything ----------------------------------------------------------------------------------------------
+# -- columns of tables, lists and datasets ----------------------------------------------------------------------------
 
 
 def _columns(labels: Labels, called: str) -> dict[str, Any] | list[Any]:
-    """Return the columns of a table by their names, or of labels without names in order."""
+    """Return the columns of a table by name; for labels without names, a list of columns."""
     if (numbers := _as_numbers(labels)) is not None:
         return list(numbers.reshape(len(numbers), -1).T)
     if hasattr(labels, "labels") and hasattr(labels, "levels"):  # a dataset
@@ -261,7 +262,7 @@ def _columns_of_rows(labels: object, called: str) -> list[Any]:
         return [rows]
     widths = {len(row) if isinstance(row, Sequence) and not isinstance(row, str) else 1 for row in rows}
     if len(widths) > 1:
-        raise InputError(f"{called} have rows of {sorted(widths)} levels; expected as many labels in every row.")
+        raise InputError(f"{called} have rows of {sorted(widths)} levels; expected the same number in every row.")
     return [list(column) for column in zip(*rows, strict=True)]
 
 
@@ -277,7 +278,7 @@ def _frame(columns: dict[str, Any] | list[Any], called: str) -> pl.DataFrame:
 
 
 def _series(column: Any, called: str) -> pl.Series:
-    """Return a column as polars has it, None if a cell is missing."""
+    """Convert a column to a polars Series; missing cells become null."""
     if isinstance(column, pl.Series):
         return column
     if isinstance(column, np.ndarray) and column.dtype.kind in "iu":
@@ -301,14 +302,14 @@ def _is_missing(cell: object) -> bool:
     return cell is None or type(cell).__name__ in ("NAType", "NaTType") or (isinstance(cell, float) and cell != cell)
 
 
-# -- names and their numbers ------------------------------------------------------------------------------------------
+# -- class names and class numbers ------------------------------------------------------------------------------------
 
 
 def known_classes(column: pl.Series, where: str, *, is_csv: bool = False) -> pl.Series:
-    """Return class ids or names. A CSV column holds ids if each is spelled canonically: 01 is a name.
+    """Return class ids or names. A CSV column holds ids if every cell is a canonical number (01 is a name).
 
     Raises:
-        TableError: another type, or numbers with a fraction.
+        TableError: the column has another type, or holds numbers with a fraction.
     """
     dtype = column.dtype
     if dtype.is_integer() or dtype == pl.Null:
@@ -337,8 +338,8 @@ def label_codes(tables: Sequence[pl.DataFrame], levels: Sequence[str]) -> list[n
         levels: the columns, finest first.
 
     Returns:
-        for every table (N, L) int64, -1 if unknown. Class ids stay as they are, names become their
-        index in the sorted list of all names of a level.
+        for every table (N, L) int64, -1 if unknown. Class ids are unchanged; a name becomes its index in the sorted
+        list of all names of its level.
 
     Raises:
         TableError: a level has ids in one table and names in another, or ids beyond 64 bits.

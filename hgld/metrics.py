@@ -1,6 +1,6 @@
 """Retrieval metrics: their names, their values for given scores, and diagnostics of an embedding.
 
-The definitions are those of :class:`Metric`; :func:`hgld.evaluate` computes them for whole test sets.
+:class:`Metric` defines the metrics; :func:`hgld.evaluate` computes them for whole test sets.
 """
 
 from hgld.evaluation.evaluate import ranking_metrics as ranking_metrics

@@ -1,4 +1,4 @@
-"""Grades of a pair (how many levels agree) and the gain of a grade.
+"""Grade of a pair (number of levels that agree) and gain of a grade.
 
 The terms follow Ramzi et al., "Hierarchical Average Precision Training for Pertinent Image Retrieval", ECCV 2022. The
 grade of a gallery item is the number of levels, counted from the root, that it shares with the query. Its relevance is
@@ -32,12 +32,12 @@ def shared_levels(query_labels: Array, gallery_labels: Array, *, dtype: torch.dt
     """Return the grade of every (query, gallery) pair.
 
     The grade is ``L - c`` for the finest level ``c`` (column; 0 is the finest) at which both labels are known and
-    equal, and 0 if there is none. In a tree a match at a level implies the coarser ones, so the finest match alone
-    decides, even if coarser labels are unknown.
+    equal, and 0 if there is no such level. In a tree a match at a level implies a match at all coarser levels, so the
+    finest match alone decides, even if coarser labels are unknown.
 
     Args:
         query_labels: (Q, L) or (Q,) integer class ids, finest level first; negative is unknown and matches nothing.
-        gallery_labels: (G, L) or (G,), the same levels.
+        gallery_labels: (G, L) or (G,) class ids of the same levels.
         dtype: dtype of the grades; ``torch.uint8``, for up to 255 levels, takes an eighth of the memory.
 
     Returns:
@@ -61,7 +61,7 @@ def shared_levels(query_labels: Array, gallery_labels: Array, *, dtype: torch.dt
     gallery = gallery.to(query.device)
     query, gallery = (side if side.dtype.is_signed else side.long() for side in (query, gallery))
     gallery = gallery.where(gallery >= 0, -1)
-    query = query.where(query >= 0, -2)  # unknown matches nothing, and one table of matches is all that is needed
+    query = query.where(query >= 0, -2)  # unknown is -1 in the gallery and -2 in queries, so it never matches
     grades = torch.zeros(query.shape[0], gallery.shape[0], dtype=dtype, device=query.device)
     for level in reversed(range(num_levels)):
         grades.masked_fill_(query[:, level, None] == gallery[:, level], num_levels - level)
@@ -92,21 +92,21 @@ def graded_relevance(
     The gain of grade 0 is 0 under every kind.
 
     Args:
-        grades: (Q, G) integers in 0..L, one query's gallery a row.
+        grades: (Q, G) integers in 0..L, one row per query.
         num_levels: L, the number of levels of the hierarchy (a batch may lack some grades).
         kind: one of the definitions above.
-        alpha: exponent of ``population`` and ``total``, >= 0; the others ignore it.
+        alpha: exponent of ``population`` and ``total``, >= 0; other kinds ignore it.
         weights: ``w_1 .. w_L`` of ``weighted_ap``, coarsest level first (p counts from the root); not negative.
-        count_query: count the query itself in ``|Omega^(L)|`` for ``population`` (leave-one-out evaluation, where
-            the row lacks the query but published H-AP values count it).
+        count_query: whether to count the query itself in ``|Omega^(L)|`` for ``population``. In leave-one-out
+            evaluation the row lacks the query, but published H-AP values count it.
         dtype: floating dtype of the result; torch's default dtype if None.
 
     Returns:
         (Q, G) float, on the device of ``grades``.
 
     Raises:
-        ConfigError: unknown kind, alpha below 0, or weights that are not L non-negative numbers with a positive sum.
-        InputError: grades outside 0..L, of the wrong shape or not integers.
+        ConfigError: the kind is unknown, alpha is below 0, or the weights are not L numbers >= 0 with a positive sum.
+        InputError: the grades are not integers, have the wrong shape or are outside 0..L.
 
     >>> import torch, hgld
     >>> hgld.graded_relevance(torch.tensor([[2, 1, 1, 0]]), num_levels=2).tolist()
@@ -123,16 +123,16 @@ def graded_relevance(
 class GainFunction:
     """The gain of a grade in H-AP, H-R@k, H-P@k and wAP, and in the losses of H-AP.
 
-    The formulas are those of :func:`hgld.graded_relevance`.
+    :func:`hgld.graded_relevance` lists the formulas.
 
     Attributes:
         kind: ``population``, ``total``, ``weighted_ap`` or ``exponential``.
         alpha: exponent of ``population`` and ``total``, >= 0.
         weights: the L weights of ``weighted_ap`` and of the metric wAP, coarsest level first; equal if None.
-        count_query: count the query itself among the items of grade L, for ``population`` alone.
+        count_query: whether to count the query itself among the items of grade L; only for ``population``.
 
     Raises:
-        ConfigError: an unknown kind, an alpha below 0, or weights that are negative or all zero.
+        ConfigError: the kind is unknown, alpha is below 0, or the weights are negative or all zero.
     """
 
     kind: RelevanceKind = "population"
@@ -154,19 +154,19 @@ class GainFunction:
             raise ConfigError(f"weights are {list(weights)}; expected numbers >= 0 with a positive sum that is finite.")
 
     def of_counts(self, counts: Tensor, *, relative: bool = True) -> Tensor:
-        """Return the gain of every grade to every query, from the number of items of each grade in its gallery.
+        """Return the gain of every grade for every query, from the number of gallery items of each grade.
 
         Args:
             counts: (Q, L + 1) int64 items per grade.
-            relative: the largest grade that the query has is the unit of ``(l/L)^alpha``, and the gain of grades that
-                it has not is 0. H-AP, H-R@k and H-P@k do not change when all relevances of a query are multiplied by
-                one number. So with a large alpha the gains of the other grades vanish, but not all gains.
+            relative: whether to divide by the largest grade that occurs for the query, instead of L, in
+                ``(l/L)^alpha``; grades that do not occur get gain 0. H-AP, H-R@k and H-P@k do not change if all gains
+                of a query are scaled, but with a large alpha, dividing by L could round all gains to 0.
 
         Returns:
             (Q, L + 1) float64; the gain of grade 0 is 0.
 
         Raises:
-            ConfigError: another number of weights than levels.
+            ConfigError: there is not one weight per level.
         """
         num_levels = counts.shape[1] - 1
         grades = torch.arange(num_levels + 1, dtype=torch.float64, device=counts.device)
@@ -187,7 +187,7 @@ class GainFunction:
         return total / (counts + query).clamp(min=1)
 
     def level_weights(self, counts: Tensor) -> Tensor:
-        """Return the weight of every level's AP to every query: zero if the query has no positive there, sum 1.
+        """Return the weight of every level's AP for every query; 0 if the query has no positive there, else with sum 1.
 
         Args:
             counts: (Q, L + 1) int64 items per grade.
@@ -196,7 +196,7 @@ class GainFunction:
             (Q, L) float64, coarsest level first; a row of zeros if no level that has positives has weight.
 
         Raises:
-            ConfigError: another number of weights than levels.
+            ConfigError: there is not one weight per level.
         """
         num_levels = counts.shape[1] - 1
         weights = [1.0 / num_levels] * num_levels if self.weights is None else self.weights
@@ -205,14 +205,14 @@ class GainFunction:
                 f"weights are {list(weights)}: there are {len(weights)} weights for {num_levels} levels; expected "
                 f"{num_levels}, coarsest level first."
             )
-        # Filled on the device: a copy of numbers from the CPU would wait for it.
+        # Fill the tensor on the device, because the host would wait for a copy from the CPU.
         each = [counts.new_full((1,), one, dtype=torch.float64) for one in weights]
         weight = torch.cat(each) * (_at_least(counts) > 0)
         return weight / weight.sum(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
 
 
 def _at_least(counts: Tensor) -> Tensor:
-    """Count the items of grade 1 or more, 2 or more, ..., L, (Q, L)."""
+    """Return (Q, L): number of items of grade at least 1, at least 2, ..., L."""
     return counts.flip(1).cumsum(dim=1).flip(1)[:, 1:]
 
 

@@ -1,4 +1,4 @@
-"""Retrieval metrics as a metric of torchmetrics; imported where one is asked for."""
+"""Retrieval metrics as a torchmetrics metric; imported only on request, because torchmetrics is optional."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 class TorchRetrieval(Metric):
     """A :class:`hgld.metrics.Retrieval` for ``torchmetrics.MetricCollection`` and ``LightningModule.log``.
 
-    A call is an update and returns the values of the batch alone, whose items are searched among themselves;
-    :meth:`compute` searches all batches.
+    A call updates the metric and returns the values of the batch, in which every item queries the other items;
+    :meth:`compute` evaluates all batches together.
 
     Args:
-        retrieval: metric to update and compute; it gathers the processes' batches itself.
-        value: the metric that :meth:`compute` returns as a scalar; None: all of them, by name.
+        retrieval: metric to update and compute; it gathers the batches of all processes itself.
+        value: name of the metric that :meth:`compute` returns as a scalar; None: a dict of all metrics.
     """
 
     full_state_update = True
@@ -41,7 +41,7 @@ class TorchRetrieval(Metric):
             return {name: torch.tensor(value) for name, value in found.items()}
         if found and self.value not in found:
             raise ConfigError(f"metric {self.value!r} is not computed; these are: {', '.join(found)}.")
-        return torch.tensor(found.get(self.value, torch.nan))  # NaN of a batch that has none
+        return torch.tensor(found.get(self.value, torch.nan))  # NaN if a batch has no value
 
     def reset(self) -> None:
         super().reset()

@@ -1,14 +1,14 @@
-"""Training data of a model among the images of a report, as the report's settings state them."""
+"""Overlap of a model's training data with the images of a report, from the report's settings."""
 
 from collections.abc import Mapping
 from typing import Any
 
-TRAINED_ON = "trained_on"  # the setting
-_TOLERATED = 0.01  # share of the images: real data has a few of them twice
+TRAINED_ON = "trained_on"  # key of the setting
+_TOLERATED = 0.01  # tolerated share of the images, because real datasets hold a few images twice
 
 
 def was_trained_on(facts: Mapping[str, Any]) -> bool:
-    """Tell whether a model was trained on the images of some queries, beyond a few.
+    """Return whether a model was trained on more than a few of the query images.
 
     Args:
         facts: ``images`` trained on ``of_images``, from the setting.
@@ -17,7 +17,7 @@ def was_trained_on(facts: Mapping[str, Any]) -> bool:
 
 
 def trained_on_text(settings: Mapping[str, Any]) -> str:
-    """Return a sentence on what a model had seen of a report's queries; empty for nothing.
+    """Return a sentence on the overlap of a model's training data with a report's queries; empty without overlap.
 
     >>> facts = {"images": 0, "of_images": 50, "classes": 9, "of_classes": 9, "as": "pets, train"}
     >>> trained_on_text({"trained_on": facts})

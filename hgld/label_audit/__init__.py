@@ -1,6 +1,6 @@
 """Audit of labels: probably wrong labels, wrong classes of the hierarchy, and copies across splits.
 
-This module has the options of an audit. It imports nothing heavy, because the help of ``hgld audit`` is made of them.
+This module has the options of an audit. It imports nothing slow, because the help of ``hgld audit`` reads the options.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class AuditOptions:
 
     Attributes:
         probability: least probability of a listed finding.
-        progress: called with a task, the units done and their total.
+        progress: function that is called with a task name, the number of finished units and the total.
     """
 
     probability: float = setting(0.5, "Least probability of a listed finding.", above=0, most=1, common=True)

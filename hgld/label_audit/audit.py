@@ -74,20 +74,20 @@ class Audit:
     """Findings of an audit, the most probable first.
 
     Attributes:
-        levels: finest first.
+        levels: names of the levels, finest first.
         keys: keys of the N items.
         judged: number of items with a known finest class.
-        images: one row per wrong label, with item (index), key and split. ``level`` is the coarsest at which the label
-            is probably wrong; ``given``, ``proposed`` and ``probability`` are the classes and the probability at that
-            level. ``given_finest`` and ``proposed_finest`` are the finest classes; ``near_given`` and ``near_proposed``
-            are the nearest items of each. ``neighbors_given`` and ``neighbors_proposed`` count the ``neighbors``
-            nearest items that are in the given and in the proposed class.
+        images: one row per wrong label, with item (index), key and split. ``level`` is the coarsest level at which the
+            label is probably wrong; ``given``, ``proposed`` and ``probability`` are the classes and the probability at
+            that level. ``given_finest`` and ``proposed_finest`` are the finest classes; ``near_given`` and
+            ``near_proposed`` are the nearest items of each. ``neighbors_given`` and ``neighbors_proposed`` count the
+            ``neighbors`` nearest items that are in the given and in the proposed class.
         classes: one row per error of the hierarchy: kind (``one``, ``parent``), level, class, other, probability,
             items, evidence, first_items and second_items (some items of both classes).
         copies: one row per pair of probable copies in different splits: item, key, split, other, other_key,
             other_split, probability, alike (correlation), same_class.
-        labels: one row per judged item: item, key, and per level the probability that the label is wrong; NaN if it
-            cannot be judged.
+        labels: one row per judged item: item, key, and per level the probability that the label is wrong; NaN if the
+            label cannot be judged.
         rates: estimated share of wrong labels per level: level, rate.
         notes: items that were not judged, and why.
     """
@@ -123,16 +123,16 @@ def audit(
 
     Args:
         embeddings: (N, D) of any floating dtype.
-        labels: (N, L) integers, finest level first, negative if unknown; or class names, a table or a dataset: all
-            that :func:`hgld.labels.class_numbers` reads.
-        levels: names of the L levels, or of a table's columns; None: as :func:`hgld.evaluate` names them.
-        keys: keys of the items; their indices as text if None.
+        labels: (N, L) integers, finest level first, negative if unknown; or class names, a table or a dataset, in any
+            form that :func:`hgld.labels.class_numbers` reads.
+        levels: names of the L levels, or of a table's columns; None: all columns, or ``level0``, ``level1``, ...
+        keys: keys of the items; None: their indices as text.
         splits: splits of the items; None: do not look for copies.
-        images: compares the images; None: do not look for copies.
+        images: object that compares the images; None: do not look for copies.
         options: options of the audit; None: the defaults.
 
     Raises:
-        InputError: embeddings and labels do not belong together, or too few items have a known finest class.
+        InputError: the numbers of embeddings and labels differ, or too few items have a known finest class.
         HierarchyError: a class has two parents.
 
     >>> import hgld
@@ -152,8 +152,8 @@ def audit(
     judged = np.flatnonzero(table[:, 0] >= 0)
     if len(judged) < _FEWEST_ITEMS:
         raise InputError(
-            f"{len(judged)} of {len(table)} items have a known class at level {level_texts[0]!r}; an audit takes "
-            f"{_FEWEST_ITEMS} at least. Name other --levels, or other labels."
+            f"{len(judged)} of {len(table)} items have a known class at level {level_texts[0]!r}; an audit needs at "
+            f"least {_FEWEST_ITEMS}. Choose other --levels, or other labels."
         )
     notes = []
     if len(judged) < len(table):
@@ -175,7 +175,7 @@ def audit(
     if splits is None or len(set(splits)) < 2:
         notes.append("copies across splits are not looked for: there is one split.")
     elif images is None:
-        notes.append("copies across splits are not looked for: images are compared, and no dataset is named (--data).")
+        notes.append("copies across splits are not looked for: this needs the images of a dataset (--data).")
     else:
         options.progress("look for copies", 0, None)
         for item, other, alike, probability in find_copies(unit, table[:, 0], splits, images):
@@ -207,11 +207,11 @@ def _number_classes(
 ) -> tuple[np.ndarray, tuple[tuple[str, ...], ...]]:
     """Return (C, L) consecutive class numbers from 0 per level, and the class names per level.
 
-    A class without a known parent gets a parent of its own, without a name.
+    A class without a known parent gets its own parent, without a name.
 
     Args:
         rows: (C, L) class ids of each finest class at every level, -1 if unknown.
-        named: names of the ids per level; None: ids are their names.
+        named: names of the ids per level; None: the ids serve as names.
     """
     columns, names = [], []
     for ids, texts in zip(rows.T, named, strict=True):
@@ -245,7 +245,7 @@ class _Items:
 
 
 def _wrong_image(items: _Items, noise: LabelNoise, row: int, least: float) -> dict[str, Any] | None:
-    """Return the finding at the coarsest level at which a label is probably wrong; None without one."""
+    """Return the finding at the coarsest level at which a label is probably wrong; None if there is no such level."""
     given = int(items.classes[row])
     path = items.ancestors[given]
     likely = [c for c in np.flatnonzero(noise.wrong[row] >= least).tolist() if items.names[c][path[c]]]
@@ -305,9 +305,9 @@ class Audited:
         embeddings: (N, D) embeddings.
         labels: labels in the form that :func:`audit` takes.
         levels: names of the levels.
-        keys: keys of the items; None without keys.
-        splits: splits of the items; None without splits.
-        dataset: dataset of the same items in the same order, with their images; None without images.
+        keys: keys of the items; None if they have no keys.
+        splits: splits of the items; None if they have no splits.
+        dataset: dataset of the same items in the same order, with their images; None if there are no images.
     """
 
     embeddings: Array
@@ -336,15 +336,16 @@ class Audited:
         """Read embeddings with a table of labels, or embeddings with the keys of a dataset's items.
 
         Args:
-            embeddings: .npy or .safetensors file; with a dataset, of any of its items in any order.
-            labels: parquet or CSV file with a column per level, and optionally key and split; with a dataset, only the
-                key is read. None: ``X.labels.parquet`` beside ``X.npy``.
+            embeddings: .npy or .safetensors file. If ``dataset`` is given, the file may hold any of its items in any
+                order.
+            labels: parquet or CSV file with a column per level, and optionally key and split. If ``dataset`` is given,
+                only the key is read. None: ``X.labels.parquet`` in the folder of ``X.npy``.
             levels: columns of the levels, finest first; None: all columns except key and split.
             dataset: the dataset that was embedded; None: labels are in the file.
 
         Raises:
-            InputError: a file cannot be read, the files do not belong together, or a key is repeated or not in the
-                dataset.
+            InputError: a file cannot be read, the files have different numbers of rows, or a key is repeated or not in
+                the dataset.
         """
         read, file = read_embeddings(embeddings), labels or embeddings.with_suffix(".labels.parquet")
         if dataset is None:
@@ -357,14 +358,14 @@ class Audited:
         keys = read_keys(file).cast(pl.String)
         check_row_count(read, keys, (embeddings, file))
         if len(twice := keys.filter(keys.is_duplicated())):
-            raise InputError(f"{file}: key {quoted(twice[0])} has several embeddings; expected one per item.")
+            raise InputError(f"{file}: key {quoted(twice[0])} has several embeddings; expected one per key.")
         places = pl.DataFrame({KEY: dataset.keys.cast(pl.String), "at": np.arange(len(dataset))})
         at = pl.DataFrame({KEY: keys}).join(places, on=KEY, how="left", maintain_order="left")["at"]
         if at.null_count():
             unknown = keys.filter(at.is_null())
             raise InputError(
-                f"{file}: {len(unknown):,} of its keys are no items of {quoted(dataset)}, the first "
-                f"{quoted(unknown[0])}. Name the dataset that was embedded, or leave --data out."
+                f"{file}: {len(unknown):,} of its keys are not in {quoted(dataset)}, the first is "
+                f"{quoted(unknown[0])}. Pass the dataset that was embedded as --data, or omit --data."
             )
         return cls.of_dataset(read, dataset.select(at.to_list()))
 
@@ -385,5 +386,5 @@ class Audited:
         if images is None or not images.unreadable:
             return found
         number, first = len(images.unreadable), images.unreadable[0]
-        note = f"{number:,} images cannot be read and are compared with none; the first: {first}"
+        note = f"{number:,} images cannot be read and are not compared; the first: {first}"
         return replace(found, notes=(*found.notes, note))

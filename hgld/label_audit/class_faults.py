@@ -1,10 +1,11 @@
-"""Classes that are one, and classes under the wrong parent.
+"""Finder of duplicate classes and of classes under the wrong parent.
 
 Each pair of classes, and each class with its parent, has features: from the model of the classes
-(:mod:`hgld.label_audit.class_model`) and from nearest items. Errors planted in the same data (a class cut in halves, a
-class under another parent) show the features of an error; most existing classes are sound. A logistic regression gives
-the direction that separates the two. Along it both are modelled by Student's t with 15 degrees of freedom around their
-medians, which outliers do not move. The share of errors is the largest that the scores allow.
+(:mod:`hgld.label_audit.class_model`) and from nearest items. To learn the features of an error, errors are planted in
+the same data: a class is split into halves, or moved to another parent. Most existing classes are correct. A logistic
+regression finds the direction that separates planted errors from existing classes. Along this direction, each group is
+modelled by Student's t with 15 degrees of freedom around its median, which outliers do not move. The share of errors is
+the largest that the scores allow.
 """
 
 from collections.abc import Iterator
@@ -17,12 +18,12 @@ from sklearn.linear_model import LogisticRegression
 
 from hgld.label_audit.class_model import ClassModel
 
-FEWEST = 8  # fewer pairs or planted errors give no probabilities
+FEWEST = 8  # least number of pairs and of planted errors from which probabilities are estimated
 _MOST_FAULTS = 0.1  # largest believable share of classes with an error of one kind
 _NEAREST = 5  # nearest classes that each class is compared with
-_MOST_ITEMS = 200  # a larger class is compared by a sample
+_MOST_ITEMS = 200  # items per class; a larger class is sampled
 _MOST_PLANTED = 400
-_LEAST_ITEMS = 6  # smaller classes are not cut in halves
+_LEAST_ITEMS = 6  # smaller classes are not split to plant errors
 _NEAR = 3  # nearest items counted per item
 _VOTERS = 10
 _FREEDOM = 15
@@ -32,11 +33,11 @@ _TO_DEVIATION = 1.4826  # standard deviation of a Gaussian, in median absolute d
 
 @dataclass(frozen=True, eq=False)
 class ClassFault:
-    """An error of the hierarchy: two classes that are one, or a class under the wrong parent.
+    """An error of the hierarchy: two classes that should be one, or a class under the wrong parent.
 
     Attributes:
-        kind: ``one``: the class and ``other`` are one; ``parent``: it belongs under ``other``, a class of the next
-            coarser level.
+        kind: ``one``: the class and ``other`` should be one class; ``parent``: the class belongs under ``other``, a
+            class of the next coarser level.
         level: column of the class's level.
         label: the class.
         other: the other class.
@@ -65,7 +66,7 @@ def find_class_faults(embeddings: np.ndarray, classes: np.ndarray, ancestors: np
         ancestors: (C, L) class of each finest class at every level; column 0 is 0 ... C - 1.
 
     Yields:
-        everything that was examined, including unlikely errors; nothing for a level with too few classes.
+        every examined pair, including unlikely errors; nothing for a level with too few classes.
     """
     for level in range(ancestors.shape[1]):
         labels = ancestors[classes, level]
@@ -80,11 +81,11 @@ def find_class_faults(embeddings: np.ndarray, classes: np.ndarray, ancestors: np
             yield from _find_parents(model, above, items, ancestors[classes, level + 1], level)
 
 
-# -- classes that are one ----------------------------------------------------------------------------------------------
+# -- duplicate classes -------------------------------------------------------------------------------------------------
 
 
 def apartness(items: np.ndarray, in_second: np.ndarray) -> float:
-    """Return how separate two samples are: 0 for random halves of one sample, 1 if no neighbour is of the other.
+    """Return how separate two samples are: 0 for random halves of one sample, 1 if all neighbours are of one sample.
 
     Schilling's statistic is the share of the :data:`_NEAR` nearest items that are of an item's own sample (Multivariate
     two-sample tests based on nearest neighbors, Journal of the American Statistical Association 1986). The result is
@@ -148,10 +149,10 @@ def _find_parents(
         return
     support = _parent_support(model.class_means(), own, len(parents))
     rows = np.arange(len(own))
-    judged = np.bincount(own)[own] > 1  # an only child tells nothing about its parent
+    judged = np.bincount(own)[own] > 1  # a parent with one class cannot be compared with the class
 
     def against(present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the best other parent of every class, and its features against the present one."""
+        """Return the best other parent of every class, and its features relative to the current parent."""
         total = support.sum(axis=2)
         total[rows, present] = -np.inf
         best = total.argmax(axis=1)
@@ -170,7 +171,7 @@ def _find_parents(
 
 
 def _parent_support(means: np.ndarray, own: np.ndarray, count: int) -> np.ndarray:
-    """Return (C, P, 2) support of every class for every parent: by the model of parents, and by nearest classes."""
+    """Return (C, P, 2) support of every class for every parent: from the model of parents, and from nearest classes."""
     scores = ClassModel.fit(means, own).scores(np.arange(len(means)))
     scores -= scores.max(axis=1, keepdims=True)
     unit = means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
@@ -232,12 +233,12 @@ def share_of_faults(found: np.ndarray, planted: np.ndarray) -> float:
     """
     bounds = np.quantile(planted, _TAILS)
     above = (found[:, None] >= bounds).sum(axis=0)
-    tails = (above + 1) / (len(found) + 1)  # Laplace's rule: no error in the sample does not rule errors out
+    tails = (above + 1) / (len(found) + 1)  # Laplace's rule: a sample without errors does not prove that there are none
     return float(min(1.0, (tails / (planted[:, None] >= bounds).mean(axis=0)).min()))
 
 
 def _density(scores: np.ndarray, sample: np.ndarray, side: int) -> np.ndarray:
-    """Return the density of scores under Student's t around a sample's median, with the spread of one side of it.
+    """Return the density of scores under Student's t around a sample's median, with the spread of one side.
 
     Clear cases are on the other side. They may be far away and would widen the density.
     """

@@ -1,12 +1,12 @@
-"""Two models of classes, which score each item without having seen it: a Gaussian model and a regression.
+"""Two models of classes, a Gaussian model and a regression, which score each item without training on it.
 
 In the Gaussian model an item is its class's mean plus noise, x ~ N(m, W), and the means are m ~ N(0, B): probabilistic
 linear discriminant analysis (Ioffe, Probabilistic Linear Discriminant Analysis, ECCV 2006). In the basis that makes W
-the identity and B diagonal everything is a sum over dimensions, and a class of one item has wide predictions in place
-of wrong ones. It also weighs sets of items against each other.
+the identity and B diagonal everything is a sum over dimensions. A class of one item gets wide predictions instead of
+wrong predictions. The model also gives the evidence that two groups of items are one class.
 
-The regression is a softmax over classes, fitted to all folds but the item's. It needs many items per class, supposes
-nothing of their distribution, and reads embeddings better that were trained on the labels.
+The regression is a softmax over classes, fitted to all folds except the item's fold. It needs many items per class and
+assumes no distribution. It is the better model for embeddings that were trained on the labels.
 """
 
 from collections.abc import Callable
@@ -33,8 +33,8 @@ class ClassModel:
         items: (N, D) float64 in the model's basis, where the variance within a class is 1 in every dimension.
         labels: (N,) class of each item.
         between: (D,) variance of the classes' means.
-        counts: (C,) items.
-        sums: (C, D) sums of the items' embeddings.
+        counts: (C,) number of items per class.
+        sums: (C, D) sum of the items' embeddings per class.
     """
 
     items: np.ndarray
@@ -48,7 +48,7 @@ class ClassModel:
         """Estimate the model by moments.
 
         Args:
-            embeddings: (N, D'); where D' is more than 64, D are the 64 principal axes.
+            embeddings: (N, D'); if D' exceeds 64, they are projected on the D = 64 principal axes.
             labels: (N,) from 0.
         """
         x = reduced(embeddings)
@@ -69,7 +69,7 @@ class ClassModel:
         return cls(x @ basis, labels, np.maximum(between, _LEAST_BETWEEN), counts, sums @ basis)
 
     def scores(self, rows: np.ndarray) -> np.ndarray:
-        """Return (R, C) log densities of some items in every class, each item left out of its own."""
+        """Return (R, C) log densities of items in every class; an item is excluded from its own class."""
         x, own = self.items[rows], self.labels[rows]
         mean, variance = self._predictive(self.counts, self.sums)
         precision = 1 / variance
@@ -80,7 +80,7 @@ class ClassModel:
         return -0.5 * table
 
     def _predictive(self, counts: np.ndarray, sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return means and variances, (C, D), of a new item of classes with these counts and sums."""
+        """Return means and variances, (C, D), of a new item, for classes with these counts and sums."""
         shrunk = 1 + counts[:, None] * self.between
         return self.between * sums / shrunk, 1 + self.between / shrunk
 
@@ -105,7 +105,7 @@ class ClassRegression:
 
     Attributes:
         items: (N, D + 1) float32, of unit variance in every dimension, and a 1.
-        folds: (N,) the fold of each item; classes are spread over the folds.
+        folds: (N,) fold of each item; every class is spread over the folds.
         weights: (folds, C, D + 1) float32 of the regression that has not seen that fold.
     """
 
@@ -115,10 +115,10 @@ class ClassRegression:
 
     @classmethod
     def fit(cls, embeddings: np.ndarray, labels: np.ndarray) -> "ClassRegression":
-        """Fit the regressions by penalised likelihood; time and not memory grows with N x C.
+        """Fit the regressions by penalised likelihood; the time grows with N x C, the memory does not.
 
         Args:
-            embeddings: (N, D'), reduced as those of :meth:`ClassModel.fit`.
+            embeddings: (N, D'); if D' exceeds 64, they are projected on the 64 principal axes.
             labels: (N,) from 0.
         """
         x = reduced(embeddings)
@@ -132,7 +132,7 @@ class ClassRegression:
         return cls(items, torch.from_numpy(folds), torch.stack(weights))
 
     def scores(self, rows: np.ndarray) -> np.ndarray:
-        """Return (R, C) log probabilities of the classes for some items, each from the regression without it."""
+        """Return (R, C) log probabilities of the classes of items; an item's regression was not fitted to it."""
         table = torch.empty(len(rows), self.weights.shape[1])
         for fold, weights in enumerate(self.weights):
             here = self.folds[rows] == fold
@@ -162,7 +162,7 @@ def minimized(backward: Callable[[Tensor], float], start: Tensor, steps: int) ->
     """Minimise a smooth function by L-BFGS.
 
     Args:
-        backward: returns the function's value and adds its gradient to that of its argument.
+        backward: function that returns the value and adds the gradient to its argument's ``grad``.
         start: values to begin with.
         steps: largest number of steps.
     """
@@ -178,7 +178,7 @@ def minimized(backward: Callable[[Tensor], float], start: Tensor, steps: int) ->
 
 
 def reduced(items: np.ndarray) -> np.ndarray:
-    """Return items less their mean, float64, along their principal axes if they are of many dimensions."""
+    """Subtract the mean of the items (float64), and project them on the principal axes if they have many dimensions."""
     centred = np.asarray(items, np.float64)
     centred = centred - centred.mean(axis=0)
     if items.shape[1] <= _MOST_AXES:

@@ -26,7 +26,7 @@ _SIDE = 32
 _COARSE = 12  # side of the images among which candidates are searched
 _BLURRED = 1.2  # standard deviation of the blur before the first comparison, in pixels
 _ALIGNED_FROM = 0.75  # less correlated images are not aligned; crops by 5% reach at least 0.79
-_LARGEST_CHANGE = 0.15  # share of the side: an alignment that moves more is of another image
+_LARGEST_CHANGE = 0.15  # share of the side; an alignment that moves more means another image
 _STOP = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 15, 1e-4)
 _BLUR = 3  # size of the Gaussian filter of the alignment, in pixels
 _LEAST_CONTRAST = 4.0  # an image whose grey values have a smaller standard deviation counts as blank
@@ -41,7 +41,7 @@ class ImageCopies:
     Args:
         opened: function that returns the image of an item.
         count: number of images N.
-        progress: called with a task, the number of images read and their total.
+        progress: function that is called with a task name, the number of images read and the total.
 
     Attributes:
         unreadable: reasons why images could not be read; these images are similar to no other.
@@ -81,7 +81,7 @@ class ImageCopies:
         """Return the similarities of images to synthetic copies of them: cropped anywhere and encoded again.
 
         Args:
-            items: (P,) items; blank images are left out.
+            items: (P,) items; blank images are skipped.
         """
         generator, found = np.random.default_rng(0), []
         for item in items[self._shown[items]].tolist():
@@ -123,7 +123,7 @@ def _cropped(image: Image.Image, generator: np.random.Generator) -> Image.Image:
 
 
 def _correlation(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the highest correlation of two images: as they are, and with either aligned to the other."""
+    """Return the highest correlation of two images: unaligned, or with either image aligned to the other."""
     plain = float(np.corrcoef(first.ravel(), second.ravel())[0, 1])
     blurred = [cv2.GaussianBlur(grey, (0, 0), _BLURRED) for grey in (first, second)]
     if np.corrcoef(blurred[0].ravel(), blurred[1].ravel())[0, 1] < _ALIGNED_FROM:
@@ -136,7 +136,7 @@ def _aligned(still: np.ndarray, moved: np.ndarray) -> float:
     warp = np.eye(2, 3, dtype=np.float32)
     try:
         found, _ = cv2.findTransformECC(still, moved, warp, cv2.MOTION_AFFINE, _STOP, np.empty(0, np.uint8), _BLUR)
-    except cv2.error:  # it does not converge
+    except cv2.error:  # the alignment does not converge
         return -1.0
     change = np.abs(warp - np.eye(2, 3)) / [1, 1, _SIDE]
     return found if change.max() <= _LARGEST_CHANGE else -1.0
@@ -145,7 +145,7 @@ def _aligned(still: np.ndarray, moved: np.ndarray) -> float:
 def _nearest(
     query_rows: np.ndarray, reference_rows: np.ndarray, queries: np.ndarray, references: np.ndarray, k: int
 ) -> np.ndarray:
-    """Return (Q, k) references whose rows are nearest to those of each query; no query finds itself."""
+    """Return (Q, k) references whose rows are nearest to the row of each query; no query finds itself."""
     where = {int(item): place for place, item in enumerate(references)}
     own = np.array([where.get(int(item), -1) for item in queries], dtype=np.int64)
     most = min(k, len(references) - int((own >= 0).any()))
@@ -169,7 +169,7 @@ def find_copies(
         unit: (N, D) unit embeddings.
         labels: (N,) finest classes, -1 if unknown.
         splits: (N,) splits.
-        images: compares the images.
+        images: object that compares the images.
 
     Returns:
         per item: its index, the most similar training item, the similarity, and the probability of a copy.
@@ -207,21 +207,21 @@ def find_copies(
 
 
 def decoy_posterior(found: np.ndarray, decoys: np.ndarray) -> np.ndarray:
-    """Return the probability that each pair is no decoy: 1 - f_decoy / f.
+    """Return the probability that each pair is a finding and not a decoy: 1 - f_decoy / f.
 
     This is one minus the local false discovery rate (Efron, Journal of the American Statistical Association 2004),
     estimated with decoys. One decoy is added above all scores (Levitsky et al., Unbiased False Discovery Rate
-    Estimation for Shotgun Proteomics, Journal of Proteome Research 2017): else the highest score could be certain by
-    chance.
+    Estimation for Shotgun Proteomics, Journal of Proteome Research 2017). Without it, the highest score could get
+    probability 1 by chance.
 
     Args:
         found: (M,) scores.
-        decoys: (K,) scores of pairs that are no findings.
+        decoys: (K,) scores of decoys: pairs that cannot be findings.
     """
     if not len(found) or not len(decoys):
         return np.full(len(found), np.nan)
     decoys = np.append(decoys, max(found.max(), decoys.max()) + 1)
     scores, is_found = np.concatenate([found, decoys]), np.arange(len(found) + len(decoys)) < len(found)
-    weights = np.where(is_found, 1 / len(found), 1 / (len(decoys) - 1))  # both kinds have equal weight
+    weights = np.where(is_found, 1 / len(found), 1 / (len(decoys) - 1))  # pairs and decoys have equal total weight
     part = IsotonicRegression().fit_transform(scores, is_found.astype(float), sample_weight=weights)[: len(found)]
     return np.clip(1 - (1 - part) / np.maximum(part, 1e-9), 0.0, 1.0)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PAGE, JSON, LABELS, EXCLUDE, DECISIONS = "audit.html", "audit.json", "labels.parquet", "exclude.csv", "decisions.yaml"
 EXCLUSION_COLUMNS = ("key", "reason", "level", "given", "proposed", "probability")
-MOST_CARDS = 200  # per kind on the page: people look at the most probable
+MOST_CARDS = 200  # findings of each kind on the page; people look only at the most probable
 _MOST_PICTURE_BYTES = 9_000_000
 _TEMPLATES = Path(__file__).with_name("templates")
 
@@ -31,21 +31,21 @@ def write_audit(
     dataset: "ShardDataset | None",
     names: Mapping[str, str],
 ) -> dict[str, str]:
-    """Write the files of an audit: each whole, or as it was before.
+    """Write the files of an audit; each file is written completely or not changed at all.
 
     Args:
-        folder: folder of the files; it is made if missing.
+        folder: folder of the files; it is created if missing.
         audit: results of the audit.
-        decisions: entry of a file of decisions for every row of ``audit.classes``; empty if there is none.
-        decisions_header: beginning of such a file.
-        dataset: dataset with the images, in the order of the audit's items; None: the page has none.
-        names: name of each audited input by its role, for the page.
+        decisions: for every row of ``audit.classes``, an entry for a file of decisions, or an empty text.
+        decisions_header: first lines of the file of decisions.
+        dataset: dataset with the images, in the order of the audit's items; None: the page has no images.
+        names: name of each audited input under its role, for the page.
 
     Returns:
-        the files by what they are.
+        the paths of the files, by content.
 
     Raises:
-        StorageError: the disk refuses.
+        StorageError: a file cannot be written.
     """
     files = {"page": PAGE, "json": JSON, "labels": LABELS, "exclude": EXCLUDE, "decisions": DECISIONS}
     places = {role: folder / name for role, name in files.items()}
@@ -95,7 +95,7 @@ def audit_page(
     dataset: "ShardDataset | None",
     names: Mapping[str, str],
 ) -> str:
-    """Return the page: one HTML file that loads nothing from anywhere; names of classes and files stay text."""
+    """Return the page: one HTML file that loads no other files; names of classes and files are escaped."""
     labels, copies = _exclusion_lines(audit)
     sections = []
     for title, table, exclude, decide in (

@@ -1,7 +1,7 @@
 """Probability that an item's label is wrong, at every level, and the rate of wrong labels.
 
-Every item has candidate classes: its own, those of its nearest neighbours, and those that the Gaussian model of classes
-(:mod:`hgld.label_audit.class_model`) finds likeliest. The item itself is left out of each class. A softmax over the
+Every item has candidate classes: its own class, the classes of its nearest neighbours, and the likeliest classes in the
+Gaussian model (:mod:`hgld.label_audit.class_model`). The item itself is excluded from every class. A softmax over the
 candidates gives p(z | x), the probability of the true finest class z. Its logits are a weighted sum of the evidence:
 
 - the score in the Gaussian model
@@ -9,8 +9,8 @@ candidates gives p(z | x), the probability of the true finest class z. Its logit
 - the class's log probability by a cross-validated regression
 - per level, the logarithm of the share of neighbours in z's class of that level
 
-Labels are seen through a channel. With probability e_0 the label y is z. With probability e_l it is drawn uniformly
-from the classes whose finest common level with z is l + 1 (l = 0 ... L - 1; above the coarsest level all classes meet).
+A noisy channel turns z into the label y. With probability e_0, y is z. With probability e_l, y is drawn uniformly from
+the classes whose finest common level with z is l + 1 (l = 0 ... L - 1; above the coarsest level all classes meet).
 The weights and e maximise the likelihood of the labels::
 
     p(y | x) = sum over z of p(z | x) p(y | z)
@@ -29,12 +29,12 @@ from hgld.evaluation.options import Progress
 from hgld.label_audit.class_model import ClassModel, ClassRegression, minimized, reduced
 
 NEIGHBORS = 20
-_MOST_EVIDENCE = 120_000_000  # numbers of 4 bytes; fewer candidates per item if all classes need more
+_MOST_EVIDENCE = 120_000_000  # 4-byte numbers; if more would be needed, items get fewer candidates
 _LEAST_CANDIDATES = 32
 _MOST_REGRESSED = 100_000_000  # items x classes, some minutes on a core; beyond it the regression takes a coarser level
 _SIMILARITY_SCALE = 0.1  # scale of the exponential weight of nearer neighbours
 _PRIOR_SHARE = 0.1  # weight of a class's share of all items in the neighbours' votes
-_LEAST_SIZE = 0.5  # size that stands for a class without another item
+_LEAST_SIZE = 0.5  # size of a class without another item, because log 0 is infinite
 _SIZE = 1  # column of the evidence: log size
 _LEAST_SIZE_SPREAD = 0.25
 _BLOCK = 1024
@@ -43,10 +43,10 @@ _STEPS = 60
 
 @dataclass(frozen=True, eq=False)
 class LabelNoise:
-    """The verdict on the labels of N items.
+    """Estimated errors of the labels of N items.
 
     Attributes:
-        wrong: (N, L) probability that the label is wrong at each level; NaN if it cannot be judged.
+        wrong: (N, L) probability that the label is wrong at each level; NaN if the label cannot be judged.
         proposed: (N, L) likeliest finest class of the item if its label is wrong at each level.
         rates: (L,) estimated share of wrong labels.
         neighbors: (N, K) indices of the nearest items.
@@ -67,7 +67,7 @@ def find_wrong_labels(
         embeddings: (N, D) float32 unit rows.
         classes: (N,) finest class of every item, from 0.
         ancestors: (C, L) class of each finest class at every level, finest first; column 0 is 0 ... C - 1.
-        progress: called with a task, the units done and their total.
+        progress: function that is called with a task name, the number of finished units and the total.
     """
     count = min(NEIGHBORS, len(classes) - 1)
     own = np.arange(len(classes))
@@ -82,7 +82,7 @@ def find_wrong_labels(
     )
     wrong, proposed = _fit(candidates, evidence, ancestors)
     rates = wrong.mean(axis=0)
-    alone = np.bincount(classes)[classes] == 1  # such a class has no other item to compare with
+    alone = np.bincount(classes)[classes] == 1  # the only item of a class cannot be compared within its class
     wrong[alone, 0] = wrong[alone, 1] if wrong.shape[1] > 1 else np.nan
     return LabelNoise(wrong, proposed, rates, near)
 
@@ -99,11 +99,11 @@ def _candidates(
     classes: np.ndarray,
     ancestors: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return candidate classes of every item, its own first, and their evidence.
+    """Return candidate classes of every item, its own class first, and their evidence.
 
     Returns:
-        (N, M) finest classes, -1 fills rows up; (N, M, F) float32: score in the model, log size, log probability by
-        the regression, log share of neighbours at each level.
+        (N, M) finest classes, padded with -1; and (N, M, F) float32 evidence: score in the model, log size, log
+        probability in the regression, log share of neighbours at each level.
     """
     sizes = np.bincount(classes, minlength=len(ancestors))
     shares = [np.bincount(ancestors[classes, level]) / len(classes) for level in range(ancestors.shape[1])]
@@ -133,7 +133,7 @@ def _candidates(
 
 
 def distinct(table: np.ndarray) -> np.ndarray:
-    """Keep the first of equal entries of every row, in their order; -1 fills the rows up to the longest."""
+    """Keep the first of equal entries of every row, in order; pad rows with -1 to the length of the longest."""
     order = np.argsort(table, axis=1, kind="stable")
     sorted_ = np.take_along_axis(table, order, axis=1)
     again = np.zeros(table.shape, bool)
@@ -147,7 +147,7 @@ def distinct(table: np.ndarray) -> np.ndarray:
 
 
 def meeting_levels(own: np.ndarray, others: np.ndarray, ancestors: np.ndarray) -> np.ndarray:
-    """Return how far up two classes differ: 0 for one class, else 1 + the coarsest level at which they differ.
+    """Return 0 for equal classes, else 1 + the coarsest level at which two classes differ.
 
     Args:
         own: (N,) finest classes.
@@ -160,7 +160,7 @@ def meeting_levels(own: np.ndarray, others: np.ndarray, ancestors: np.ndarray) -
 
 
 def choices(ancestors: np.ndarray) -> np.ndarray:
-    """Return (C, L + 1) the number of classes to which the channel can turn each class: 1, then by meeting level."""
+    """Return (C, L + 1): number of classes that the channel can turn each class into; 1 at first, then per level."""
     num, levels = ancestors.shape
     made = np.ones((num, levels + 1))
     under = [np.bincount(ancestors[:, level])[ancestors[:, level]] for level in range(levels)] + [np.full(num, num)]
@@ -175,9 +175,9 @@ def log_joint(values: Tensor, evidence: Tensor, filled: Tensor, met: Tensor, cha
     Args:
         values: (F + L,) weights before softplus, then logits of e_1 ... e_L against e_0 = 0.
         evidence: (N, M, F).
-        filled: (N, M) bool, places without a candidate.
-        met: (N, M) :func:`meeting_levels` of y and z.
-        chance: (N, M) log probability of y among all that the channel can turn z to at that level.
+        filled: (N, M) bool, True for padding, which holds no candidate.
+        met: (N, M) result of :func:`meeting_levels` for y and z.
+        chance: (N, M) log probability of y among the classes that the channel can turn z into at that level.
     """
     weights = evidence.shape[2]
     logits = evidence @ torch.nn.functional.softplus(values[:weights])
@@ -196,7 +196,7 @@ def _fit(candidates: np.ndarray, features: np.ndarray, ancestors: np.ndarray) ->
     number = np.take_along_axis(choices(ancestors)[known], met[:, :, None], axis=2)[:, :, 0]
     evidence, filled = torch.from_numpy(features), torch.from_numpy(candidates < 0)
     spread = evidence[~filled].std(dim=0).clamp_min(1e-6)
-    # If all classes have one size, only the item's own class has one item fewer; scaling would reveal its label.
+    # If all classes have one size, only the item's own class has one item less, and scaling would reveal the label.
     spread[_SIZE] = spread[_SIZE].clamp_min(_LEAST_SIZE_SPREAD)
     chance = torch.from_numpy(-np.log(np.maximum(number, 1))).float()
     fixed = (evidence / spread, filled, torch.from_numpy(met), chance)

@@ -1,8 +1,9 @@
-"""Calibration of answers: from the votes of neighbours to the probability that a class is right, level by level.
+"""Calibration of predictions: from the neighbours' votes to the probability that a class is right, per level.
 
-Platt scaling (Platt, Advances in Large Margin Classifiers, 1999) of the features of :func:`features_of`, one logistic
-regression per level. For a part of the fitted queries the gallery lacks their class on purpose. Such a query still has
-nearest neighbours, and they often agree. Without such queries a calibration would be certain of wrong predictions.
+The method is Platt scaling (Platt, Advances in Large Margin Classifiers, 1999): one logistic regression per level on
+the features of :func:`features_of`. For some of the fitted queries, all items of their class are removed from the
+gallery. Such a query still has nearest neighbours, and they often agree. Without such queries a calibration would give
+wrong predictions a high confidence.
 """
 
 import json
@@ -31,11 +32,11 @@ from hgld.labels import Array, Labels, read_label_sides
 from hgld.prediction.votes import Votes, complete_labels, count_votes
 
 SCHEMA_VERSION = 2
-CALIBRATION = "calibration.json"  # in the folder of a run
+CALIBRATION = "calibration.json"  # file name in the folder of a run
 NEIGHBORS, TEMPERATURE, UNKNOWN = 20, 0.05, 0.2
 MOST_QUERIES = 10_000
 _FOLDS = 5
-_FEWEST_CLASSES = 10  # finest classes; fewer do not fill the folds
+_FEWEST_CLASSES = 10  # finest classes; with fewer, the cross-validation folds are too small
 _LEAST_SHARE = 1e-3  # shares are clipped this far from 0 and 1, so that log-odds are finite
 _FEATURES = 3
 _UNMEASURED = -30.0  # log-odds
@@ -50,18 +51,18 @@ _POINTS = 101  # most points of a saved curve
 
 @dataclass(frozen=True)
 class LevelRisk:
-    """The risk of answering at a level.
+    """Risk of predictions at a level.
 
     Attributes:
         level: name of the level.
         queries: number of queries.
-        accuracy: share of the classes voted for that are right.
+        accuracy: share of queries for which the class with most votes is right.
         confidence: mean confidence of the predictions.
         ece: expected calibration error (:func:`calibration_error`).
         area: mean risk over the coverages: the area under the curve.
-        coverage: share of the queries that are answered, ascending.
-        risk: share of wrong predictions among the answered queries, at each coverage.
-        threshold: least confidence of an answer, at each coverage.
+        coverage: share of the queries with a prediction, ascending.
+        risk: share of wrong predictions at each coverage.
+        threshold: least confidence of a prediction at each coverage.
     """
 
     level: str
@@ -76,7 +77,7 @@ class LevelRisk:
 
 
 def level_risk(level: str, confidences: np.ndarray, right: np.ndarray, weights: np.ndarray) -> LevelRisk:
-    """Measure the risk of answering at a level.
+    """Measure the risk of predictions at a level.
 
     Args:
         level: name of the level.
@@ -105,7 +106,7 @@ def risk_coverage(
     """Return the risk-coverage curve: one point for every confidence as the threshold, the highest first.
 
     Returns:
-        (P,) coverages, ascending, (P,) risks, (P,) thresholds; queries of one confidence are answered together.
+        (P,) coverages, ascending, (P,) risks and (P,) thresholds; queries of equal confidence form one point.
     """
     order = np.argsort(-confidences, kind="stable")
     weight, wrong = weights[order], weights[order] * ~right[order]
@@ -117,13 +118,13 @@ def risk_coverage(
 def calibration_error(confidences: np.ndarray, right: np.ndarray, weights: np.ndarray | None = None) -> float:
     """Return the expected calibration error over 15 bins of equal width.
 
-    The distance of a bin's mean confidence and its accuracy, averaged by weight.
+    The error is the weighted mean over bins of the distance between a bin's mean confidence and its accuracy.
     Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, Eq. 3.
 
     Args:
         confidences: (Q,) confidences in [0, 1].
         right: (Q,) bool.
-        weights: (Q,) weights of the queries; None: all count alike.
+        weights: (Q,) weights of the queries; None: equal weights.
     """
     weights = np.ones(len(right)) if weights is None else weights
     place = np.minimum((confidences * BINS).astype(int), BINS - 1)
@@ -135,7 +136,7 @@ def calibration_error(confidences: np.ndarray, right: np.ndarray, weights: np.nd
 
 
 def features_of(votes: Votes) -> np.ndarray:
-    """Return (Q, L, 3) features of the classes voted for.
+    """Return (Q, L, 3) features of the class that the neighbours vote for at each level.
 
     The features are the log-odds of a class's share of the votes, the score of its nearest neighbour, and that score
     less the score of the nearest neighbour of another class.
@@ -154,17 +155,17 @@ class LevelScaling:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The calibration of a model's answers on a dataset's levels.
+    """Calibration of a model's predictions on a dataset's levels.
 
     Attributes:
         levels: names of the levels, finest first.
         scalings: one per level.
         neighbors: number of neighbours that vote.
-        temperature: temperature of their votes.
-        unknown: share of queries whose class the gallery lacks, for which confidences hold.
-        risks: measured risks by split: ``val`` or another one, the calibration's own always on queries of classes that
-            it was not fitted on.
-        facts: its origin: dataset, split, items, and the model's weights and view.
+        temperature: temperature of the votes.
+        unknown: assumed share of queries whose class the gallery lacks.
+        risks: measured risks by split, for example ``val``. The risks of the fitted queries are cross-validated, on
+            classes that the regression was not fitted on.
+        facts: origin of the calibration: dataset, split, items, and the model's weights and view.
     """
 
     levels: tuple[str, ...]
@@ -176,23 +177,23 @@ class Calibration:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def confidences(self, votes: Votes) -> np.ndarray:
-        """Return (Q, L) probabilities that the classes voted for are right; they do not fall from fine to coarse."""
+        """Return (Q, L) probabilities that the votes' classes are right; they do not fall from fine to coarse."""
         return self._scale(features_of(votes))
 
     def _scale(self, features: np.ndarray) -> np.ndarray:
         columns = [expit(features[:, c] @ np.array(s.weights) + s.intercept) for c, s in enumerate(self.scalings)]
-        return np.maximum.accumulate(np.stack(columns, axis=1), axis=1)  # right at a level: right at all coarser ones
+        return np.maximum.accumulate(np.stack(columns, axis=1), axis=1)  # right here: right at coarser levels
 
     def check_levels(self, levels: Sequence[str]) -> None:
-        """Refuse other levels than those of the calibration.
+        """Raise an error if levels differ from the calibration's levels.
 
         Raises:
-            InputError: names both.
+            InputError: the levels differ.
         """
         if tuple(levels) != self.levels:
             raise InputError(
                 f"the calibration is of the levels {', '.join(self.levels)}; these labels have {', '.join(levels)}. "
-                "Calibrate on a dataset of the same levels."
+                "Calibrate on a dataset with the same levels."
             )
 
     def measured(self, cases: "Cases", name: str) -> "Calibration":
@@ -213,19 +214,19 @@ class Calibration:
         """Write the calibration as JSON.
 
         Raises:
-            StorageError: it cannot be written.
+            StorageError: the file cannot be written.
         """
-        with storage_errors(f"write {path}", "Write it elsewhere: --out."):
+        with storage_errors(f"write {path}", "Choose another --out."):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, json.dumps(self.to_dict(), ensure_ascii=False, indent=1, allow_nan=False) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> "Calibration":
-        """Read a calibration; the file may be anybody's.
+        """Read and check a calibration from an untrusted file.
 
         Raises:
-            InputError: it cannot be read, or holds what a calibration cannot have.
-            SchemaError: it is of another schema version.
+            InputError: the file cannot be read, or has an invalid value.
+            SchemaError: the file has another schema version.
         """
         found = read_json(path, kind=dict, max_bytes=_MOST_BYTES, fix="Calibrate again: hgld calibrate.")
         if found.get("schema_version") != SCHEMA_VERSION:
@@ -268,7 +269,7 @@ def _parse_risk(row: dict[str, Any]) -> LevelRisk:
 
 
 def _numbers(found: Any, count: int, *, is_share: bool = False) -> tuple[Any, ...]:
-    """Return the numbers of a JSON list of a known length, all finite, and within 0..1 if they are shares."""
+    """Return the numbers of a JSON list after checking the length, finiteness, and the range 0..1 of shares."""
     if not isinstance(found, list) or len(found) != count or not all(type(n) in (int, float) for n in found):
         raise TypeError(f"{excerpt(str(found))} in place of {count} numbers")
     if not all(0 <= n <= 1 if is_share else math.isfinite(n) for n in found):
@@ -281,15 +282,15 @@ def _numbers(found: Any, count: int, *, is_share: bool = False) -> tuple[Any, ..
 
 @dataclass(frozen=True, eq=False)
 class Cases:
-    """Queries with known answers, and the gallery that they search.
+    """Queries with known classes, and the gallery that they search.
 
     Attributes:
         queries: (Q, D) of any floating dtype.
         labels: (Q, L) int64 class ids, finest level first, -1 if unknown.
-        gallery: (G, D); None: the queries search in one another.
+        gallery: (G, D) embeddings; None: every query searches the other queries.
         gallery_labels: (G, L) labels.
         self_index: (Q,) gallery index of the query itself, which does not vote; -1 if it is not in the gallery.
-        progress: called with a task, the number of queries done and their total.
+        progress: function that is called with a task name, the number of finished queries and the total.
     """
 
     queries: Array
@@ -300,9 +301,9 @@ class Cases:
     progress: Progress | None = None
 
     def votes_of(self, neighbors: int, temperature: float, unknown: float) -> "_CaseVotes":
-        """Return the votes for every query, with the whole gallery and again without its classes.
+        """Return the votes for every query, with the whole gallery and again without the query's classes.
 
-        Of more than 10,000 queries as many are drawn, with seed 0.
+        If there are more than 10,000 queries, 10,000 of them are drawn with seed 0.
         """
         table = complete_labels(self.labels if self.gallery_labels is None else self.gallery_labels)
         own = np.arange(len(self.labels)) if self.gallery is None else self.self_index
@@ -347,11 +348,11 @@ class Cases:
 
 @dataclass(frozen=True, eq=False)
 class _CaseVotes:
-    """Votes for queries whose classes are known, each with the whole gallery and again without its classes.
+    """Votes for queries with known classes, with the whole gallery and again without the query's classes.
 
     Attributes:
-        features: (M, L, 3) features of the classes voted for.
-        right: (M, L) bool, whether the class voted for is the query's.
+        features: (M, L, 3) features of the votes' classes.
+        right: (M, L) bool, whether the votes' class is the query's class.
         known: (M, L) bool, whether the query's class is known.
         weights: (M,) weights of the cases.
         group: (M,) finest class of the query.
@@ -369,11 +370,11 @@ class _CaseVotes:
         return tuple(part._fit(column) for column in range(part.right.shape[1]))
 
     def _fit(self, column: int) -> LevelScaling:
-        from sklearn.linear_model import LogisticRegression  # slow to import, and a search needs none of it
+        from sklearn.linear_model import LogisticRegression  # slow to import, and a search does not need it
 
         known = self.known[:, column]
         features, right, weights = self.features[known, column], self.right[known, column], self.weights[known]
-        if not len(right):  # no labels: the confidence becomes that of the finer level
+        if not len(right):  # without labels, the level takes the confidence of the finer level
             return LevelScaling((0.0,) * _FEATURES, _UNMEASURED)
         if right.all() or not right.any():  # one outcome only: Laplace's rule of succession
             return LevelScaling((0.0,) * _FEATURES, float(logit((right.sum() + 1) / (len(right) + 2))))
@@ -384,7 +385,7 @@ class _CaseVotes:
         return LevelScaling(tuple(scaled.tolist()), float(np.ravel(model.intercept_)[0] - scaled @ middle))
 
     def risks(self, confidences: np.ndarray, levels: Sequence[str]) -> tuple[LevelRisk, ...]:
-        """Measure the risk of answering at every level."""
+        """Measure the risk of predictions at every level."""
         return tuple(
             level_risk(level, confidences[known, c], self.right[known, c], self.weights[known])
             for c, (level, known) in enumerate(zip(levels, self.known.T, strict=True))
@@ -410,36 +411,37 @@ def calibrate(
 
     Every query searches the whole gallery. For each level it also searches the gallery without its own class of that
     level, as if the gallery lacked the class. A level is skipped if fewer than two classes would be left. The queries
-    of lacking classes count together as a share ``unknown`` of all.
+    without their class in the gallery get the total weight ``unknown``.
 
     Confidences hold only for galleries like this one, because the number of classes and their distances decide how
-    often the nearest are right. So take the gallery that will be searched. If no query has a class at a level, the
+    often the nearest are right. So use the gallery that will be searched. If no query has a class at a level, the
     level has the confidence of the next finer level. From more than 10,000 queries 10,000 are drawn, with seed 0.
 
     Args:
         query_embeddings: (Q, D) of any floating dtype.
         query_labels: (Q, L) integers, finest level first, negative if unknown; (Q,) for one level. Or class names,
-            a table or a dataset: all that :func:`hgld.labels.class_numbers` reads.
-        gallery_embeddings: (G, D); None: every query searches in the others.
+            a table or a dataset, in any form that :func:`hgld.labels.class_numbers` reads.
+        gallery_embeddings: (G, D) embeddings; None: every query searches the other queries.
         gallery_labels: (G, L) labels.
-        levels: names of the L levels, or of a table's columns; None: as :func:`hgld.evaluate` names them.
+        levels: names of the L levels, or of a table's columns; None: all columns, or ``level0``, ``level1``, ...
         self_index: (Q,) gallery index of the query itself, which does not vote; -1 if it is not in the gallery.
         neighbors: number of neighbours that vote.
         temperature: temperature of the votes, in units of cosine similarity.
-        unknown: share of the queries to come whose class the gallery lacks, in [0, 1).
+        unknown: expected share of future queries whose class the gallery lacks, in [0, 1).
         name: key of these queries in ``risks``.
-        facts: facts about the origin of the embeddings, to be kept in the calibration.
-        progress: called with a task, the number of queries done and their total.
+        facts: facts about the origin of the embeddings, stored in the calibration.
+        progress: function that is called with a task name, the number of finished queries and the total.
 
     Returns:
         the calibration; ``risks[name]`` is measured by cross-validation over the queries' finest classes.
 
     Raises:
-        InputError: embeddings or labels of the wrong shape or dtype, or queries of fewer than 10 finest classes.
-        HierarchyError: labels that put one class under two parents.
-        ConfigError: numbers out of their range.
+        InputError: embeddings or labels have the wrong shape or dtype, or the queries have fewer than 10 finest
+            classes.
+        HierarchyError: the labels put one class under two parents.
+        ConfigError: a number is out of range.
     """
-    from sklearn.model_selection import GroupKFold  # slow to import, and a search needs none of it
+    from sklearn.model_selection import GroupKFold  # slow to import, and a search does not need it
 
     if not (1 <= neighbors <= _MOST_NEIGHBORS and 0 < temperature < math.inf and 0 <= unknown < 1):
         raise ConfigError(
@@ -456,7 +458,7 @@ def calibrate(
     classes = len(np.unique(labels[labels[:, 0] >= 0, 0]))
     if classes < _FEWEST_CLASSES:
         raise InputError(
-            f"the queries are of {classes} classes of {names[0]}; a calibration takes {_FEWEST_CLASSES} at least. "
+            f"the queries are of {classes} classes of {names[0]}; a calibration needs at least {_FEWEST_CLASSES}. "
             "Calibrate on a larger split."
         )
     cases = Cases(query_embeddings, labels, gallery_embeddings, table, own, progress)

@@ -18,7 +18,7 @@ from hgld.prediction.calibration import NEIGHBORS, TEMPERATURE, Calibration
 from hgld.prediction.votes import complete_labels, count_votes
 
 MIN_CONFIDENCE = 0.8
-_MOST_CLASSES = 20  # named in an error
+_MOST_CLASSES = 20  # largest number of classes that an error lists
 Within = Mapping[str, int | str | Collection[int] | Collection[str]]
 
 
@@ -28,14 +28,14 @@ class Answer:
 
     Attributes:
         level: level of the predicted class; None: no class is sure enough.
-        path: class by level, from the predicted level up, finest first: its name where the gallery's labels are names,
-            else its id; coarser levels where the class is unknown are left out.
-        confidence: probability that the prediction is right; 0 without one.
-        confidences: confidence per level, finest first, of the classes that the neighbours vote for; levels below
-            ``level`` too.
-        guess: the class per level, finest first, that the neighbours vote for: the best guess if ``level`` is None.
-        neighbors: gallery indices of the neighbours that are of the predicted class, best first.
-        scores: their cosine similarities.
+        path: class by level, from the predicted level up, finest first, as a name if the gallery's labels are names,
+            else as an id. Levels at which the class is unknown are omitted.
+        confidence: probability that the prediction is right; 0 without a prediction.
+        confidences: confidence per level, finest first, of the classes that the neighbours vote for, including levels
+            below ``level``.
+        guess: class per level, finest first, that the neighbours vote for; the best guess if ``level`` is None.
+        neighbors: gallery indices of the neighbours in the predicted class, best first.
+        scores: cosine similarities of these neighbours.
     """
 
     level: str | None
@@ -49,19 +49,20 @@ class Answer:
 
 @dataclass(frozen=True, eq=False)
 class Answers(Sequence[Answer]):
-    """The predictions for Q queries: a sequence of :class:`Answer`, and the arrays that they are made of.
+    """The predictions for Q queries: a sequence of :class:`Answer`, and the arrays behind it.
 
     Attributes:
         levels: names of the L levels, finest first.
         column: (Q,) int64 column of the predicted level, 0 the finest; -1: no prediction.
-        paths: (Q, L) int64 class voted for at every level, -1 if it is unknown; the answer is its part from
-            ``column`` on.
-        confidences: (Q, L) probability that each of them is right; it does not fall from fine to coarse.
+        paths: (Q, L) int64 class that the neighbours vote for at every level, -1 if unknown. The prediction is the part
+            from ``column`` on.
+        confidences: (Q, L) probability that each class of the path is right; it does not fall from fine to coarse.
         neighbors: (Q, K) int64 gallery indices, best first.
         scores: (Q, K) cosine similarities.
-        supports: (Q, K) int64 finest column at which each neighbour is on the path; L if at none.
-        calibrated: whether confidences are calibrated; else they are shares of the votes, which are mostly too high.
-        classes: names of the classes by level, at the places that ``paths`` gives; None if labels are ids.
+        supports: (Q, K) int64 finest column at which each neighbour is on the path; L if there is none.
+        calibrated: whether confidences are calibrated. If False, they are shares of the votes, which are usually too
+            high.
+        classes: class names per level, indexed by the entries of ``paths``; None if labels are ids.
     """
 
     levels: tuple[str, ...]
@@ -131,26 +132,26 @@ def predict(
         query_embeddings: (Q, D) of any floating dtype.
         gallery_embeddings: (G, D) embeddings.
         gallery_labels: (G, L) integers, finest level first, negative if unknown; (G,) for one level. Or class names,
-            a table or a dataset: all that :func:`hgld.labels.class_numbers` reads.
-        levels: names of the L levels, finest first, or of a table's columns; None: as :func:`hgld.evaluate` names them.
+            a table or a dataset, in any form that :func:`hgld.labels.class_numbers` reads.
+        levels: names of the L levels, finest first, or of a table's columns; None: all columns, or ``level0``, ...
         calibration: calibration that :func:`hgld.prediction.calibrate` made for the same model and levels, or its file.
-            None: confidences are shares of the votes, and say nothing of classes that the gallery lacks.
-        min_confidence: least confidence of a prediction; 0: the finest class that is known, above 1: none.
-        level: finest level to predict; None: the finest.
-        within: one class or several per level, as ids or names like those of the labels. Only the gallery's items of
-            these classes are searched. The confidence at these levels and coarser ones is 1, because the caller knows.
+            None: confidences are shares of the votes, which ignore that the gallery may lack the query's class.
+        min_confidence: least confidence of a prediction; 0: predict the finest known class, above 1: predict nothing.
+        level: finest level to predict; None: the finest level of the labels.
+        within: one or several classes per level, as ids or names like the labels. Only gallery items of these classes
+            are searched. The confidence at these and coarser levels is 1, because the caller knows the class.
         self_index: (Q,) gallery index of the query itself, which does not vote; -1 if it is not in the gallery.
-        device: device to search on; None takes the queries' own device.
+        device: device to search on; None: the device of the query embeddings.
         progress: called with a task, the number of queries done and their total.
 
     Returns:
-        the predictions; neighbours' indices are those of the whole gallery.
+        the predictions; the neighbours' indices refer to the whole gallery.
 
     Raises:
-        InputError: embeddings or labels of the wrong shape or dtype, a calibration of other levels, or no item of the
-            gallery ``within``.
-        HierarchyError: labels that put one class under two parents.
-        ConfigError: an unknown level, or a threshold that is no number.
+        InputError: embeddings or labels have the wrong shape or dtype, the calibration has other levels, or no gallery
+            item is in the classes of ``within``.
+        HierarchyError: the labels put one class under two parents.
+        ConfigError: the level is unknown, or ``min_confidence`` is not a number >= 0.
 
     >>> import numpy as np, hgld
     >>> gallery = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
@@ -174,9 +175,9 @@ def predict(
         own = np.where((own >= 0) & kept[own], np.cumsum(kept)[own] - 1, -1)  # index among the searched rows
     most = len(rows) - int(own is not None and bool((own >= 0).any()))
     if most < 1:
-        raise InputError("a query is in the gallery, which has no other item to search; name further classes, or none.")
+        raise InputError("a query is the only gallery item that can be searched; add classes to within, or omit it.")
     k = min(NEIGHBORS if calibration is None else calibration.neighbors, most)
-    searched = gallery_embeddings if len(rows) == len(labels) else gallery_embeddings[rows]  # not copied without need
+    searched = gallery_embeddings if len(rows) == len(labels) else gallery_embeddings[rows]  # avoid a copy
     found, scores = nearest_neighbors(query_embeddings, searched, k, self_index=own, device=device, progress=progress)
     return answers_of(
         rows[found],
@@ -203,21 +204,21 @@ def answers_of(
     sure: int | None = None,
     classes: Sequence[tuple[str, ...] | None] = (),
 ) -> Answers:
-    """Return the predictions from neighbours that are found already.
+    """Return the predictions from neighbours that were already found.
 
     Args:
-        neighbors: (Q, K) gallery indices, best first; further ones than the calibration takes do not vote.
+        neighbors: (Q, K) gallery indices, best first; only the first ``calibration.neighbors`` vote.
         scores: (Q, K) cosine similarities.
         gallery_labels: (G, L) int64, finest level first, -1 if unknown.
         levels: names of the L levels.
-        calibration: calibration that :func:`predict` takes.
-        min_confidence: least confidence of an answer.
-        level: finest level to answer at.
+        calibration: calibration of the model; None: confidences are shares of the votes.
+        min_confidence: least confidence of a prediction.
+        level: finest level to predict.
         sure: finest column at which the caller knows the class; None: the caller knows no class.
-        classes: names of the classes by level, at the places of the labels; None, or nothing: labels are ids.
+        classes: class names per level, indexed by the labels; None, or empty: labels are ids.
 
     Raises:
-        ConfigError: an unknown level, or a threshold that is no number.
+        ConfigError: the level is unknown, or ``min_confidence`` is not a number >= 0.
     """
     if level is not None and level not in levels:
         raise ConfigError(f"level is {level!r}; expected one of {', '.join(levels)}.")
@@ -245,17 +246,17 @@ def known_within(
     within: Within,
     classes: Sequence[Sequence[str] | None] = (),
 ) -> tuple[np.ndarray, int | None]:
-    """Return the part of a gallery that is of given classes, (G,) bool, and the finest column at which one is known.
+    """Return (G,) bool for the gallery items in given classes, and the finest column at which the class is known.
 
     Args:
         gallery_labels: (G, L) labels.
         levels: names of the levels.
-        within: classes by level; items have to be of one of them at every level that is named.
-        classes: names of the classes by level, at the places of the labels; None, or nothing: they are ids.
+        within: classes per level; an item must be in one of the classes at every given level.
+        classes: class names per level, indexed by the labels; None, or empty: labels are ids.
 
     Raises:
-        ConfigError: an unknown level.
-        InputError: no item is left, or ``within`` has ids where classes have names, or names where they have ids.
+        ConfigError: a level is unknown.
+        InputError: no item is left, or ``within`` mixes up ids and names.
     """
     kept, columns = np.ones(len(gallery_labels), bool), []
     for name, wanted in within.items():
@@ -279,5 +280,5 @@ def known_within(
             columns.pop()  # one of several classes: the class itself is unknown
     if not kept.any():
         said = ", ".join(f"{name}={wanted}" for name, wanted in within.items())
-        raise InputError(f"no item of the gallery is within {said}; leave that out, or name classes that it has.")
+        raise InputError(f"no item of the gallery is within {said}; omit within, or choose classes of the gallery.")
     return kept, min(columns, default=None)

@@ -23,7 +23,7 @@ class Match:
         rank: rank, from 1.
         score: cosine similarity to the query.
         key: name of the item: its key in a dataset, its path in a folder; empty if the gallery is an array.
-        source: path from which the image came, as the dataset states it; the key where it states none.
+        source: original path of the image as the dataset states it, else the key.
         index: index of the item in the gallery.
         classes: class name per level, finest first; None if unknown; empty if the gallery is an array.
     """
@@ -43,7 +43,7 @@ class Matches(Sequence[list[Match]]):
     Attributes:
         indices: (Q, k) int64 indices in the gallery, best first.
         scores: (Q, k) float32 cosine similarities.
-        dataset: the gallery; None: it is an array.
+        dataset: the gallery; None: the gallery is an array.
         left_out: number of gallery images that could not be read.
     """
 
@@ -83,16 +83,16 @@ def search(
     """Find the k nearest items of a gallery to each query, by cosine similarity.
 
     Args:
-        query: (Q, D) or (D,) embeddings; with a model, images as its ``encode`` takes them.
-        gallery: (G, D) embeddings; with a model, a dataset, or a folder of images. Its embeddings are kept in the
-            user's cache.
-        k: items per query, at most G.
-        model: model of :func:`hgld.load_model` that embeds both sides; None: they are embeddings.
-        device: device to search on; None takes the queries' own device.
+        query: (Q, D) or (D,) embeddings; if ``model`` is given, images in any form that ``model.encode`` accepts.
+        gallery: (G, D) embeddings; if ``model`` is given, a dataset or a folder of images, whose embeddings are kept in
+            the user's cache.
+        k: number of items per query, at most G.
+        model: model from :func:`hgld.load_model` that embeds query and gallery; None: both are embeddings.
+        device: device to search on; None: the device of the query embeddings.
 
     Raises:
-        InputError: arrays of another shape or dtype, or images that cannot be read.
-        ConfigError: k below 1, or no model for images.
+        InputError: an array has the wrong shape or dtype, or an image cannot be read.
+        ConfigError: k is below 1, or the query is images and there is no model.
 
     >>> import numpy as np, hgld
     >>> found = hgld.search(np.array([1.0, 0.1]), np.array([[0.0, 1.0], [1.0, 0.0], [0.7, 0.7]]), k=2)
@@ -106,7 +106,7 @@ def search(
     for side, what in ((query, "query"), (gallery, "gallery")):
         if not isinstance(side, Tensor | np.ndarray):
             raise InputError(
-                f"{what} is {type(side).__name__}; expected embeddings, an array or tensor. To search by images, give "
+                f"{what} is {type(side).__name__}; expected embeddings, an array or tensor. To search by images, pass "
                 "model=hgld.load_model(...)."
             )
     rows = query[None] if query.ndim == 1 else query

@@ -13,12 +13,12 @@ class Votes:
     """The path of classes that the neighbours of each query vote for.
 
     Attributes:
-        labels: (Q, L) class of the path at every level, finest first; -1 if it is unknown.
+        labels: (Q, L) class of the path at every level, finest first; -1 if unknown.
         shares: (Q, L) share of the votes in [0, 1]; it does not fall from fine to coarse.
-        nearest: (Q, L) highest score of a neighbour that is of the path's class there.
+        nearest: (Q, L) highest score of a neighbour in the path's class at this level.
         rival: (Q, L) highest score of a neighbour of another class; the lowest score of all if there is no such
             neighbour.
-        supports: (Q, K) finest level at which each neighbour is of the path's class; L if at none.
+        supports: (Q, K) finest level at which each neighbour is in the path's class; L if there is none.
     """
 
     labels: np.ndarray
@@ -32,17 +32,17 @@ def count_votes(scores: np.ndarray, labels: np.ndarray, temperature: float) -> V
     """Count the votes of the nearest neighbours.
 
     A neighbour of score s votes with weight exp(s / temperature). The share of a class is the weight of its neighbours
-    over the weight of all neighbours, so that neighbours of unknown class vote for nothing. The result is the
-    neighbours' path with the largest sum of shares over the levels, which is the expected number of right levels. Among
-    equal paths the nearest neighbour's wins, then the one of the lowest class ids.
+    divided by the weight of all neighbours, so neighbours of unknown class vote for nothing. The result is the path of
+    a neighbour with the largest sum of shares over the levels, which is the expected number of right levels. Ties are
+    broken in favour of the nearest neighbour's path, then of the path with the lowest class ids.
 
     Args:
-        scores: (Q, K) cosine similarities, -inf where a query has fewer neighbours than K, at least one each.
+        scores: (Q, K) cosine similarities, padded with -inf; every query has at least one neighbour.
         labels: (Q, K, L) integers, finest level first, -1 if unknown.
         temperature: temperature of the weights, above 0.
 
     Returns:
-        the votes; neither they nor their path depend on the order of the neighbours.
+        the votes, which do not depend on the order of the neighbours.
     """
     count, num, levels = labels.shape
     rows = max(1, _ROWS // max(1, num * num * levels))
@@ -62,7 +62,7 @@ def _count(scores: np.ndarray, labels: np.ndarray, temperature: float) -> tuple[
     weights = np.exp((scores - scores[:, :1]) / temperature)
     weights /= weights.sum(axis=1, keepdims=True)
     equal = (labels[:, :, None] == labels[:, None]) & (labels >= 0)[:, :, None]  # (q, K, K, L): j, i, level
-    same = np.logical_or.accumulate(equal, axis=3)  # items of one class at a level share all coarser classes
+    same = np.logical_or.accumulate(equal, axis=3)  # items that share a class share all coarser classes
     shares = np.einsum("qjil,qi->qjl", same, weights)
     worth = np.where(real, (shares * (labels >= 0)).sum(axis=2), -1.0).round(9)  # equal sums may differ by rounding
     best, row = worth.argmax(axis=1), np.arange(len(scores))

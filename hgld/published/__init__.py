@@ -1,4 +1,4 @@
-"""Published results: the rows of the papers' tables, how to find one, and a paper's table with one's own runs in it."""
+"""Published results: rows of papers' tables, search in them, and papers' tables with the user's runs."""
 
 from hgld.published.paper_table import OwnResults, PaperTable, find_table, lay_out
 from hgld.published.results import PAPERS, Paper, PublishedValue, published_values, search_values

@@ -1,4 +1,4 @@
-"""A paper's table with one's own runs as rows, each with its difference to the row of its recipe."""
+"""A paper's table with the user's runs as additional rows, each with its difference to the row of its recipe."""
 
 import math
 import re
@@ -20,7 +20,7 @@ _NUMBER = re.compile(rf"({'|'.join(sorted(_ROMAN, key=len, reverse=True))})(left
 
 
 def find_table(spelling: str) -> tuple[str, list[PublishedValue]]:
-    """Find the rows of a table by the paper's name and the table's number in any usual spelling.
+    """Find the rows of a paper's table, given the paper's name and the table's number in any common spelling.
 
     Args:
         spelling: ``SupRank Table V``, ``suprank 5``, ``Brown et al. Tab. 3 (left)``, ``arXiv:1902.05509 D.1``; a
@@ -30,7 +30,7 @@ def find_table(spelling: str) -> tuple[str, list[PublishedValue]]:
         title, and the values in the table's order.
 
     Raises:
-        ConfigError: no such paper or table; the message lists the known ones.
+        ConfigError: the paper or table is unknown; the message lists the known papers or tables.
     """
     paper, rest = _paper_of(spelling)
     values = [value for value in published_values() if value.paper == paper]
@@ -66,7 +66,7 @@ def _label(text: str) -> str:
 
 # -- the table laid out -----------------------------------------------------------------------------------------------
 
-_MOST_COLUMNS = 6  # of a block, so that it can be read at 100 letters per line
+_MOST_COLUMNS = 6  # columns of a block, so that it fits 100 letters per line
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,10 @@ class OwnResults:
         name: name of the run, with its task if the run has several.
         dataset: dataset of the evaluation, as its report states it.
         values: values of the report per metric, as shares, not per cent.
-        reference: values of the run's own recipe, to state the difference to.
+        reference: published values of the run's recipe, from which the differences are computed.
         levels: levels of the dataset, finest first.
-        image_size: side of the images in evaluation, by which rows of one method at several sizes are told apart; 0:
-            not known.
+        image_size: side of the images in evaluation, which distinguishes rows of one method at several sizes; 0:
+            unknown.
     """
 
     name: str
@@ -98,9 +98,9 @@ class PaperRow:
     Attributes:
         label: name of the method or run.
         details: values of the columns :attr:`PaperBlock.details`.
-        cells: values of the other columns; empty if there is none.
+        cells: values of the metric columns; empty text for a missing value.
         own: whether the row is the user's own run.
-        against: method of the recipe's row, which the differences are to; empty without differences.
+        against: method of the recipe's row, with which the run is compared; empty without differences.
         differences: signed differences to that row, one per cell; no differences for published rows.
     """
 
@@ -114,13 +114,13 @@ class PaperRow:
 
 @dataclass(frozen=True)
 class PaperBlock:
-    """Columns of a table that stand side by side.
+    """A part of a table, whose columns are printed side by side.
 
     Attributes:
         title: facts that all its rows share.
         details: headings of the columns that distinguish rows of a method: backbone, dimensions, setting.
-        columns: headings, each of some lines.
-        rows: published ones, then one's own.
+        columns: headings, each of one or several lines.
+        rows: published rows, then the user's runs.
         notes: remarks about values.
     """
 
@@ -151,12 +151,12 @@ class PaperTable:
 
 
 def lay_out(title: str, values: Sequence[PublishedValue], own: Iterable[OwnResults] = ()) -> PaperTable:
-    """Lay out values of one paper as tables, with one's own results as rows.
+    """Lay out values of one paper as tables, with the user's results as additional rows.
 
     Args:
         title: title of the table.
         values: published values of one paper, in its order.
-        own: results to add to tables of their dataset and metrics; the notes name the others.
+        own: results to add to tables with their dataset and metrics; the notes list all other results.
     """
     mine = list(own)
     groups: dict[tuple[str, str], list[PublishedValue]] = {}  # by table, a wide table by dataset
@@ -185,7 +185,7 @@ def _column(value: PublishedValue) -> _Column:
 
 def _block(values: list[PublishedValue], own: list[OwnResults]) -> PaperBlock:
     by_column: dict[_Column, PublishedValue] = {}
-    for dataset in dict.fromkeys(value.dataset for value in values):  # a dataset's columns stand together
+    for dataset in dict.fromkeys(value.dataset for value in values):  # group the columns of a dataset
         by_column |= {_column(value): value for value in values if value.dataset == dataset}
     facts = {name: list(dict.fromkeys(getattr(v, name) for v in values)) for name in ("backbone", "dim", "setting")}
     told = [name for name, found in facts.items() if len(found) > 1]

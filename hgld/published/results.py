@@ -1,7 +1,7 @@
-"""Rows of the papers' result tables as one table, ``results.csv``: a value each, with the table that prints it.
+"""Published results of papers, read from ``results.csv``: one value per row, with the table that prints it.
 
-Numbers are facts, copied as printed; where a paper contradicts itself, both values stand, each with its table. Names of
-datasets, levels and metrics are hgld's. This module imports nothing heavy: recipes find their figures by it.
+Numbers are copied as printed. If a paper contradicts itself, the file has both values, each with its table. Names of
+datasets, levels and metrics are the names that hgld uses. This module imports nothing slow, because recipes use it.
 """
 
 import csv
@@ -24,8 +24,8 @@ class Paper:
     Attributes:
         name: short name for people.
         source: authors, title, edition.
-        spellings: other names by which it is found.
-        inferred: column of what its rows state and its tables do not print, and a sentence on it.
+        spellings: other names of the paper, for searches.
+        inferred: column whose values are not printed in the paper's tables, and a sentence on their origin.
     """
 
     name: str
@@ -74,10 +74,10 @@ PAPERS: Mapping[str, Paper] = {
     "normsoftmax": Paper("NormSoftmax", "Zhai and Wu, BMVC 2019, arXiv:1811.12649", ("Zhai", "1811.12649")),
     "recall@k": Paper("Recall@k", "Patel et al., CVPR 2022, arXiv:2108.11179", ("RS@k", "Patel", "2108.11179")),
 }
-"""The papers by their names in the table; the five of the toolkit's losses first, then texts with further rows."""
+"""The papers by their keys in ``results.csv``: first the papers of hgld's losses, then papers of other rows."""
 
 _MOST_NAMED = 12  # names that an error lists
-_SAME_IMAGES = {"inat-full": "inat-base"}  # they share images and species; the coarser levels differ
+_SAME_IMAGES = {"inat-full": "inat-base"}  # datasets with the same images and species, but other coarser levels
 _FINEST = {"sop": "product", "vehicleid": "vehicle", "h-gldv2": "landmark", "cars196": "model", "inshop": "item"}
 _FINEST |= dict.fromkeys(("inat-base", "inat-full", "cub"), "species")
 _FINEST |= dict.fromkeys(("vggface2", "ijb-c"), "identity")
@@ -110,18 +110,18 @@ _METHOD_SPELLINGS = {  # beginning of a printed name, folded: the other names of
 
 @dataclass(frozen=True)
 class PublishedValue:
-    """A value of a published table, as printed; all texts, empty if the paper says nothing.
+    """A value of a published table, as printed; every field is a text, empty if the paper does not state it.
 
     Attributes:
         paper: key of :data:`PAPERS`.
         table: name of the table in the paper, for example ``Table V``.
-        dataset: hgld's name.
+        dataset: name of the dataset in hgld.
         part: part of the dataset's protocol: ``medium``, ``hard+distractors``, ``small``.
         method: name of the method in the table.
         backbone: backbone of the method.
         dim: dimensions of the embedding.
         setting: differences from other rows of its method: batch, labels, resolution.
-        metric: hgld's name, or the table's where hgld has none.
+        metric: name of the metric in hgld, or in the table if hgld lacks the metric.
         level: level of a binary metric; ``average``: the mean over the dataset's levels.
         text: the value.
         unit: ``%``, ``1`` (a share or a distance), ``of 4``, ``ms``; empty for counts and texts.
@@ -144,13 +144,13 @@ class PublishedValue:
 
     @property
     def name(self) -> str:
-        """The metric as reports of hgld name it: ``R@1/product``, ``H-AP``, ``mAP/medium``, ``R@1/small``."""
+        """Return the metric's name in reports of hgld: ``R@1/product``, ``H-AP``, ``mAP/medium``, ``R@1/small``."""
         where = self.part or self.level
         return f"{self.metric}/{where}" if where else self.metric
 
     @property
     def finest(self) -> bool:
-        """True for a value of the dataset's finest level, which a dataset directory may call otherwise."""
+        """True for a value of the dataset's finest level, which may have another name in a dataset directory."""
         return bool(self.level) and self.level == _FINEST.get(self.dataset) and not self.part
 
     @property
@@ -174,7 +174,7 @@ class PublishedValue:
         }
 
     def in_unit(self, value: float) -> float:
-        """Return a value of a report in the unit of this one."""
+        """Convert a value of a report to the unit of this value."""
         return 100 * value if self.unit == "%" else value
 
 
@@ -200,7 +200,7 @@ def belongs(dataset: str, value: PublishedValue) -> bool:
 
 
 def fold(text: str) -> str:
-    """Return a name without case, spaces and punctuation, as names are compared.
+    """Return a name without case, spaces and punctuation, for comparisons of names.
 
     >>> fold("Smooth-AP"), fold("ROD-R@k + L_DG*"), fold("ProxyNCA++")
     ('smoothap', 'rodr@k+ldg*', 'proxynca++')
@@ -211,16 +211,16 @@ def fold(text: str) -> str:
 def search_values(
     values: Iterable[PublishedValue] | None = None, *, dataset: str = "", method: str = "", metric: str = ""
 ) -> list[PublishedValue]:
-    """Return the values whose names contain all that is asked for; case, spaces and punctuation do not count.
+    """Return the values that match all given names; case, spaces and punctuation are ignored.
 
     Args:
         values: values to search in; None: all.
         dataset: ``sop``, ``iNaturalist``, ``dyml``.
         method: ``HAPPIER`` finds HAPPIER_F too.
-        metric: ``R@1``, ``AP``, ``R@1/product``; whole names, where AP and mAP are one.
+        metric: ``R@1``, ``AP``, ``R@1/product``; only whole names match, and AP equals mAP.
 
     Raises:
-        ConfigError: nothing is found; the message names the word and the known names.
+        ConfigError: no value matches; the message states the unknown word and the known names.
     """
     found = list(published_values() if values is None else values)
     wanted = _DATASET_SPELLINGS.get(fold(dataset), fold(dataset))

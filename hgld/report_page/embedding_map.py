@@ -38,7 +38,7 @@ def tsne(points: np.ndarray, seed: int = 0) -> np.ndarray:
     perplexity = min(30.0, (len(points) - 1) / 3)
     init = "pca" if points.shape[1] > 1 else "random"
     rows = points.astype(np.float64)  # float32 would round cosine distances below 1e-7 to 0
-    with threadpool_limits(1):  # so that the map does not depend on the number of cores
+    with threadpool_limits(1):  # one thread, so that the map does not depend on the number of cores
         return TSNE(metric="cosine", init=init, perplexity=perplexity, random_state=seed).fit_transform(rows)
 
 
@@ -48,13 +48,13 @@ def why_no_map(points: np.ndarray) -> str:
         return f"there are {len(points)}, and a map needs {_FEWEST_POINTS}"
     rows = points.astype(np.float64)
     spread = float(np.sqrt(((rows - rows.mean(axis=0)) ** 2).sum(axis=1).mean()))
-    return "" if spread > _LEAST_SPREAD else "they are all but equal, as those of a collapsed model"
+    return "" if spread > _LEAST_SPREAD else "they are almost equal, as from a collapsed model"
 
 
 def draw_maps(
     figures: Figures, items: Items, levels: Sequence[str], name_of: NameOf, run: str, split: str
 ) -> tuple[list[Figure], list[str]]:
-    """Draw a map per level: items of the largest classes at the finest level, class means at the others.
+    """Draw a map per level: items of the largest classes at the finest level, class means at coarser levels.
 
     Args:
         figures: drawer.
@@ -79,7 +79,7 @@ def draw_maps(
     if len(levels) > 1:
         kept = np.sort(by_size[:MOST_CLASSES])
         if reason := why_no_map(means[kept]):
-            missing.append(f"{run}: no map of the mean embeddings of every {levels[0]}, for {reason}.")
+            missing.append(f"{run}: no map of the mean embeddings of every {levels[0]}, because {reason}.")
         else:
             left_out = f" The {len(kept)} largest of {len(sizes)} classes." if len(kept) < len(sizes) else ""
             note = f"A dot is the mean embedding of one {clean(levels[0])}; t-SNE by cosine distance.{left_out}"
@@ -91,7 +91,7 @@ def draw_maps(
     chosen = np.sort(np.concatenate([np.flatnonzero(finest == c)[:_ITEMS_PER_CLASS] for c in largest] or [by_size]))
     unit = prepare_embeddings(np.asarray(items.embeddings[chosen]), "item").numpy() if len(chosen) else means
     if reason := why_no_map(unit):
-        missing.append(f"{run}: no map of the items of the largest classes, for {reason}.")
+        missing.append(f"{run}: no map of the items of the largest classes, because {reason}.")
     else:
         note = f"A dot is an item of one of the {len(SERIES)} largest classes, at most {_ITEMS_PER_CLASS} of each."
         add(0, tsne(unit), finest[chosen], "items", note)
@@ -99,7 +99,7 @@ def draw_maps(
 
 
 def _scatter(points: np.ndarray, labels: np.ndarray, level: int, name_of: NameOf) -> "Callable[[Axes], None]":
-    """Return a function that draws dots, with a colour for each of the largest classes and grey for the others."""
+    """Return a function that draws dots: a colour for each of the largest classes, grey for all other classes."""
     classes, sizes = np.unique(labels[labels >= 0], return_counts=True)
     largest = classes[np.argsort(-sizes, kind="stable")[: len(SERIES)]].tolist()
     others = ~np.isin(labels, largest)

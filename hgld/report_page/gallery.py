@@ -1,4 +1,4 @@
-"""Retrieval galleries: a query and its first items, framed by the grade that they share with it."""
+"""Retrieval galleries: a query and its first items, whose frames show the grade shared with the query."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ class Tile:
     Attributes:
         key: key of the item, whose image the page shows if it has room; None if the files have no keys.
         frame: ``query``, ``right`` (same finest class), ``near`` (same coarser class) or ``wrong``.
-        caption: its finest class.
-        says: classes, and the level shared with the query, for tooltips and screen readers; the page adds the image's
-            path.
+        caption: finest class of the item.
+        says: text for tooltips and screen readers: classes and the level shared with the query; the page adds the
+            image's path.
     """
 
     key: str | None
@@ -66,7 +66,7 @@ class Thumbnails:
         return len([uri for uri in self._made.values() if uri])
 
     def uri(self, key: str | None) -> str:
-        """Return the image of an item; empty if there is none, or no more room for it."""
+        """Return the image of an item; empty if there is no image or the page has reached its size limit."""
         if self._dataset is None or key is None or key not in self._index:
             return ""
         if self.bytes >= self._most:
@@ -78,7 +78,7 @@ class Thumbnails:
         if self.bytes + len(made) > self._most:
             self.left_out += 1
             return ""
-        self.bytes += len(made)  # an image that is shown twice takes the room twice
+        self.bytes += len(made)  # count an image that is shown twice twice, because the page holds it twice
         return made
 
     def source(self, key: str | None) -> str:
@@ -140,14 +140,14 @@ def strips(
     metric: str,
     name_of: NameOf,
 ) -> list[Strip]:
-    """Make galleries of some queries, one row of ranked images per run.
+    """Make the galleries of selected queries, with one row of ranked images per run.
 
     Args:
         queries: indices of the queries.
         runs: evaluations with embeddings, of the same queries.
         first: first ranks of each run.
         metric: metric whose value the page shows beside the query.
-        name_of: returns the name of a class from level and id.
+        name_of: function that returns the name of a class, given level and id.
     """
     made = []
     for query in queries:

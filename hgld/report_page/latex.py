@@ -25,11 +25,11 @@ def escape_latex(text: str) -> str:
 
 
 def choose_columns(table: ScoreTable, metrics: Sequence[str] = ()) -> ScoreTable:
-    """Return a table with some of its columns.
+    """Return a table with the chosen columns.
 
     Args:
         table: table of one task.
-        metrics: names of metrics; a binary metric without a level stands for every level. Empty: all columns if they
+        metrics: names of metrics; a binary metric without a level means every level. Empty: all columns if they
             fit a paper's page, else R@1 and AP of every level and the metrics of all levels.
 
     Raises:
@@ -41,7 +41,7 @@ def choose_columns(table: ScoreTable, metrics: Sequence[str] = ()) -> ScoreTable
         wanted = ["R@1", "AP", *(name for name in names if "/" not in name)]
     kept = [i for i, name in enumerate(names) if not wanted or {name, name.partition("/")[0]} & {*wanted}]
     if not kept:
-        raise ConfigError(f"--metrics {', '.join(metrics)}: measured are {', '.join(names) or 'none'}.")
+        raise ConfigError(f"--metrics {', '.join(metrics)}: the reports have {', '.join(names) or 'none'}.")
     return replace(
         table,
         metrics=tuple(names[i] for i in kept),
@@ -111,7 +111,7 @@ def latex_tables(tables: Mapping[str, ScoreTable], metrics: Sequence[str] = ()) 
 
 
 def _group_lines(groups: Sequence[tuple[str, int]]) -> list[str]:
-    """Return the lines that name the levels above the columns, with a rule below each level."""
+    """Return the lines with the levels' names above the columns, and a rule below each level."""
     cells, rules, column = [""], [], 2
     for level, count in groups:
         cells.append(f"\\multicolumn{{{count}}}{{c}}{{{escape_latex(level)}}}")

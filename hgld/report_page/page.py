@@ -1,4 +1,4 @@
-"""The report of some runs: their scores, tables of papers, and one self-contained HTML page."""
+"""The report of several runs: scores, tables of papers, and one self-contained HTML page."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 # -- the glossary -----------------------------------------------------------------------------------------------------
 
 _WORDS = (
-    ("level", "One depth of the class hierarchy; the finest is named first."),
-    ("grade", "How much an item shares with a query: 0 nothing, 1 the coarsest level, L the finest class."),
-    ("undefined", "A query without a positive at a level has no value there and is left out of that mean."),
+    ("level", "One depth of the class hierarchy; the finest level comes first."),
+    ("grade", "Number of levels that an item shares with a query: 0 none, 1 the coarsest level, L the finest class."),
+    ("undefined", "A query without a positive at a level has no value there, and the mean excludes it."),
 )
 
 PLOTS: Mapping[str, str] = {
@@ -56,8 +56,8 @@ PLOTS: Mapping[str, str] = {
         "right, the better."
     ),
     "H-precision": (
-        "The same for all levels at once: an item counts by the grade that it shares with the query. The area under "
-        "the curve is H-AP."
+        "Precision at each recall for all levels at once: an item counts by the grade that it shares with the query. "
+        "The area under the curve is H-AP."
     ),
     "mistake severity": (
         "Levels to climb from the query's finest class to a class that the first item shares. The plot shows for every "
@@ -67,13 +67,13 @@ PLOTS: Mapping[str, str] = {
         "t-SNE: neighbours in the embedding are neighbours here. Distances between far clusters, and the sizes of "
         "clusters, mean nothing."
     ),
-    "training curve": ("Loss, its parts and rates over the steps, metrics over the epochs."),
+    "training curve": ("Loss, terms of the loss and learning rates per step; metrics per epoch."),
     "risk and coverage": (
         "The share of wrong answers (risk) if only the most confident queries are answered (coverage). The lower the "
         "curve, the better the confidence."
     ),
 }
-"""Explanations of the page's plots by their glossary terms."""
+"""Explanations of the page's plots, by glossary term."""
 
 
 # -- the section of a split -------------------------------------------------------------------------------------------
@@ -87,13 +87,13 @@ def _split_section(
     figures: Figures,
     progress: Progress | None,
 ) -> dict[str, Any]:
-    """Return what the template shows for one split.
+    """Return the template's variables for one split.
 
     Args:
         split: name of the split.
-        evaluations: at least one evaluation, by run.
+        evaluations: evaluation per run, at least one.
         scores: values of the runs.
-        dataset: dataset with images and class names; None without.
+        dataset: dataset with images and class names; None: the page has no images.
         figures: drawer.
         progress: called with a task, the number of queries done and their total.
     """
@@ -104,10 +104,10 @@ def _split_section(
     score_figures = draw_scores(figures, scores, split) if len(scores.runs) > 1 else []
     for name, evaluation in evaluations.items():
         if evaluation.seeds:
-            missing.append(f"{name}: curves, maps and galleries are of seed {next(iter(evaluation.seeds))}.")
+            missing.append(f"{name}: curves, maps and galleries show seed {next(iter(evaluation.seeds))}.")
         if evaluation.ranked is None or tuple(evaluation.levels) != levels:
-            reason = evaluation.why_not if evaluation.ranked is None else f"its levels are not those of {leading}"
-            missing.append(f"{name}: no curves, maps and galleries, for {reason}.")
+            reason = evaluation.why_not if evaluation.ranked is None else f"its levels differ from {leading}"
+            missing.append(f"{name}: no curves, maps and galleries, because {reason}.")
             continue
         ranked[name] = evaluation.first_seed
         curves[name] = MeanCurves(gain_of(evaluation), len(levels))
@@ -145,7 +145,7 @@ def _split_section(
 
 
 def _name_of(evaluation: Evaluation, dataset: "ShardDataset | None") -> NameOf:
-    """Return a function that names classes by the label table, else by the dataset's hierarchy, else by their ids."""
+    """Return a function that looks a class's name up: in the label table, else the hierarchy, else its id."""
     assert evaluation.ranked is not None
     tables, levels = evaluation.ranked.names, evaluation.levels
     known = {} if dataset is None else dict(zip(dataset.levels, dataset.hierarchy.names, strict=True))
@@ -184,14 +184,14 @@ def _albums(
     for name in list(same)[:1]:  # only one other run, because each adds many images
         pair = {leading: one, name: paired[name]}
         rose, fell = changed_queries(one, paired[name], metric)
-        says = f"By the change of their {metric}, one query per class."
+        says = f"Ordered by the change of {metric}, one query per class."
         chosen.append((f"Most improved from {leading} to {name}", says, rose, pair))
         chosen.append((f"Most worsened to {name}", says, fell, pair))
     for name, evaluation in paired.items():
         alone = {name: evaluation}
-        says = f"From good to bad, one of every fifth by {metric}."
+        says = f"From good to bad: one query from each fifth of the queries, ordered by {metric}."
         chosen.append((f"Typical queries, {name}", says, typical_queries(evaluation, metric), alone))
-        says = f"The lowest of each class by {metric}."
+        says = f"The queries with the lowest {metric}, one per class."
         chosen.append((f"Worst queries, {name}", says, worst_queries(evaluation, metric), alone))
     return [
         {"heading": heading, "says": says, "strips": strips(queries, runs, first, metric, names[next(iter(runs))])}
@@ -207,15 +207,15 @@ PublishedOf = Callable[[str], Sequence[PublishedValue]]
 
 
 def paper_tables(runs: Sequence[Run], papers: Sequence[str], published_of: PublishedOf) -> list[PaperTable]:
-    """Lay out papers' tables with the runs in them.
+    """Lay out papers' tables with the runs as additional rows.
 
     Args:
         runs: runs that :func:`hgld.report_page.runs.read_runs` returned.
-        papers: tables as :func:`hgld.published.find_table` takes them, for example ``SupRank Table V``.
-        published_of: finds the published values of a run's recipe; the table states the difference to them.
+        papers: tables in a spelling that :func:`hgld.published.find_table` accepts, for example ``SupRank Table V``.
+        published_of: function that finds the published values of a run's recipe, to state the difference.
 
     Raises:
-        ConfigError: no such paper or table.
+        ConfigError: a paper or table is unknown.
     """
     own = []
     for run in runs:
@@ -235,7 +235,7 @@ def paper_tables(runs: Sequence[Run], papers: Sequence[str], published_of: Publi
 
 
 def _check_runs(runs: Sequence[Run], baseline: str | None, *, seen: bool) -> None:
-    """Raise an error for an unknown baseline, and for images that a run saw in training as another dataset."""
+    """Raise an error if the baseline is unknown, or if a run was trained on evaluation images of another dataset."""
     names = [run.name for run in runs]
     if baseline is not None and baseline not in names:
         raise ConfigError(f"baseline {baseline!r} is not among the runs ({', '.join(names)}).")
@@ -245,32 +245,32 @@ def _check_runs(runs: Sequence[Run], baseline: str | None, *, seen: bool) -> Non
             if facts and was_trained_on(facts) and not facts["own_dataset"]:
                 raise ConfigError(
                     f"{run.name}, {split}: it was trained on {facts['images']:,} of {facts['of_images']:,} of these "
-                    f"images (as {facts['as']}). Leave it out, or show it all the same with --seen."
+                    f"images (as {facts['as']}). Omit this run, or show it anyway with --seen."
                 )
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 MOST_BYTES = 10_000_000
-_FOOTER_BYTES = 20_000  # room for the footer, whose counts are known last
+_FOOTER_BYTES = 20_000  # reserved for the footer, whose counts are known only at the end
 _TEMPLATES = Path(__file__).with_name("templates")
 
 
 @dataclass(frozen=True)
 class Report:
-    """The results of some runs, and facts of the page that shows them.
+    """The results of several runs, and facts about the page that shows them.
 
     Attributes:
         runs: names of the runs.
         scores: values of the runs by split.
-        papers: tables of papers with the runs in them.
+        papers: tables of papers, with the runs as additional rows.
         figures: names of the files in the folder of figures.
         out: path of the page; empty without a page.
         bytes: size of the page.
         pictures: number of thumbnails on the page.
-        pictures_left_out: number of thumbnails left out, because the page has a size limit.
+        pictures_left_out: number of thumbnails that the page omits because of its size limit.
         unreadable: images that could not be read, with the reason.
-        notes: sentences about runs that ``data`` does not belong to; the page has them too.
+        notes: sentences about runs of another dataset than ``data``; the page shows them too.
     """
 
     runs: tuple[str, ...]
@@ -298,24 +298,24 @@ def make_report(
     seen: bool = False,
     progress: Progress | None = None,
 ) -> Report:
-    """Compare the results of some runs, and write the page that shows them.
+    """Compare the results of several runs, and write the report page.
 
     Args:
         places: run folders, or kept evaluations (:func:`hgld.report_page.runs.read_runs`).
         out: path of the HTML file; None: write no page.
         data: the dataset directory or URL, for images and class names.
         figures: folder to keep the figures in as PDF and PNG; None keeps none.
-        papers: tables of papers to put the runs into (:func:`paper_tables`). Default: for a page, the tables that
-            the runs' recipes come from.
-        published_of: finds the published values of a run's recipe.
-        baseline: name of the run that the others are compared with; the first if None.
+        papers: tables of papers to which the runs are added (:func:`paper_tables`). Default: for a page, the tables
+            that the runs' recipes come from.
+        published_of: function that finds the published values of a run's recipe.
+        baseline: name of the run to compare all other runs with; None: the first run.
         title: heading of the page.
-        seen: accept evaluations of images that a run was trained on.
-        progress: called with a task, the number of queries or splits done and their total.
+        seen: whether to accept evaluations on images that a run was trained on.
+        progress: function that is called with a task name, the number of finished queries or splits and the total.
 
     Raises:
-        InputError: files that cannot be read or do not belong together.
-        ConfigError: unknown baseline, or the page would be too large.
+        InputError: a file cannot be read, or files belong to different evaluations.
+        ConfigError: the baseline is unknown, or the page would be too large.
         StorageError: a file cannot be written.
     """
     page = None if out is None else Path(out)
@@ -323,7 +323,7 @@ def make_report(
         raise StorageError(f"cannot write {page}: --out is a file in a folder that exists and that you can write to.")
     runs = read_runs(places)
     _check_runs(runs, baseline, seen=seen)
-    if page is not None and not papers:  # by default the tables that the runs' recipes come from
+    if page is not None and not papers:  # default: the tables that the runs' recipes come from
         papers = list(dict.fromkeys(f"{v.paper} {v.table}" for run in runs for v in published_of(run.recipe)))
     tables = tuple(paper_tables(runs, papers, published_of))
     drawer = Figures(None if figures is None else Path(figures))
@@ -399,8 +399,7 @@ def _write_page(
     made = render(thumbnails)
     if len(made) > MOST_BYTES:
         raise ConfigError(
-            f"the page would have {len(made) / 1e6:.1f} MB; a report is kept below {MOST_BYTES / 1e6:.0f} MB. Name "
-            "fewer runs."
+            f"the page would have {len(made) / 1e6:.1f} MB; the limit is {MOST_BYTES / 1e6:.0f} MB. Choose fewer runs."
         )
     write_atomic(out, made)
     return {
@@ -419,8 +418,6 @@ def _own_dataset(split: str, stated: str, dataset: "ShardDataset | None") -> tup
         return dataset, []
     named = dataset.manifest.name
     if not stated:
-        return dataset, [f"{split}: the report does not say its dataset; it is taken for {named}, which --data names."]
-    said = (
-        f"{split}: no images and no names of classes from --data, which is {named}; this is an evaluation of {stated}."
-    )
+        return dataset, [f"{split}: the report does not state its dataset; hgld assumes {named} from --data."]
+    said = f"{split}: no images and class names, because --data is {named} and this is an evaluation of {stated}."
     return None, [said]

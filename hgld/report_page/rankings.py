@@ -1,4 +1,4 @@
-"""The rankings behind an evaluation: the first ranks of all queries, the whole rankings of a sample, in one pass."""
+"""Rankings for an evaluation, in one pass: first ranks of all queries, and whole rankings of a sample."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ class FirstRanks:
     """The first :data:`FIRST_RANKS` ranks of every query, without the query itself; equal scores by ascending grade.
 
     Attributes:
-        items: (Q, R) gallery indices; R is smaller where the gallery is.
-        grades: (Q, R) uint8, their grades.
+        items: (Q, R) gallery indices; R is the gallery's size if this is smaller.
+        grades: (Q, R) uint8 grades of these items.
         findable: (Q,) whether the gallery has an item of the query's own finest class.
     """
 
@@ -42,15 +42,15 @@ def first_ranks(
 ) -> FirstRanks:
     """Rank the gallery for every query, as :func:`hgld.evaluate` ranks it, and keep the first ranks.
 
-    It takes as long as the scores do, and memory that is linear in the number of queries.
+    Computing the scores dominates the time; the memory is linear in the number of queries.
 
     Args:
         ranked: embeddings and labels.
-        normalize: scores are cosine similarities.
-        visit: called with the grades of the whole gallery, best first, for every query, or for :data:`MOST_QUERIES` of
-            more, drawn with seed 0.
+        normalize: whether scores are cosine similarities.
+        visit: function that is called per query with the grades of the whole gallery, best first. If there are more
+            than :data:`MOST_QUERIES` queries, it is called for a sample of this size, drawn with seed 0.
         task: name of the task for ``progress``.
-        progress: called with the task, the number of queries done and their total.
+        progress: function that is called with the task, the number of finished queries and the total.
 
     Raises:
         InputError: embeddings with NaN, Inf or zero rows.
@@ -88,7 +88,7 @@ def _blocks(ranked: Ranked, normalize: bool) -> Iterator[tuple[int, np.ndarray, 
     relevance = LabelRelevance(ranked.query.labels, ranked.other_side.labels, self_index=index)
     blocks = score_blocks(query, gallery, block_rows(len(query), len(gallery), gallery.device))
     while True:
-        with exact_products(gallery.device):  # not around the yield, or the caller would run in its modes too
+        with exact_products(gallery.device):  # not around the yield, else the caller would run in these modes too
             block = next(blocks, None)
         if block is None:
             return

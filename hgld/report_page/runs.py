@@ -60,7 +60,7 @@ class Ranked:
 
     @property
     def other_side(self) -> Items:
-        """The items that are searched: the gallery, or the queries themselves."""
+        """Return the gallery, or the queries in leave-one-out."""
         return self.query if self.gallery is None else self.gallery
 
 
@@ -212,7 +212,7 @@ def _natural_order(path: Path) -> list[tuple[int, str]]:
 
 # -- seeds -------------------------------------------------------------------------------------------------------------
 
-# Options that may differ within a group of runs: the seed, and options that depend on the machine or change no result.
+# Options that may differ within a group of runs: the seed, and options of the machine, which change no result.
 _OF_MACHINE = {"seed", "workers", "device", "amp", "micro_batch_size", "compile", "keep"}
 _OF_MACHINE |= {"deterministic", "log_every", "checkpoint_every", "loggers"}
 _REASONS = "plan"  # section of a config: why each option was chosen
@@ -220,7 +220,7 @@ _SEED = re.compile(r"(^|[,._-])seed=?\d+|[._-]?\d+$")
 
 
 def _merge_seeds(runs: Sequence[Run], parents: Mapping[str, Path]) -> list[Run]:
-    """Merge runs whose configs differ in the seed alone.
+    """Merge runs whose configs differ only in the seed.
 
     Args:
         runs: all runs of a report.
@@ -256,7 +256,7 @@ def _group_key(run: Run, parent: Path) -> str:
 
 
 def _mean_run(name: str, runs: Mapping[int, Run]) -> Run:
-    """Return a run whose values are the means over seeds; everything else is that of the first seed."""
+    """Return a run whose values are the means over seeds; everything else is copied from the first seed."""
     ordered = dict(sorted(runs.items()))
     first = next(iter(ordered.values()))
     evaluations = {}
@@ -293,7 +293,7 @@ def mean_report(reports: Mapping[int, RetrievalReport]) -> RetrievalReport:
 
 
 def _by_task(kept: Mapping[str, Evaluation], *, several: bool) -> dict[str, Evaluation]:
-    """Return evaluations by task, so that evaluations of one task meet under any file name."""
+    """Return evaluations by task, so that runs are compared on a task whatever their file names are."""
     tasks = {}
     for name, evaluation in kept.items():
         settings = evaluation.report.settings
@@ -316,8 +316,8 @@ def _read_folder(name: str, folder: Path) -> Run:
     log, history = _numbers(_read_log(folder / "log.csv")), _read_history(folder / "evaluations.csv")
     if not latest and not log:
         raise InputError(
-            f"{folder}: neither reports/SPLIT-epoch-N.json nor log.csv is in this folder. Name a run folder of "
-            "`hgld train`, a folder of several of them, or a report kept by `hgld evaluate --out X.json`."
+            f"{folder}: neither reports/SPLIT-epoch-N.json nor log.csv is in this folder. Pass a run folder of "
+            "`hgld train`, a folder of several run folders, or a report that `hgld evaluate --out X.json` wrote."
         )
     evaluations = {}
     for split, (epoch, path) in sorted(latest.items()):
@@ -341,7 +341,7 @@ def _read_kept(name: str, path: Path) -> Run:
 def read_report(path: Path) -> RetrievalReport:
     """Read a report that :meth:`hgld.evaluation.report.RetrievalReport.save_json` wrote.
 
-    Checks the settings that the page computes with; the others are only shown.
+    Checks the settings that the page computes with; the page only shows all other settings.
 
     Raises:
         SchemaError: the file cannot be read, or the page cannot show one of its settings or metrics.
@@ -394,13 +394,13 @@ def _read_embeddings(report: RetrievalReport, path: Path, folder: Path) -> tuple
                 "`hgld evaluate --checkpoint` keeps no embeddings (`hgld embed` writes them, and `hgld evaluate "
                 "--embeddings` reports on the files)"
             )
-        return None, f"{path.name} does not say from which embedding files it was made"
+        return None, f"{path.name} does not state its embedding files"
     if {"distractors", "whitening"} & set(files) or "query_expansion" in settings:
         return None, "the evaluation post-processed its embeddings or added distractors"
     roles = ("embeddings", "labels", "gallery_embeddings", "gallery_labels")
     named = [str(files[role]) for role in roles if role in files]
     if any(Path(name).name != name for name in named):
-        raise InputError(f"{path}: files {', '.join(named)}; expected names without folders, of files in {folder}.")
+        raise InputError(f"{path}: files {', '.join(named)}; expected file names without folders, in {folder}.")
     if missing := [name for name in named if not (folder / name).is_file()]:
         return None, f"{', '.join(missing)} is not in {folder.name or folder}"
     places = [folder / name for name in named]
@@ -422,7 +422,7 @@ def _read_embeddings(report: RetrievalReport, path: Path, folder: Path) -> tuple
     ):
         if then != now:
             named = " or ".join(map(str, of))
-            raise InputError(f"{named}: other {what}, or in another order, than those that were evaluated. {hint}")
+            raise InputError(f"{named}: the {what} differ from the evaluated {what}, or are in another order. {hint}")
     return ranked, ""
 
 

@@ -1,4 +1,4 @@
-"""Scores of several runs on one task, each with its interval and its test against a baseline."""
+"""Scores of several runs on one task, each with a confidence interval and a test against a baseline."""
 
 import math
 import statistics
@@ -24,16 +24,16 @@ _SEED_TEST = "the tooltip and JSON have the paired t-test over seeds too"
 
 @dataclass(frozen=True)
 class Score:
-    """One run's value of one metric, with its interval and its comparison.
+    """One run's value of one metric, with its confidence interval and its comparison to the baseline.
 
     Attributes:
         metric: name of the metric, with its level.
-        value: the value, a share where the metric is one; NaN if undefined.
+        value: the value, for shares from 0 to 1; NaN if undefined.
         low: lower end of its confidence interval; NaN without values per query.
-        high: upper end.
+        high: upper end of the confidence interval.
         difference: difference to the baseline; NaN without a comparison.
         difference_low: lower end of the difference's confidence interval.
-        difference_high: upper end.
+        difference_high: upper end of the difference's confidence interval.
         p_value: two-sided p-value of no difference to the baseline.
         best: True if no run has a better value.
         deviation: standard deviation over the seeds; NaN for a single run.
@@ -110,11 +110,11 @@ def _p_text(value: float) -> str:
 
 
 def seed_p_value(ours: Mapping[int, float], theirs: Mapping[int, float]) -> float:
-    """Return the p-value of the paired t-test of no difference, two-sided, over the seeds that both have.
+    """Return the two-sided p-value of the paired t-test of no difference, over the seeds that both runs have.
 
     Args:
-        ours: values by seed.
-        theirs: values by seed.
+        ours: values of one run by seed.
+        theirs: values of the other run by seed.
 
     Returns:
         NaN with fewer than two common seeds; 0 or 1 if all differences are equal, and so have no deviation.
@@ -139,7 +139,7 @@ def _compare_with(
     for name, report in reports.items():
         paired = [metric for metric in measured[name] if metric in measured[first]]
         if not paired and name != first:
-            notes.append(f"{name} is not compared with {first}: both have values per query of no metric.")
+            notes.append(f"{name} is not compared with {first}: they share no metric with values per query.")
         comparisons = []
         try:
             if paired:
@@ -157,7 +157,7 @@ def _compare_with(
 
 
 def order_metrics(reports: Collection[RetrievalReport]) -> list[str]:
-    """Return the metrics of reports by level, the finest first, those of all levels at the end."""
+    """Return the metrics of reports ordered by level, the finest first; metrics over all levels come last."""
     metrics = list(dict.fromkeys(metric for report in reports for metric in report.values))
     stated = [level for report in reports for level in report.settings.get("levels", ())]
     found = [level for metric in metrics if (level := value_parts(metric)[1])]
@@ -180,7 +180,7 @@ class ScoreTable:
     Attributes:
         metrics: one metric per column: the finest level first, metrics over all levels last.
         runs: names of the runs with their scores.
-        baseline: name of the run that the others are compared with.
+        baseline: name of the run that all other runs are compared with.
         dataset: name of the dataset; empty if no run states it.
         warnings: a sentence per run that was trained on classes or images of the queries.
         notes: how values were made, and which runs could not be compared.
@@ -223,7 +223,7 @@ def score_table(evaluations: Mapping[str, Evaluation], baseline: str | None = No
 
     Args:
         evaluations: evaluation per run.
-        baseline: name of the run that the others are compared with. Default: the first run.
+        baseline: name of the run to compare all other runs with. Default: the first run.
     """
     reports = {name: evaluation.report for name, evaluation in evaluations.items()}
     seeds = {name: evaluation.seeds for name, evaluation in evaluations.items() if evaluation.seeds}
@@ -270,7 +270,7 @@ def score_table(evaluations: Mapping[str, Evaluation], baseline: str | None = No
 
 
 def best_first(reports: Mapping[str, RetrievalReport]) -> ScoreTable:
-    """Lay out the values of models on one task, the best model by the first metric first; it is the baseline."""
+    """Lay out the values of models on one task, best first according to the first metric; the best is the baseline."""
     metric = order_metrics(reports.values())[0]
     sign = 1 if lower_is_better(metric) else -1
     values = {name: sign * report.values.get(metric, math.nan) for name, report in reports.items()}

@@ -1,4 +1,4 @@
-"""Samplers of batches: functions of (seed, epoch, step), for one process or many."""
+"""Batch samplers: each batch depends only on (seed, epoch, step); for one process or many."""
 
 from hgld.samplers.batch_sampler import BatchSampler, ClassBalanced, EpochSampler, RepeatedAugmentation
 from hgld.samplers.pk import HierarchicalPKSampler, PKSampler

@@ -1,6 +1,6 @@
 """The base class of all samplers, and samplers of single items.
 
-A batch is a function of (seed, epoch, step), and processes take equal parts of it.
+A batch depends only on (seed, epoch, step), and every process takes an equal part of it.
 """
 
 import functools
@@ -40,16 +40,16 @@ def shuffled(count: int, *key: int) -> np.ndarray:
 
 
 def below(words: np.ndarray, limits: np.ndarray | int) -> np.ndarray:
-    """Turn words into int64 numbers in [0, limit), uniform to within 2**-32; limits are below 2**32."""
+    """Convert random words to int64 numbers in [0, limit), uniform to within 2**-32; limits are below 2**32."""
     return (((words >> _HALF) * np.asarray(limits, dtype=np.uint64)) >> _HALF).astype(np.int64)
 
 
 def choose(words: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Draw distinct numbers of a range for each row; all sets of numbers are equally likely.
+    """Draw k distinct numbers below a limit for each row; all sets of numbers are equally likely.
 
     Args:
         words: (R, k) random words.
-        sizes: (R,) sizes of the ranges, at least k.
+        sizes: (R,) limit of each row, at least k.
 
     Returns:
         (R, k) int64 in [0, size).
@@ -76,14 +76,14 @@ def label_column(labels: Labels, level: int | str) -> np.ndarray:
 
     Args:
         labels: (N,) or (N, L) labels, finest level first, of any kind that :func:`hgld.labels.class_numbers` reads.
-        level: column, or, with a table or a dataset, name.
+        level: column; or, if the labels are a table or a dataset, the name of the level.
 
     Returns:
         (N,) int64, -1 if unknown.
 
     Raises:
-        InputError: the labels are no such table.
-        ConfigError: there is no such level.
+        InputError: the labels are not a (N,) or (N, L) table of integers or names.
+        ConfigError: the labels lack the level.
     """
     (array,), levels = class_numbers(labels)
     if array.ndim not in (1, 2) or not np.issubdtype(array.dtype, np.integer):
@@ -92,7 +92,7 @@ def label_column(labels: Labels, level: int | str) -> np.ndarray:
     if isinstance(level, str):
         if levels is None:
             raise ConfigError(
-                f"level {level!r} of labels without names; give its number, or a table or dataset as labels."
+                f"level {level!r} of labels without names; pass its number, or a table or dataset as labels."
             )
         if level not in levels:
             raise ConfigError(f"level {level!r} is unknown; the levels are {', '.join(levels)}.")
@@ -107,12 +107,12 @@ class ClassItems:
     """Items sorted by class.
 
     Attributes:
-        items: (M,) item numbers; those of class c are ``items[start[c] : start[c] + count[c]]``.
-        start: (C,) first place of each class.
+        items: (M,) item indices; the items of class c are ``items[start[c] : start[c] + count[c]]``.
+        start: (C,) position of each class's first item in ``items``.
         count: (C,) number of items of each class.
         label: (C,) label of each class.
         left_out: number of items without a label.
-        dropped: number of items of classes that are too small.
+        dropped: number of items in classes that are too small.
     """
 
     items: np.ndarray
@@ -130,9 +130,10 @@ class ClassItems:
 
         Args:
             labels: (N,) class of every item; negative is unknown.
-            k: number of items that a class needs.
-            short: rule for smaller classes: keep them, drop and count them, or raise an error.
-            what: name of the classes in messages.
+            k: least number of items of a class.
+            short: rule for smaller classes: ``repeat`` keeps them, ``drop`` drops and counts them, ``refuse`` raises an
+                error.
+            what: word for the classes in messages.
 
         Raises:
             ConfigError: a class is too small and ``short`` is "refuse", or ``short`` is none of the three.
@@ -145,7 +146,7 @@ class ClassItems:
         if short == "refuse" and small.any():
             raise ConfigError(
                 f"{small.sum()} of {len(count)} {what} have fewer than {k} items (label {label[small][0]} has "
-                f"{count[small][0]}); take short='repeat' or 'drop', or a smaller k."
+                f"{count[small][0]}); choose short='repeat' or 'drop', or a smaller k."
             )
         dropped = 0
         if short == "drop":
@@ -162,7 +163,7 @@ class ClassItems:
             key: key of the random numbers.
 
         Returns:
-            (P, k) item numbers.
+            (P, k) item indices.
         """
         words = random_words(len(classes) * k, *key).reshape(len(classes), k)
         count = self.count[classes]
@@ -172,13 +173,13 @@ class ClassItems:
 
 
 def check_enough(classes: int, p: int) -> None:
-    """Raise an error for batches of more classes than there are.
+    """Raise an error if a batch needs more classes than there are.
 
     Raises:
-        ConfigError: fewer than ``p`` classes.
+        ConfigError: there are fewer than ``p`` classes.
     """
     if classes < p:
-        raise ConfigError(f"{classes} classes can be sampled; batches of {p} need as many. Take a smaller p.")
+        raise ConfigError(f"{classes} classes can be sampled; batches of {p} need as many. Choose a smaller p.")
 
 
 # -- the sampler ------------------------------------------------------------------------------------------------------
@@ -187,7 +188,7 @@ _MOST = 1 << 32
 
 
 class Place(TypedDict, total=False):
-    """Place among processes: number of this process and count of all, or a DistributedSampler that knows both."""
+    """Process index and process count, or a DistributedSampler that knows both."""
 
     process_index: int
     process_count: int
@@ -195,7 +196,7 @@ class Place(TypedDict, total=False):
 
 
 def _kept_arguments(init: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a constructor so that it keeps its arguments, from which a trainer makes the sampler for another process."""
+    """Wrap a constructor so that it stores its arguments; a trainer uses them to rebuild the sampler per process."""
 
     @functools.wraps(init)
     def keep(self: "BatchSampler", *args: Any, **kwargs: Any) -> None:
@@ -207,52 +208,53 @@ def _kept_arguments(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def _place(process_index: int = 0, process_count: int = 1, sampler: object = None) -> tuple[int, int]:
-    """Return the process's number and the count of processes, from a distributed sampler if one is given.
+    """Return the process index and the process count, from a distributed sampler if there is one.
 
     Raises:
-        ConfigError: other numbers are given too, or the sampler knows none.
+        ConfigError: both a sampler and numbers are given, or the sampler is not a DistributedSampler.
     """
     if sampler is None:
         return process_index, process_count
     index, count = getattr(sampler, "rank", None), getattr(sampler, "num_replicas", None)
     if not isinstance(index, int) or not isinstance(count, int):
         raise ConfigError(
-            f"sampler is a {type(sampler).__name__}; expected a DistributedSampler, which tells this process's place. "
-            "The labels decide which items come."
+            f"sampler is a {type(sampler).__name__}; expected a DistributedSampler, which knows this process's index. "
+            "The labels decide which items are sampled."
         )
     if process_count > 1 and (process_index, process_count) != (index, count):
         raise ConfigError(
-            f"process_index {process_index} of {process_count}, and a sampler of process {index} of {count}; give one."
+            f"process_index {process_index} of {process_count} contradicts the sampler's process {index} of {count}; "
+            "pass only one of them."
         )
     return index, count
 
 
 class BatchSampler(torch.utils.data.BatchSampler, ABC):
-    """Batches of item numbers; a ``batch_sampler`` of torch's DataLoader.
+    """Base class of samplers that yield batches of item indices, for ``DataLoader(batch_sampler=...)``.
 
-    The batch of an epoch and step is always the same, because no random stream is advanced. So two integers are the
-    whole state, and a run may resume with another number of processes. Process r of n gets the r-th part of every
-    batch, and all parts in order are the batch of a single process.
+    The batch of an epoch and step is always the same, because there is no random state that advances. So the state is
+    two integers, and a run may resume with another number of processes. Process r of n gets the r-th part of every
+    batch; the parts in order form the batch of a single process.
 
     Iterating starts at the current position, ends with its epoch, and leaves the position at the next epoch. If a last
     batch has fewer items than there are processes, a process without items skips it.
 
-    Lightning makes a batch sampler again for every process, with a DistributedSampler as ``sampler``. That sampler then
-    replaces ``process_index`` and ``process_count``. accelerate deals out whole batches instead, or equal parts with
-    ``split_batches``; with it, leave both arguments at their defaults.
+    Lightning rebuilds a batch sampler for every process, with a DistributedSampler as ``sampler``. That sampler then
+    replaces ``process_index`` and ``process_count``. accelerate instead gives every process whole batches, or equal
+    parts if ``split_batches`` is set; leave both arguments at their defaults there.
 
     Args:
-        batch_size: items of a batch, of all processes together.
-        batches: batches that the data makes for an epoch.
-        parts: pieces of a batch that stay together (classes, say); process_count must divide their number.
+        batch_size: number of items per batch, over all processes.
+        batches: number of batches in an epoch of the data.
+        parts: number of parts of a batch that stay together (for example classes); process_count must divide it.
         seed: seed of all random choices.
-        drop_last: whether to leave out incomplete batches.
+        drop_last: whether to drop an incomplete last batch.
         batches_per_epoch: length of an epoch; None: ``batches``.
-        place: ``process_index`` and ``process_count`` (number of this process, from 0, and of all), or a
-            DistributedSampler as ``sampler``, which tells the two.
+        place: ``process_index`` (index of this process, from 0) and ``process_count`` (number of processes); or
+            ``sampler``, a DistributedSampler that knows both.
 
     Raises:
-        ConfigError: the parts cannot be dealt out to the processes, or a number is out of its range.
+        ConfigError: process_count does not divide ``parts``, or a number is out of range.
     """
 
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
@@ -281,7 +283,7 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
             fitting = ", ".join(str(n) for n in range(1, parts + 1) if parts % n == 0)
             raise ConfigError(
                 f"{process_count} processes cannot share batches of {batch_size} items in {parts} parts that stay "
-                f"together; run {fitting} processes, or change the batch."
+                f"together; run {fitting} processes, or change the batch size."
             )
         self.batch_size, self.seed, self.drop_last = batch_size, seed, drop_last
         self.process_index, self.process_count = process_index, process_count
@@ -290,15 +292,15 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
 
     @property
     def sampler(self) -> "BatchSampler":  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The sampler itself, because trainers call ``batch_sampler.sampler.set_epoch``."""
+        """Return the sampler itself, because trainers call ``batch_sampler.sampler.set_epoch``."""
         return self
 
     @abstractmethod
     def _whole_batch(self, epoch: int, step: int) -> np.ndarray:
-        """Return (B,) int64 item numbers of a batch, of all processes."""
+        """Return (B,) int64 item indices of a batch, over all processes."""
 
     def _plan(self, epoch: int) -> Any:
-        """Return the data that all batches of an epoch share; it is kept until another epoch is requested."""
+        """Return the data that all batches of an epoch share; it is cached until another epoch is requested."""
         raise NotImplementedError
 
     def _plan_of(self, epoch: int) -> Any:
@@ -314,10 +316,10 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
             step: number of the step, from 0, below ``len(self)``.
 
         Returns:
-            (B / process_count,) int64 item numbers; a short last batch has fewer, maybe none.
+            (B / process_count,) int64 item indices; a short last batch has fewer, perhaps none.
 
         Raises:
-            ConfigError: there is no such step.
+            ConfigError: the epoch has no such step.
         """
         return self.part(epoch, step)[1]
 
@@ -330,7 +332,7 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
         return begin, whole[begin:end].copy()  # a copy, so that callers cannot change the order of the epoch
 
     def __len__(self) -> int:
-        """Batches of an epoch, the same on every process."""
+        """Return the number of batches per epoch, the same on every process."""
         return self._batches
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -351,14 +353,14 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
             self.load_state_dict({"epoch": epoch, "step": 0})
 
     def state_dict(self) -> dict[str, int]:
-        """Return the position: epoch, and step within it of the next batch."""
+        """Return the position: epoch and step of the next batch."""
         return {"epoch": self._epoch, "step": self._step}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go to a position.
 
         Raises:
-            ConfigError: there is no such step: the state comes from another configuration.
+            ConfigError: the epoch has no such step, because the state comes from another configuration.
         """
         epoch, step = state["epoch"], state["step"]
         if not 0 <= step < self._batches or not 0 <= epoch < _MOST:
@@ -370,17 +372,17 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
 
 
 class _Items(list[int]):
-    """Item numbers of a batch; using a batch as the number of one item raises an error that names the fix."""
+    """Item indices of a batch; using a batch as the index of one item raises an error with the fix."""
 
     def __index__(self) -> int:
         raise ConfigError(
-            "the sampler gives batches of items: hand it to the loader as DataLoader(dataset, batch_sampler=sampler), "
+            "the sampler yields batches of items: pass it to the loader as DataLoader(dataset, batch_sampler=sampler), "
             "not as sampler=."
         )
 
 
-# Lightning reads these attributes to make a batch sampler again. It sets them only on samplers that are made in a
-# train_dataloader hook; this loop gives them to all samplers.
+# Lightning reads these attributes to rebuild a batch sampler. It sets them only on samplers that are made in a
+# train_dataloader hook; this loop defines them for all samplers.
 for _name, _read in {
     "__pl_saved_args": lambda sampler: sampler._arguments[0],
     "__pl_saved_kwargs": lambda sampler: dict(sampler._arguments[1]),
@@ -391,10 +393,10 @@ for _name, _read in {
 
 
 def check_place(seed: int, process_index: int, process_count: int) -> None:
-    """Raise an error for a seed out of range or a process index that does not exist.
+    """Raise an error if the seed is out of range or the process index does not exist.
 
     Raises:
-        ConfigError: the message names the number.
+        ConfigError: the seed or the process index is out of range.
     """
     if not 0 <= seed < 1 << 64:
         raise ConfigError(f"seed is {seed}; expected 0 to 2**64 - 1.")
@@ -405,10 +407,10 @@ def check_place(seed: int, process_index: int, process_count: int) -> None:
 
 
 def at_least(least: int, **numbers: int) -> None:
-    """Raise an error for numbers below ``least``.
+    """Raise an error if a number is below ``least``.
 
     Raises:
-        ConfigError: the message names the first of them.
+        ConfigError: a number is too small; the message states the first.
     """
     for name, number in numbers.items():
         if number < least:
@@ -419,20 +421,20 @@ def at_least(least: int, **numbers: int) -> None:
 
 
 class EpochSampler(BatchSampler):
-    """Every item once per epoch, in random order or in the dataset's order; for training a classifier, or embedding.
+    """Sampler of every item once per epoch, in random or dataset order; to train a classifier or to embed.
 
-    Without ``drop_last`` the last batch may be short, and its parts may differ by one item between processes. If it has
-    fewer items than there are processes, some processes get no item: iterating gives them one batch less, :meth:`batch`
-    and :class:`hgld.data.loader.Loader` an empty one.
+    Without ``drop_last`` the last batch may be short, and its parts may differ by one item between processes. If the
+    last batch has fewer items than there are processes, some processes get no item. Iterating then yields one batch
+    less for them; :meth:`batch` and :class:`hgld.data.loader.Loader` return an empty batch.
 
     Args:
         num_items: number of items.
-        batch_size: items of a batch, of all processes together.
-        shuffle: whether every epoch has a random order of its own.
+        batch_size: number of items per batch, over all processes.
+        shuffle: whether every epoch has its own random order.
         seed: seed of the orders.
-        drop_last: whether to leave out the items that do not fill a last batch.
-        place: ``process_index`` and ``process_count`` (number of this process, from 0, and of all), or a
-            DistributedSampler as ``sampler``, which tells the two. Their number has to divide batch_size.
+        drop_last: whether to drop the items that do not fill a last batch.
+        place: ``process_index`` (index of this process, from 0) and ``process_count`` (number of processes, which must
+            divide batch_size); or ``sampler``, a DistributedSampler that knows both.
 
     Raises:
         ConfigError: no batch can be made, or process_count does not divide batch_size.
@@ -452,7 +454,7 @@ class EpochSampler(BatchSampler):
         self.num_items, self.shuffle = num_items, shuffle
         batches = num_items // batch_size if drop_last else -(-num_items // batch_size)
         if not batches:
-            raise ConfigError(f"{num_items} items make no batch of {batch_size}; take smaller batches.")
+            raise ConfigError(f"{num_items} items do not fill a batch of {batch_size}; choose a smaller batch size.")
         super().__init__(
             batch_size=batch_size,
             batches=batches,
@@ -471,22 +473,22 @@ class EpochSampler(BatchSampler):
 
 
 class RepeatedAugmentation(BatchSampler):
-    """Batches of batch_size / repeats images, each image ``repeats`` times in a row.
+    """Sampler of batches of batch_size / repeats images, each image ``repeats`` times in a row.
 
-    Every image comes in one batch per epoch. Its number is the instance id, by which a loss knows the views of one
-    image. The last batch is filled with images from the epoch's beginning.
+    Every image is in one batch per epoch. Its index serves as the instance id, so that a loss recognises the views of
+    one image. The last batch is filled with images from the epoch's beginning.
 
     Args:
         num_items: number of images.
-        batch_size: entries of a batch, of all processes together.
+        batch_size: number of views per batch, over all processes.
         repeats: number of views of an image in its batch.
         seed: seed of all random choices.
-        place: ``process_index`` and ``process_count`` (number of this process, from 0, and of all), or a
-            DistributedSampler as ``sampler``, which tells the two. Their number has to divide batch_size / repeats:
-            views of an image stay together.
+        place: ``process_index`` (index of this process, from 0) and ``process_count`` (number of processes, which must
+            divide batch_size / repeats, because views of an image stay together); or ``sampler``, a DistributedSampler
+            that knows both.
 
     Raises:
-        ConfigError: batch_size is not a multiple of repeats, or there are fewer images than a batch has.
+        ConfigError: batch_size is not a multiple of repeats, or there are fewer images than a batch needs.
 
     Source: Berman et al., "MultiGrain: a unified image embedding for classes and instances", 2019, section 4.1.
     """
@@ -504,11 +506,11 @@ class RepeatedAugmentation(BatchSampler):
         if batch_size % repeats:
             below, above = batch_size // repeats * repeats, -(-batch_size // repeats) * repeats
             fitting = f"{below} or {above}" if below else str(above)
-            raise ConfigError(f"batch_size {batch_size} is not a multiple of {repeats} repeats; take {fitting}.")
+            raise ConfigError(f"batch_size {batch_size} is not a multiple of {repeats} repeats; choose {fitting}.")
         self.repeats, self.num_items = repeats, num_items
         self._images = batch_size // repeats
         if num_items < self._images:
-            raise ConfigError(f"{num_items} images; a batch needs {self._images} different ones. Take smaller batches.")
+            raise ConfigError(f"{num_items} images; a batch needs {self._images} images. Choose a smaller batch size.")
         super().__init__(
             batch_size=batch_size,
             batches=-(-num_items // self._images),
@@ -526,19 +528,20 @@ class RepeatedAugmentation(BatchSampler):
 
 
 class ClassBalanced(BatchSampler):
-    """Batches of independent draws: first a class, uniformly, then one of its items.
+    """Sampler that draws each item of a batch independently: first a class, uniformly, then one of its items.
 
     Args:
-        labels: (N,) or (N, L) integers or names, or a dataset: what :func:`hgld.labels.class_numbers` reads.
-        batch_size: items of a batch, of all processes together.
-        level: the level whose classes are balanced: column, or, with a table or a dataset, name.
-        batches_per_epoch: length of an epoch; as many as fit the labelled items if None.
+        labels: (N,) or (N, L) integers or names, or a dataset, in any form that :func:`hgld.labels.class_numbers`
+            reads.
+        batch_size: number of items per batch, over all processes.
+        level: level whose classes are balanced: its column; or, if the labels are a table or a dataset, its name.
+        batches_per_epoch: length of an epoch; None: the number of labelled items divided by batch_size.
         seed: seed of all random choices.
-        place: ``process_index`` and ``process_count`` (number of this process, from 0, and of all), or a
-            DistributedSampler as ``sampler``, which tells the two. Their number has to divide batch_size.
+        place: ``process_index`` (index of this process, from 0) and ``process_count`` (number of processes, which must
+            divide batch_size); or ``sampler``, a DistributedSampler that knows both.
 
     Attributes:
-        left_out: items without a label, which are in no batch.
+        left_out: number of items without a label, which are in no batch.
 
     Raises:
         ConfigError: there is no labelled item.

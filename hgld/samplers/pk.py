@@ -1,6 +1,6 @@
-"""P x K batches of metric learning: P classes with K items each.
+"""P x K batches for metric learning: P classes with K items each.
 
-They are planned to cover every item, drawn class by class, or drawn from a few super-classes.
+A sampler plans an epoch that covers every item, draws classes at random, or draws classes from a few super-classes.
 """
 
 import itertools
@@ -24,20 +24,21 @@ from hgld.samplers.batch_sampler import (
     shuffled,
 )
 
-_WORD = 32  # a chunk is one integer: the upper bits are its class, the lower ones its number within the class
-_ITEMS, _CLASSES, _LAST, _TRADES, _COLUMNS, _ROWS = range(6)  # uses of random numbers in a plan
+_WORD = 32  # bits of a chunk's number within its class; the bits above hold the class
+_ITEMS, _CLASSES, _LAST, _TRADES, _COLUMNS, _ROWS = range(6)  # keys of the independent random streams of a plan
 
 
 def plan_epoch(classes: ClassItems, p: int, k: int, batches: int, *key: int) -> tuple[np.ndarray, np.ndarray]:
     """Plan an epoch of P x K batches that cover all items.
 
     The items of every class are shuffled and cut into chunks of k; the last chunk of a class is filled with the class's
-    first items. Chunks are dealt to the batches so that as few batches as possible have two chunks of one class: none,
-    if no class has more chunks than there are batches.
+    first items. As few batches as possible get two chunks of one class. If no class has more chunks than there are
+    batches, no batch does.
 
-    Dealing the chunks class by class, one per batch in turn, reaches that minimum. Trades then make the plan random:
-    two batches pool the chunks of classes that they do not share, and each takes a random half. Every round pairs other
-    batches. A trade changes neither the batches' sizes nor the minimum. The method is global curveball: Carstens,
+    Distributing the chunks class by class, one per batch in turn, reaches that minimum. Trades then make the plan
+    random: two batches pool the chunks of classes that they do not share, and each takes a random half. Every round
+        pairs the
+    batches anew. A trade changes neither the batches' sizes nor the minimum. The method is global curveball: Carstens,
     Berger and Strona, "A unifying framework for fast randomization of ecological networks with fixed (node) degrees",
     MethodsX 5, 2018.
 
@@ -46,11 +47,11 @@ def plan_epoch(classes: ClassItems, p: int, k: int, batches: int, *key: int) -> 
         p: classes per batch.
         k: items per class.
         batches: number of batches; to fill them, random classes get one more chunk.
-        key: key of the random numbers.
+        key: key of the random stream.
 
     Returns:
-        (M,) items in the order of :func:`shuffled_within`, and (batches, p) chunks: the class in the upper 32 bits, the
-        number within the class in the lower ones.
+        (M,) items in the order of :func:`shuffled_within`, and (batches, p) chunks: the upper 32 bits hold the class,
+        the lower 32 bits the number of the chunk within the class.
     """
     chunks = _fill_batches(chunks_of(classes, k), p * batches, batches, *key)
     order = shuffled(len(chunks), *key, _CLASSES)
@@ -61,7 +62,7 @@ def plan_epoch(classes: ClassItems, p: int, k: int, batches: int, *key: int) -> 
 
 
 def chunks_of(classes: ClassItems, k: int) -> np.ndarray:
-    """Count the chunks of k items that it takes to cover each class: (C,)."""
+    """Return the number of chunks of k items that cover each class: (C,)."""
     return -(-classes.count // k)
 
 
@@ -87,20 +88,20 @@ def chunk_items(classes: ClassItems, items: np.ndarray, place: np.ndarray, numbe
 
 
 def _fill_batches(chunks: np.ndarray, places: int, batches: int, *key: int) -> np.ndarray:
-    """Add chunks of random classes until all places of the batches are taken."""
+    """Add chunks of random classes until all batches are full."""
     missing, chunks = places - int(chunks.sum()), chunks.copy()
     order = shuffled(len(chunks), *key, _LAST)
     while missing > 0:
         roomy = order[chunks[order] < batches][
             :missing
-        ]  # classes that can get one more chunk without meeting themselves
+        ]  # classes that can get one more chunk without being twice in a batch
         chunks[roomy] += 1
         missing -= len(roomy)
     return chunks
 
 
 def _trade_chunks(table: np.ndarray, *key: int) -> np.ndarray:
-    """Trade chunks between rows (batches) until it no longer depends on the deal which chunks share a batch."""
+    """Trade chunks between rows (batches) until the batches no longer depend on the initial distribution."""
     batches, p = table.shape
     half = batches // 2
     for turn in range(batches.bit_length() + 2):
@@ -111,7 +112,7 @@ def _trade_chunks(table: np.ndarray, *key: int) -> np.ndarray:
         words = random_words(heap.size, *key, _TRADES, turn).reshape(heap.shape)
         halves = np.argpartition(
             _halving_keys(heap >> _WORD, words), p, axis=1
-        )  # splits the pool; the order within a half is arbitrary
+        )  # the halves of the pool; the order within a half does not matter
         heap = np.take_along_axis(heap, halves, axis=1)
         table[first], table[second] = heap[:, :p], heap[:, p:]
     return table
@@ -120,14 +121,15 @@ def _trade_chunks(table: np.ndarray, *key: int) -> np.ndarray:
 def _halving_keys(classes: np.ndarray, words: np.ndarray) -> np.ndarray:
     """Return sort keys that halve a pool of chunks: the lower half goes to the first batch.
 
-    Chunks of one class are paired, and the two of a pair go to different batches; the others go to either.
+    Chunks of one class are paired, and the two chunks of a pair go to different batches; an unpaired chunk goes to
+    either batch.
 
     Args:
         classes: (H, 2P) classes of the chunks, sorted.
         words: (H, 2P) random words.
     """
     column = np.arange(classes.shape[1])
-    same = np.zeros(classes.shape, dtype=bool)  # True if the chunk before has the same class
+    same = np.zeros(classes.shape, dtype=bool)  # True if the previous chunk has the same class
     same[:, 1:] = classes[:, 1:] == classes[:, :-1]
     begin = np.maximum.accumulate(np.where(same, 0, column), axis=1)
     is_second = (column - begin) % 2 == 1
@@ -152,37 +154,38 @@ def _shuffle_rows(table: np.ndarray, *key: int) -> np.ndarray:
 # -- the sampler ------------------------------------------------------------------------------------------------------
 
 Coverage = Literal["exact", "classes"]
-_DRAWN_CLASSES, _DRAWN_ORDER, _DRAWN_ITEMS = range(3)  # uses of random numbers in a batch of drawn classes
+_DRAWN_CLASSES, _DRAWN_ORDER, _DRAWN_ITEMS = range(3)  # keys of the independent random streams of a batch
 
 
 class PKSampler(BatchSampler):
     """Batches of p classes with k items each; the items of a class are next to each other.
 
-    With ``coverage="exact"`` every labelled item comes at least once per epoch, and no class comes twice in a batch
+    With ``coverage="exact"`` every labelled item is sampled at least once per epoch, and no class is twice in a batch
     unless this cannot be avoided (:func:`hgld.samplers.pk.plan_epoch`). With ``coverage="classes"`` every batch draws p
-    classes and k items of each independently of other batches, like published code of metric learning. Frequent classes
-    are then seen less completely than rare ones.
+    classes and k items of each independently of other batches, as published metric learning code does. An epoch then
+    covers a smaller share of a large class than of a small class.
 
     Args:
-        labels: (N,) or (N, L) integers or names, or a dataset: what :func:`hgld.labels.class_numbers` reads.
+        labels: (N,) or (N, L) integers or names, or a dataset, in any form that :func:`hgld.labels.class_numbers`
+            reads.
         p: classes per batch.
         k: items per class.
-        level: level of the classes: column, or, with a table or a dataset, name.
+        level: level of the classes: its column; or, if the labels are a table or a dataset, its name.
         seed: seed of all random choices.
-        coverage: "exact" or "classes".
-        short: rule for classes with fewer than k items: "repeat" takes each of their items at least once and
-            some again, "drop" leaves these classes out, "refuse" raises.
-        batches_per_epoch: with ``coverage="classes"``, the length of an epoch; as many as fit the items if None.
-        place: ``process_index`` and ``process_count`` (number of this process, from 0, and of all), or a
-            DistributedSampler as ``sampler``, which tells the two. Their number has to divide p, so that classes stay
-            whole.
+        coverage: "exact" (every item at least once per epoch) or "classes" (random classes).
+        short: rule for classes with fewer than k items: "repeat" uses each item at least once and some items again,
+            "drop" drops the class, "refuse" raises an error.
+        batches_per_epoch: length of an epoch, only with ``coverage="classes"``; None: the number of items divided by
+            the batch size.
+        place: ``process_index`` (index of this process, from 0) and ``process_count`` (number of processes, which must
+            divide p, so that classes stay whole); or ``sampler``, a DistributedSampler that knows both.
 
     Attributes:
-        left_out: items without a label, which are in no batch.
-        dropped: items of classes that ``short="drop"`` left out.
+        left_out: number of items without a label, which are in no batch.
+        dropped: number of items in classes that ``short="drop"`` dropped.
 
     Raises:
-        ConfigError: too few classes, options that exclude each other, or a number of processes that does not divide p.
+        ConfigError: there are too few classes, options exclude each other, or process_count does not divide p.
 
     >>> labels = np.array([0, 0, 0, 1, 1, 2, 2, 2])
     >>> sampler = PKSampler(labels, p=2, k=2)
@@ -215,7 +218,7 @@ class PKSampler(BatchSampler):
         check_enough(len(self._classes.count), p)
         if coverage == "exact":
             if batches_per_epoch is not None:
-                raise ConfigError("batches_per_epoch with coverage='exact', whose epochs end when all items were seen.")
+                raise ConfigError("coverage='exact' sets the length of an epoch; omit batches_per_epoch.")
             batches = -(-int(chunks_of(self._classes, k).sum()) // p)
         else:
             batches = max(1, len(self._classes.items) // (p * k))
@@ -241,41 +244,43 @@ class PKSampler(BatchSampler):
         return plan_epoch(self._classes, self.p, self.k, len(self), self.seed, epoch)
 
 
-# -- batches out of few super-classes ----------------------------------------------------------------------------------
+# -- batches from a few super-classes ----------------------------------------------------------------------------------
 
 _MOST_COMBINATIONS = 1_000_000
-_ORDER, _UNDER, _OF_CLASS = range(3)  # uses of random numbers in a batch of super-classes
+_ORDER, _UNDER, _OF_CLASS = range(3)  # keys of the independent random streams of a batch
 
 
 class HierarchicalPKSampler(BatchSampler):
-    """Batches of p classes with k items each, p / m classes out of each of m super-classes.
+    """Batches of p classes with k items each, with p / m classes from each of m super-classes.
 
-    An epoch takes every combination of m super-classes ``batches_per_combination`` times, in random order. The classes
+    An epoch uses every combination of m super-classes ``batches_per_combination`` times, in random order. The classes
     of a super-class and the items of a class are drawn at random. If a super-class has fewer than p / m classes, the
-    other super-classes of the batch give more, so that every batch is complete. Combinations with fewer than p classes
-    in total are left out and counted.
+    other super-classes of the batch provide more, so that every batch is complete. Combinations with fewer than p
+    classes in total are skipped and counted.
 
     Args:
-        labels: (N, L) integers or names, or a dataset: what :func:`hgld.labels.class_numbers` reads.
+        labels: (N, L) integers or names, or a dataset, in any form that :func:`hgld.labels.class_numbers` reads.
         p: classes per batch.
         k: items per class.
-        level: level of the classes: column, or, with a table or a dataset, name.
+        level: level of the classes: its column; or, if the labels are a table or a dataset, its name.
         super_level: level of the super-classes; the coarsest by default.
-        super_classes: m, super-classes per batch.
-        batches_per_combination: batches of each combination of super-classes in an epoch.
-        batches_per_epoch: an epoch ends after so many batches; after all combinations if None.
+        super_classes: m, number of super-classes per batch.
+        batches_per_combination: number of batches per combination of super-classes and epoch.
+        batches_per_epoch: largest number of batches per epoch; None: an epoch ends after all combinations.
         seed: seed of all random choices.
-        short: rule for classes with fewer than k items, the same as in :class:`hgld.samplers.PKSampler`.
-        place: ``process_index`` and ``process_count`` (number of this process, from 0, and of all), or a
-            DistributedSampler as ``sampler``, which tells the two. Their number has to divide p.
+        short: rule for classes with fewer than k items: "repeat" uses each item at least once and some items again,
+            "drop" drops the class, "refuse" raises an error.
+        place: ``process_index`` (index of this process, from 0) and ``process_count`` (number of processes, which must
+            divide p); or ``sampler``, a DistributedSampler that knows both.
 
     Attributes:
-        left_out: items without a label at one of the two levels, which are in no batch.
-        dropped: items of classes that ``short="drop"`` left out.
-        left_out_combinations: combinations of super-classes with fewer than p classes.
+        left_out: number of items without a label at one of the two levels, which are in no batch.
+        dropped: number of items in classes that ``short="drop"`` dropped.
+        left_out_combinations: number of combinations of super-classes with fewer than p classes.
 
     Raises:
-        ConfigError: numbers that do not fit each other or the data.
+        ConfigError: p is not a multiple of super_classes, process_count does not divide p, or there are too few
+            classes.
         HierarchyError: a class is in two super-classes.
 
     Source: pairs of categories as in Cakir et al., "Deep metric learning to rank" (FastAP), CVPR 2019, and as the
@@ -350,15 +355,15 @@ def _classes_by_super(classes: ClassItems, coarse: np.ndarray) -> list[np.ndarra
 
 
 def _combinations(by_super: list[np.ndarray], p: int, size: int) -> tuple[np.ndarray, int]:
-    """Return (C, size) combinations of super-classes with at least p classes in total, and count the other ones."""
+    """Return (C, size) combinations of super-classes with at least p classes in total, and the number of the rest."""
     count = math.comb(len(by_super), size)
     if not 0 < count <= _MOST_COMBINATIONS:
         raise ConfigError(
             f"{len(by_super)} super-classes have {count} combinations of {size}; expected 1 to {_MOST_COMBINATIONS}. "
-            "Take another super_level or number of super_classes."
+            "Choose another super_level or number of super_classes."
         )
     found = np.array(list(itertools.combinations(range(len(by_super)), size)))
     enough = np.array([len(classes) for classes in by_super])[found].sum(axis=1) >= p
     if not enough.any():
-        raise ConfigError(f"no {size} super-classes have {p} classes together; take a smaller p.")
+        raise ConfigError(f"no {size} super-classes have {p} classes together; choose a smaller p.")
     return found[enough], int((~enough).sum())

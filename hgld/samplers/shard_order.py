@@ -1,8 +1,8 @@
-"""P x K batches of items that are read shard after shard, dealt so that classes do not repeat within a batch.
+"""P x K batches of items that are read shard after shard, composed so that no class repeats within a batch.
 
-The groups of all shards, in shuffled order of shards, form one sequence. It begins at a random place and is cut into
-*streams* of equal length. Every batch takes the same number of chunks (k items of a group) from each stream, out of a
-*window* of the stream's next chunks.
+The shards are shuffled, and their groups form one sequence, which begins at a random position and is cut into *streams*
+of equal length. Every batch takes the same number of chunks (k items of a group) from each stream. It chooses them from
+a *window* of the stream's next chunks.
 """
 
 import hashlib
@@ -26,14 +26,14 @@ from hgld.samplers.batch_sampler import (
 )
 from hgld.samplers.pk import chunk_items, chunks_of, shuffled_within
 
-_SHARDS, _BEGIN, _DEAL = range(6, 9)  # uses of random numbers, after those of a planned epoch
+_SHARDS, _BEGIN, _DEAL = range(6, 9)  # keys of independent random streams; hgld.samplers.pk uses the smaller keys
 
 
 @dataclass(frozen=True, eq=False)
 class ReadingOrder:
-    """The chunks of an epoch in reading order; each stream has an equal, contiguous part of them.
+    """The chunks of an epoch in reading order; each stream has an equal, contiguous part of the chunks.
 
-    ``items`` (C, k) are the items of every chunk, ``run`` (C,) its group, ``label`` (C,) its class.
+    ``items`` (C, k) holds the items of every chunk, ``run`` (C,) the group and ``label`` (C,) the class.
     """
 
     items: np.ndarray
@@ -42,11 +42,11 @@ class ReadingOrder:
 
 
 class ShardOrderSampler(BatchSampler):
-    """P x K batches for shards that are read one after another; the index alone decides them, before reading begins.
+    """P x K batches for shards that are read one after another; they depend only on the index, not on reading.
 
     Every group is shuffled and cut into chunks of k; the last chunk is filled with the group's first items. An epoch
     has every chunk once. Its last batch is filled with the first chunks of the epoch, which differ from epoch to epoch.
-    So every labelled item comes at least once.
+    So every labelled item is sampled at least once.
 
     Args:
         shard: (N,) number of every item's shard, in the order of the index.
@@ -54,22 +54,22 @@ class ShardOrderSampler(BatchSampler):
         label: (N,) class of every item; -1 is unknown.
         p: classes per batch.
         k: items per class.
-        num_streams: number of sequences that are read in parallel, over all processes; divides p.
-        window: number of batches that the streams hold together; within it the sampler keeps the batches' classes
-            apart.
-        short: rule for groups of fewer than k items: ``repeat`` takes their items more than once in a batch,
-            ``drop`` leaves them out, ``refuse`` raises.
+        num_streams: number of streams that are read in parallel, over all processes; must divide p.
+        window: number of batches whose items the streams hold in memory. The sampler chooses among these items so that
+            no class repeats within a batch.
+        short: rule for groups of fewer than k items: ``repeat`` uses items more than once in a batch, ``drop`` drops
+            the group, ``refuse`` raises an error.
         seed: seed of all random choices.
-        batches_per_epoch: length of an epoch; the rest is left out. None: all batches.
-        process_index: number of this process, from 0.
-        process_count: number of processes; divides ``num_streams``.
+        batches_per_epoch: number of batches per epoch; the rest of the epoch is skipped. None: all batches.
+        process_index: index of this process, from 0.
+        process_count: number of processes; must divide ``num_streams``.
 
     Attributes:
-        left_out: items without a label.
-        dropped: items of groups that are too short.
+        left_out: number of items without a label.
+        dropped: number of items in groups that are too short.
 
     Raises:
-        ConfigError: options that make no batches.
+        ConfigError: no batch can be made with these options.
         InputError: a group holds items of two classes.
     """
 
@@ -99,8 +99,8 @@ class ShardOrderSampler(BatchSampler):
         chunks = int(chunks_of(self._runs, k).sum())
         if chunks < p:
             raise ConfigError(
-                f"there are {chunks} groups of {k} items with a known class; a batch takes {p}. "
-                "Ask for fewer classes per batch, or for fewer images of each."
+                f"there are {chunks} groups of {k} items with a known class; a batch needs {p}. "
+                "Choose fewer classes per batch, or fewer images per class."
             )
         self._all_batches = -(-chunks // p)
         if batches_per_epoch is not None and batches_per_epoch > self._all_batches:
@@ -118,7 +118,7 @@ class ShardOrderSampler(BatchSampler):
         )
 
     def fingerprint(self) -> str:
-        """Return 32 hex digits that differ if the batches differ."""
+        """Return a hash of 32 hex digits that differs if the batches differ."""
         runs = (self._runs.items[self._runs.start], self._runs.count, self._label, self._shard)
         options = (self.p, self.k, self.num_streams, self.window, self.seed)
         digest = hashlib.blake2b(repr((2, options)).encode(), digest_size=16)
@@ -142,7 +142,7 @@ class ShardOrderSampler(BatchSampler):
         return self.order(epoch).items[chunks].reshape(-1)
 
     def _plan(self, epoch: int) -> tuple[ReadingOrder, Iterator[list[int]], list[list[int]]]:
-        """Return the reading order of an epoch, the generator that deals its batches, and the batches dealt so far."""
+        """Return the reading order of an epoch, the generator of its batches, and the batches made so far."""
         order, key = self._order(epoch), (self.seed, epoch, _DEAL)
         return order, deal(order.label, self.num_streams, self.p // self.num_streams, self.window, *key), []
 
@@ -163,7 +163,7 @@ class ShardOrderSampler(BatchSampler):
         return {
             **self.__dict__,
             "_planned": (-1, None),
-        }  # a generator cannot be pickled; the copy deals the epoch again
+        }  # a generator cannot be pickled, so the copy makes the epoch again
 
 
 def _runs(shard: np.ndarray, group: np.ndarray, label: np.ndarray) -> np.ndarray:
@@ -177,7 +177,7 @@ def _runs(shard: np.ndarray, group: np.ndarray, label: np.ndarray) -> np.ndarray
         at = int(mixed[0])
         raise InputError(
             f"group {int(group[at])} of shard {int(shard[at])} (counted from 0) holds items of the classes "
-            f"{int(label[first[run[at]]])} and {int(label[at])}; expected one class a group. "
+            f"{int(label[first[run[at]]])} and {int(label[at])}; expected one class per group. "
             "Write the index again with `hgld index --force`."
         )
     return np.where(label >= 0, run, -1)
@@ -186,10 +186,10 @@ def _runs(shard: np.ndarray, group: np.ndarray, label: np.ndarray) -> np.ndarray
 def check_options(
     p: int, k: int, num_streams: int, window: int, short: str, seed: int, process_index: int, process_count: int
 ) -> None:
-    """Raise an error for options that make no batches, or that streams or processes cannot share.
+    """Raise an error if the options allow no batches, or if streams or processes cannot share a batch equally.
 
     Raises:
-        ConfigError: the message names the fix.
+        ConfigError: an option is invalid; the message states the fix.
     """
     at_least(1, p=p, k=k, num_streams=num_streams, window=window)
     check_choice("short", short, get_args(Short))
@@ -198,7 +198,7 @@ def check_options(
     if num_streams not in fitting:
         hint = f"num_streams={' or '.join(map(str, fitting))}" if fitting else f"a multiple of {process_count} as p"
         raise ConfigError(
-            f"{num_streams} streams of {process_count} processes cannot share {p} classes per batch; take {hint}."
+            f"{num_streams} streams of {process_count} processes cannot share {p} classes per batch; choose {hint}."
         )
 
 
@@ -208,22 +208,22 @@ def fitting_streams(p: int, process_count: int) -> list[int]:
 
 
 def deal(label: np.ndarray, num_streams: int, per_stream: int, window: int, *key: int) -> Iterator[list[int]]:
-    """Deal the chunks of all streams into batches.
+    """Distribute the chunks of all streams to batches.
 
     A class with as many chunks left as there are batches left is taken first, which keeps the last batches free of
-    repetitions. The rest is drawn at random from the windows, among the classes that the batch does not have yet. A
-    stream that holds no such class takes over a class of another stream, which takes a new one instead. This is an
-    augmenting path between streams and classes. A class is repeated only if there is no such path.
+    repetitions. The other chunks are drawn at random from the windows, among the classes that the batch does not have
+    yet. If a stream holds no such class, it takes over a class from another stream, and that stream takes a new class.
+    This is an augmenting path between streams and classes. A class is repeated only if there is no such path.
 
     Args:
-        label: (C,) class of every chunk in reading order; stream v has the v-th part of C / streams chunks.
+        label: (C,) class of every chunk in reading order; stream v has the v-th part, of C / num_streams chunks.
         num_streams: number of streams.
         per_stream: number of chunks that a batch takes from every stream.
         window: largest number of batches whose chunks a stream holds.
         key: key of the random numbers.
 
     Yields:
-        streams * per_stream numbers of chunks, stream after stream.
+        num_streams * per_stream indices of chunks, stream after stream.
     """
     length = len(label) // num_streams
     batches = length // per_stream
@@ -258,7 +258,7 @@ def draw(labels: Sequence[int], taken: Container[int], word: int) -> int:
 
 
 class _Hand:
-    """A batch that is being dealt: the chunks of every stream, and the stream that each class comes from."""
+    """A batch in the making: the chunks of every stream, and the stream that each class comes from."""
 
     def __init__(self, held: list[list[int]], labels: Sequence[int], per_stream: int) -> None:
         self._held, self._labels, self._per_stream = held, labels, per_stream
@@ -266,7 +266,7 @@ class _Hand:
         self._stream_of: dict[int, int] = {}
 
     def take_class(self, c: int) -> None:
-        """Take a chunk of a class from the stream, among those with room, that holds most chunks of the class."""
+        """Take a chunk of a class from the stream with most chunks of the class; skip streams that are full."""
         fitting = [[chunk for chunk in chunks if self._labels[chunk] == c] for chunks in self._held]
         roomy = [stream for stream, chunks in enumerate(self.chunks) if len(chunks) < self._per_stream]
         most = max(roomy, key=lambda stream: len(fitting[stream]), default=None)
@@ -274,7 +274,7 @@ class _Hand:
             self._take(most, fitting[most][0])
 
     def take_any(self, stream: int, word: int) -> None:
-        """Take a chunk from a stream, of a class that the batch does not have if possible."""
+        """Take a chunk from a stream; if possible, of a class that the batch does not have yet."""
         held = self._held[stream]
         labels = [self._labels[chunk] for chunk in held]
         if all(c in self._stream_of for c in labels) and self._take_over(stream, {stream}):
@@ -287,7 +287,7 @@ class _Hand:
         self._stream_of.setdefault(self._labels[chunk], stream)
 
     def _take_over(self, stream: int, asked: set[int]) -> bool:
-        """Let a stream take a new class, or a class that another stream swaps for a new one; return whether it did."""
+        """Give a stream a new class, if necessary by an exchange with other streams; return whether this worked."""
         for chunk in self._held[stream]:
             c = self._labels[chunk]
             owner = self._stream_of.get(c)

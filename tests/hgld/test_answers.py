@@ -157,7 +157,7 @@ def test_level_and_self_index_restrict_predictions():
         (KINDS, {"within": {"item": [1]}}, InputError, "classes of item have names"),
         (KINDS, {"within": {"item": "fir"}}, InputError, "within item='fir'"),
         (np.array([[0, 0], [0, 1], [1, 1], [2, 1], [2, 1]]), {}, HierarchyError, "under"),
-        (np.arange(5), {"self_index": np.arange(3), "within": {"level0": 0}}, InputError, "no other item to search"),
+        (np.arange(5), {"self_index": np.arange(3), "within": {"level0": 0}}, InputError, "only gallery item that can be searched"),
     ],
 )
 def test_predict_refuses_invalid_arguments(labels, wrong, error, words):
@@ -272,7 +272,7 @@ def test_invalid_calibration_file_is_refused(calibration, tmp_path, change):
 
 def test_calibrate_refuses_few_classes_and_numbers_out_of_range():
     rows, labels = clusters(0, classes=9)
-    with pytest.raises(InputError, match="9 classes of level0; a calibration takes 10"):
+    with pytest.raises(InputError, match="9 classes of level0; a calibration needs at least 10"):
         calibrate(rows, labels)
     with pytest.raises(InputError, match="are missing; pass both"):
         calibrate(rows, labels, rows)

@@ -185,5 +185,5 @@ def test_items_of_a_dataset_are_matched_by_key(tmp_path):
     files = write_audit(tmp_path / "out", result, [""] * len(result.classes), HEADER, read.dataset, {"dataset": "x"})
     assert all(Path(file).is_file() for file in files.values())
     pl.DataFrame({"key": ["strange", *keys[1:]]}).write_parquet(tmp_path / "e.labels.parquet")
-    with pytest.raises(InputError, match=r"1 of its keys are no items of .*the first 'strange'"):
+    with pytest.raises(InputError, match=r"1 of its keys are not in .*the first is 'strange'"):
         Audited.of_files(tmp_path / "e.npy", None, dataset=dataset)

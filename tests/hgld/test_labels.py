@@ -68,7 +68,7 @@ def test_class_name_has_the_same_number_in_queries_and_gallery():
         ([3], "labels are int"),
         ([[1.5, 2]], "found float and int"),
         ([["a", 1]], "found int and str"),
-        ([[[1], [1, 2]]], "as many labels in every row"),
+        ([[[1], [1, 2]]], "the same number in every row"),
         ([{"a": [1], "b": [1, 2]}], "one length"),
         ([[2**70]], "beyond 64 bits"),
         ([["a"], [1]], "integer ids in one table and names in the other"),

@@ -181,7 +181,7 @@ def test_a_log_with_an_unfinished_last_line_is_read(tmp_path):
 def test_a_collapsed_model_has_an_explanation_instead_of_a_map(tmp_path, noise):
     write_run(tmp_path / "run", embeddings=1 + noise * np.random.default_rng(0).normal(size=(24, 8)))
     text = page_of(tmp_path, tmp_path / "run")
-    assert "run: no map of the mean embeddings of every fine, for they are all but equal" in text
+    assert "run: no map of the mean embeddings of every fine, because they are almost equal" in text
     assert "run: no map of the items of the largest classes, for they are all but equal" in text
     assert "Maps of the embedding" not in text
     assert "Precision and recall" in text
@@ -231,7 +231,7 @@ def test_images_are_framed_by_the_level_that_they_share_with_the_query(tmp_path,
     facts = make_report([tmp_path / "run"], tmp_path / "r.html", data=data)
     text = (tmp_path / "r.html").read_text()
     assert facts.pictures == len(set(re.findall(r'src="(data:image/jpeg[^"]+)"', text))) > 10
-    assert facts.notes == ("test: the report does not say its dataset; it is taken for small, which --data names.",)
+    assert facts.notes == ("test: the report does not state its dataset; hgld assumes small from --data.",)
     frames = re.findall(r'class="tile (\w+)" title="([^"]*)"', text)
     for frame, says in frames:
         expected = {"query": "query", "right": "same fine", "near": "same coarse", "wrong": "nothing in common"}[frame]
@@ -244,7 +244,7 @@ def test_images_of_another_dataset_are_excluded_with_a_note(tmp_path, data):
     write_run(tmp_path / "run", dataset="cars196", split="test")
     out = tmp_path / "r.html"
     facts = make_report([tmp_path / "run"], out, data=data)
-    said = "test: no images and no names of classes from --data, which is small; this is an evaluation of cars196."
+    said = "test: no images and class names, because --data is small and this is an evaluation of cars196."
     assert facts.notes == (said,)
     assert said in out.read_text()
     assert facts.pictures == 0
@@ -370,7 +370,7 @@ def test_a_run_with_other_levels_is_excluded_from_the_plots_with_a_note(tmp_path
         keep(tmp_path / name, levels=levels)
         (tmp_path / name / "x.json").rename(tmp_path / name / f"{name}.json")
     text = page_of(tmp_path, tmp_path / "both" / "both.json", tmp_path / "one" / "one.json")
-    assert "one: no curves, maps and galleries, for its levels are not those of both." in text
+    assert "one: no curves, maps and galleries, because its levels differ from both." in text
     assert "both: no curves" not in text
 
 
@@ -402,8 +402,8 @@ def change_settings(folder, **settings):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (_other_embeddings, r"e\.npy: other embeddings, .*x\.json is of another evaluation"),
-        (_reversed_labels, r"l\.parquet: other labels.*x\.json is of another evaluation"),
+        (_other_embeddings, r"e\.npy: the embeddings differ .*x\.json is of another evaluation"),
+        (_reversed_labels, r"l\.parquet: the labels differ .*x\.json is of another evaluation"),
         (_fewer_values, r"x\.json: its table has values of 7 queries"),
         (_outside, "names without folders"),
         (_unknown_metric, r"x\.json: metric 'F1' is unknown"),
@@ -552,7 +552,7 @@ def test_invalid_input_is_refused_without_writing_files(tmp_path, monkeypatch):
             {"out": tmp_path / "none" / "x.html"},
         ),
         (None, StorageError, r"--out is a file in a folder", {"out": run}),
-        (lambda: monkeypatch.setattr(page, "MOST_BYTES", 1000), ConfigError, "Name fewer runs", {}),
+        (lambda: monkeypatch.setattr(page, "MOST_BYTES", 1000), ConfigError, "Choose fewer runs", {}),
         (lambda: config("{"), InputError, "config.json: not valid JSON", {}),
         (lambda: config("[]"), InputError, "config.json: holds list; expected a JSON object", {}),
         (lambda: config(f'"{" " * (1 << 20)}"'), InputError, "config.json: .* bytes", {}),

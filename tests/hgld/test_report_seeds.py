@@ -212,7 +212,7 @@ def test_latex_columns_are_chosen_by_metric_or_reduced_to_the_page_width(group):
         "R@1/coarse",
         "H-AP",
     ]
-    with pytest.raises(ConfigError, match="--metrics NDCG: measured are R@1/fine"):
+    with pytest.raises(ConfigError, match="--metrics NDCG: the reports have R@1/fine"):
         choose_columns(table, ["NDCG"])
     scores = tuple(replace(table.runs[0][1][0], metric=f"{m}/{level}") for level in "abc" for m in ("R@1", "AP", "P@1"))
     wide = replace(table, metrics=tuple(score.metric for score in scores), runs=(("x", scores),))
@@ -249,6 +249,6 @@ def test_page_of_a_seed_group_shows_its_seeds_and_json_has_all_values(group, tmp
     assert all(row["deviation"] > 0 for row in rows)
     assert any(0 < row["seed_p_value"] < 1 for row in rows if row["seed_p_value"] is not None)
     text = page.read_text(encoding="utf-8")
-    assert "curves, maps and galleries are of seed 0." in text
+    assert "curves, maps and galleries show seed 0." in text
     assert re.search(r'<span class="interval">± \d', text)
     assert "over seeds p" in text

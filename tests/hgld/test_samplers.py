@@ -358,7 +358,7 @@ def shards(label=LABEL, p=4, k=2, num_streams=4, short: Any = "repeat"):
 
 FOUR, TREE = labels_of([4, 4]), hierarchical_labels([[3, 3], [3, 3]])
 REFUSED: list[tuple[Any, str]] = [
-    (lambda: PKSampler(FOUR, 2, 2, batches_per_epoch=3), "batches_per_epoch with coverage='exact'"),
+    (lambda: PKSampler(FOUR, 2, 2, batches_per_epoch=3), "coverage='exact' sets the length"),
     (lambda: PKSampler(FOUR, 2, 2, coverage="all"), "coverage 'all' is unknown"),  # pyright: ignore[reportArgumentType]
     (lambda: PKSampler(FOUR, 2, 2, short="pad"), "short 'pad' is unknown; expected one of repeat, drop, refuse"),  # pyright: ignore[reportArgumentType]
     (lambda: PKSampler(FOUR, 2, 2, coverage="classes", batches_per_epoch=0), "batches_per_epoch is 0"),
@@ -366,7 +366,7 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: PKSampler(FOUR, 2, 0), "k is 0; expected at least 1"),
     (lambda: PKSampler(FOUR, 3, 2), "2 classes can be sampled; batches of 3"),
     (lambda: PKSampler(np.full(5, -1), 1, 1), "0 classes"),
-    (lambda: EpochSampler(3, 4, drop_last=True), "3 items make no batch of 4"),
+    (lambda: EpochSampler(3, 4, drop_last=True), "3 items do not fill a batch of 4"),
     (lambda: EpochSampler(4, 2, seed=-1), "seed is -1"),
     (lambda: EpochSampler(4, 2, seed=1 << 64), "seed is 18446744073709551616"),
     (lambda: HierarchicalPKSampler(TREE, 3, 2), "not a multiple"),
@@ -374,13 +374,13 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: HierarchicalPKSampler(hierarchical_labels([[3, 3]] * 3), 6, 2), "have 6 classes together"),
     (lambda: HierarchicalPKSampler(np.array([[0, 0], [0, 1], [1, 0], [2, 1]]), 2, 1), "class 0 is in"),
     (lambda: HierarchicalPKSampler(np.repeat(np.arange(1500), 2).reshape(-1, 2), 2, 1), "expected 1 to 1000000"),
-    (lambda: RepeatedAugmentation(1000, 256, 3), "take 255 or 258"),
+    (lambda: RepeatedAugmentation(1000, 256, 3), "choose 255 or 258"),
     (lambda: RepeatedAugmentation(5, 16, 2), "5 images; a batch needs 8"),
     (lambda: ClassBalanced(np.array([-1]), 2), "0 classes"),
-    (lambda: shards(p=12, num_streams=8), "take num_streams=1 or 2 or 3 or 4 or 6 or 12"),
+    (lambda: shards(p=12, num_streams=8), "choose num_streams=1 or 2 or 3 or 4 or 6 or 12"),
     (lambda: shards(k=0), "k is 0; expected at least 1"),
     (lambda: shards(short="skip"), "short 'skip' is unknown; expected one of repeat, drop, refuse"),
-    (lambda: shards(p=8192), "a batch takes 8192"),
+    (lambda: shards(p=8192), "a batch needs 8192"),
     (lambda: shards(label=np.full(72, -1)), "there are 0 groups"),
 ]
 
