@@ -290,7 +290,7 @@ def test_torch_loaders_and_webdataset_pipelines_give_the_same_batches(folder):
     ("options", "message"),
     [
         ({"num_streams": 3}, r"3 streams of 1 processes cannot share 8 classes .* choose num_streams=1 or 2 or 4 or 8"),
-        ({"process_count": 3}, r"4 streams of 3 processes cannot share .* take a multiple of 3 as p"),
+        ({"process_count": 3}, r"4 streams of 3 processes cannot share .* choose a multiple of 3 as p"),
         ({"process_count": 8, "num_streams": 4}, r"4 streams of 8 processes cannot share .* choose num_streams=8"),
         ({"process_index": 2, "process_count": 2}, "expected 0 to 1"),
         ({"workers": -1}, "workers -1"),
