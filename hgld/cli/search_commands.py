@@ -215,10 +215,10 @@ def calibrate(
 ) -> None:
     """Calibrate the confidence of a model's predictions, so that hgld search predicts classes.
 
-    Images that were not in the training data query the gallery twice: once with their own classes in it, and once
-    without them, like out-of-gallery images. hgld fits the probability per level to the votes
-    of the nearest images, and keeps it in calibration.json of the run. It prints expected calibration errors. On the
-    split itself they come from cross-validation over its classes.
+    Images that were not in the training data query the gallery twice. The first time their own classes are in it; the
+    second time they are not, as for out-of-gallery images. hgld fits the probability per level to the votes of the
+    nearest images. It keeps the fit in calibration.json of the run and prints expected calibration errors. On the split
+    itself, the errors come from cross-validation over its classes.
     """
     from hgld.data.dataset import open_dataset
     from hgld.evaluation.protocols.benchmark import filled_splits

@@ -360,7 +360,7 @@ def test_folders_without_a_valid_class_structure_are_refused(tmp_path, files, op
 
 
 def test_table_without_the_splits_or_levels_of_its_protocol_is_refused(tmp_path, table):
-    with pytest.raises(InputError, match="needs the split test, and the dataset has train"):
+    with pytest.raises(InputError, match="needs the split test, but the dataset has train"):
         read(table, levels=LEVELS, protocol="sop")
     split = write_csv(tmp_path / "split.csv", [("a.jpg", "x", "train")], ("path", "fine", "split"))
     with pytest.raises(InputError, match="needs the levels fine, middle, coarse"):
