@@ -48,7 +48,7 @@ WRONG = {  # invalid arguments, and words of the error message; "nothing" is an 
     "embed": ("--checkpoint nothing --data nothing --out made.npy", "no dataset.json"),
     "evaluate": ("--embeddings none.npy --labels file.csv --levels a", "none.npy: cannot be read"),
     "published": ("--dataset sob", "no published row has dataset 'sob'"),
-    "report": ("nothing --out made.html", "Name a run folder"),
+    "report": ("nothing --out made.html", "Pass a run folder"),
     "audit": ("--embeddings none.npy --labels file.csv --out made", "none.npy: cannot be read"),
     "calibrate": ("--checkpoint nothing --data nothing", "holds no checkpoint"),
     "search": ("file.csv --checkpoint nothing --data nothing", "no dataset.json"),

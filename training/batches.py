@@ -200,11 +200,11 @@ def merged_labels(labels: Tensor, count: int, seed: int) -> Tensor:
     lot = np.random.default_rng(seed).permutation(len(classes))
     group = np.empty(len(classes), np.int64)
     group[lot] = np.arange(len(lot)) // count
-    of_item = group[member]
+    of_item, above_all = group[member], np.iinfo(np.int64).max
     for level, column in enumerate(table.T):
         values = column[known]
-        least, largest = np.full(len(classes), np.iinfo(np.int64).max), np.full(len(classes), -1)
-        np.minimum.at(least, of_item, np.where(values < 0, least[0], values))
+        least, largest = np.full(len(classes), above_all), np.full(len(classes), -1)
+        np.minimum.at(least, of_item, np.where(values < 0, above_all, values))
         np.maximum.at(largest, of_item, values)
         column[known] = least[of_item] if level == 0 else np.where((least < largest)[of_item], -1, values)
     return torch.from_numpy(table)

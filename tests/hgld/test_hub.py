@@ -96,7 +96,7 @@ def test_a_run_is_pushed_without_its_optimizer_and_loaded_again(hub, tmp_path, c
 
 def test_truncated_file_is_not_pushed(made):
     next(made.glob("*.tar")).write_bytes(b"")
-    with pytest.raises(InputError, match=r"has not the \d+ bytes that dataset\.json states"):
+    with pytest.raises(InputError, match=r"does not have the \d+ bytes that dataset\.json states"):
         dataset_contents(made)
 
 

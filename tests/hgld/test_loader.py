@@ -49,7 +49,7 @@ def test_batch_over_the_byte_limit_is_read_image_by_image(dataset, monkeypatch):
     """If a batch has too many bytes, its images are read one by one, which gives the same batch."""
     batch = next(iter(Loader(dataset, pk(dataset), VIEW, seed=5)))
     monkeypatch.setattr("hgld.data.images.MOST_BATCH_BYTES", int(dataset.places[3].max()))
-    with pytest.raises(InputError, match=r"3 images of \d+ bytes together.* Read fewer at a time"):
+    with pytest.raises(InputError, match=r"3 images have \d+ bytes in total.* Read fewer at a time"):
         dataset.read_many([3, 1, 2])
     assert same([batch], [next(iter(Loader(dataset, pk(dataset), VIEW, seed=5)))])
 

@@ -146,7 +146,7 @@ def test_subcommands_for_local_folders_refuse_urls(verb, capsys):
     with pytest.raises(SystemExit) as ended:
         main([verb, url])
     assert ended.value.code == 2
-    assert f"{url!r} is an address" in capsys.readouterr().err
+    assert f"{url!r} is a URL" in capsys.readouterr().err
 
 
 # -- redirects, credentials and certificates -----------------------------------------------------------------------
@@ -187,7 +187,9 @@ def test_public_host_names_that_resolve_to_private_addresses_are_refused(server,
     resolve = socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest, **more: resolve("127.0.0.1", *rest, **more))
     url = f"http://data.example.org:{port}"
-    with pytest.raises(ServiceError, match=r"data.example.org is the private address 127.0.0.1.*--allow-private"):
+    with pytest.raises(
+        ServiceError, match=r"data.example.org resolves to the private address 127.0.0.1.*--allow-private"
+    ):
         ShardStorage(url, {"limits": SHORT}).read_at("train-000000.tar", 0, 9)
     named = ShardStorage(url, {"limits": SHORT, "allow_private": ["data.example.org"]})
     assert len(named.read_at("train-000000.tar", 0, 9)) == 9

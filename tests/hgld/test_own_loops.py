@@ -54,7 +54,7 @@ def test_sampler_recreated_by_lightning_for_a_rank_has_its_part_of_every_batch()
 def test_conflicting_process_indices_are_refused():
     given: dict[str, Any] = {"process_index": 1, "process_count": 2}
     assert remade(PKSampler(LABELS, 2, 2, **given), 1).process_index == 1
-    with pytest.raises(ConfigError, match="process_index 1 of 2, and a sampler of process 0 of 2"):
+    with pytest.raises(ConfigError, match="process_index 1 of 2 contradicts the sampler's process 0 of 2"):
         remade(PKSampler(LABELS, 2, 2, **given), 0)
     with pytest.raises(ConfigError, match="sampler is a range; expected a DistributedSampler"):
         PKSampler(LABELS, 2, 2, sampler=cast(Any, range(4)))
@@ -285,5 +285,5 @@ def test_losses_refuse_miner_indices(loss):
     ],
 )
 def test_losses_with_proxies_or_memory_refuse_class_names(loss):
-    with pytest.raises(InputError, match="needs the same numbers in every batch"):
+    with pytest.raises(InputError, match="needs the same class numbers in every batch"):
         loss(BATCH, [f"class {c}" for c in FINE.tolist()])

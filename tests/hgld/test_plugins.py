@@ -40,7 +40,7 @@ def test_entry_points_are_listed_without_an_import_and_loaded_when_used(install)
 
 def test_unknown_entry_point_error_lists_the_known_names(install):
     install("brought", two="brought_module:THING")
-    with pytest.raises(ConfigError, match=r"there is no thing 'three'\. There are one, two\."):
+    with pytest.raises(ConfigError, match=r"there is no thing 'three'\. Expected one of one, two\."):
         OWN.load("three")
 
 

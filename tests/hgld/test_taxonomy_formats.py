@@ -253,12 +253,12 @@ TAXA = "taxonID,parentNameUsageID,acceptedNameUsageID,scientificName\n1,,,Animal
         (DATA.replace("05 n 03 animal", "05 n ff animal"), "auto", "line 4: .* is not a synset"),
         (DATA.replace("001 @i ", f"{10**12} @i "), "auto", "line 8: .* is not a synset"),
         (DATA.replace(f"@ {OFFSETS['pet']}", "@ 09999999"), "auto", r"not in the file: 'n09999999' \(line 7\)"),
-        (DATA + DATA.splitlines(keepends=True)[-1], "auto", "that of line"),
+        (DATA + DATA.splitlines(keepends=True)[-1], "auto", "also the id of line"),
         ('{"LabelName": "/m/0", "Subcategory": [' * 200_000 + "]}" * 200_000, "auto", "not valid JSON"),
         ('{"LabelName": "/m/0", "Subcategory": [5]}', "auto", "entry 2 under '/m/0' is '5'; expected an object"),
         ('{"LabelName": "a", "Subcategory": [{"LabelName": "a"}]}', "auto", "entry 2: 'a' is its own parent"),
         ('{"a": 1}', "auto", "JSON with the keys 'a'; expected a taxonomy"),
-        (json.dumps([INATURALIST[0], INATURALIST[0]]), "auto", "entry 2: the id 'id 0' is that of entry 1 too"),
+        (json.dumps([INATURALIST[0], INATURALIST[0]]), "auto", "entry 2: the id 'id 0' is also the id of entry 1"),
         (json.dumps([INATURALIST[0], 5]), "auto", "category 2 is '5'; expected an object with a number id"),
         (json.dumps([INATURALIST[0], {"id": 2, "name": " "}]), "auto", "category 2 is"),
         (f"{TAXA}21,99,,c\n", "auto", r"parents that are not in the file: '99' \(line 4\)"),
@@ -284,7 +284,7 @@ def test_unusable_arguments_and_files_are_refused(write, tmp_path, monkeypatch):
         read_taxonomy(write("x.csv", "a"), "csv")
     with pytest.raises(TableError, match=r"lacks the column 'x'; found 'label', 'mid'"):
         read_taxonomy(write("x.csv", "label,mid\na,b\n"), "columns", columns=("label", "x"))
-    with pytest.raises(HierarchyError, match="is not there"):
+    with pytest.raises(HierarchyError, match="does not exist"):
         read_taxonomy(tmp_path / "none")
     monkeypatch.setattr("hgld.taxonomy.formats.MOST_BYTES", 10)
     with pytest.raises(HierarchyError, match="too large for a taxonomy"):

@@ -202,7 +202,10 @@ def test_policies_and_erasing_change_no_other_random_numbers():
     ("make", "named"),
     [
         (lambda: TrainView(0), "size of a view is 0; expected 1 to 16384 pixels."),
-        (lambda: TrainView(scale=(0.0, 1.0)), r"scale of a view is (0.0, 1.0); expected a least and a largest share"),
+        (
+            lambda: TrainView(scale=(0.0, 1.0)),
+            r"scale of a view is (0.0, 1.0); expected a smallest and a largest share",
+        ),
         (lambda: TrainView(scale=(0.5, 1.1)), "scale of a view is (0.5, 1.1)"),
         (lambda: TrainView(ratio=(2.0, 1.0)), "ratio of a view is (2.0, 1.0)"),
         (lambda: TrainView(flip=1.5), "flip of a view is 1.5; expected a probability."),

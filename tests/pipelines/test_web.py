@@ -208,7 +208,7 @@ ELSEWHERE = (
 )
 
 
-NOWHERE, OTHER = "redirects to something that is not an address", r"redirects to another host .* which is not asked"
+NOWHERE, OTHER = "redirects to something that is not a URL", r"redirects to another host .* which hgld does not contact"
 
 
 @pytest.mark.parametrize(
