@@ -73,6 +73,18 @@ def write_checkpoint(run: Path, checkpoint: Checkpoint) -> Path:
     return final
 
 
+def rewrite_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Replace the ``state.json`` of a checkpoint whose tensors are unchanged.
+
+    Raises:
+        InputError: the earlier state cannot be read.
+        StorageError: the disk is full or not writable; the earlier state is unchanged.
+    """
+    before = read_state(path)
+    with storage_errors(f"write {path / STATE}", f"The earlier file is unchanged. {_AGAIN}"):
+        write_atomic(path / STATE, state_text({"step": before["step"], "files": before["files"], **state}))
+
+
 def state_text(record: Mapping[str, Any]) -> str:
     """Return the text of a ``state.json``: step, files and state with the schema version and a checksum."""
     whole = {"schema_version": SCHEMA_VERSION, **record}

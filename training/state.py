@@ -26,6 +26,7 @@ from .checkpoint import (
     newest_checkpoint,
     prune_checkpoints,
     read_checkpoint,
+    rewrite_state,
     write_checkpoint,
 )
 from .config import CONFIG, TrainConfig, flag_of, flat, read_config, save_config
@@ -388,26 +389,29 @@ def save_run(state: TrainState) -> None:
     Raises:
         StorageError: the checkpoint cannot be written; earlier checkpoints are kept.
     """
-    for module in (
-        state.model,
-        state.average,
-    ):  # the next evaluation must use the statistics that the checkpoint stores
+    # The next evaluation must use the statistics that the checkpoint stores.
+    for module in (state.model, state.average):
         if module is not None:
             distributed.share_statistics(module, state.processes)
     if state.processes.is_main:
-        tensors = {
-            "model": state.model.state_dict(),
-            "criterion": state.criterion.state_dict(),
-            "optimizer": optimizer_state(state.optimizers),
-        }
         record = {name: getattr(state, name) for name in _RESTORED}
         record |= {"data": state.data.facts, "best_of": list(state.best_of), "scaler": state.scaler.state_dict()}
         if state.average is not None:
-            tensors["ema"] = state.average.module.state_dict()
             record["average_updates"] = int(state.average.n_averaged)
-        if state.blended is not None:
-            tensors["ema"] = state.blended
-        newest = write_checkpoint(state.folder, Checkpoint(state.step, tensors, record))
+        newest = newest_checkpoint(state.folder)
+        if newest is not None and checkpoint_step(newest) == state.step and state.blended is None:
+            rewrite_state(newest, record)  # the weights of a step do not change
+        else:
+            tensors = {
+                "model": state.model.state_dict(),
+                "criterion": state.criterion.state_dict(),
+                "optimizer": optimizer_state(state.optimizers),
+            }
+            if state.average is not None:
+                tensors["ema"] = state.average.module.state_dict()
+            if state.blended is not None:
+                tensors["ema"] = state.blended
+            newest = write_checkpoint(state.folder, Checkpoint(state.step, tensors, record))
         if state.best.get("step") == state.step:
             mark_best(state.folder, newest, state.best["metric"], state.best["value"], state.best_of[0])
         needs_start = state.config.run.blend and state.judged < state.config.run.epochs

@@ -296,8 +296,7 @@ class Manifest:
         if version != SCHEMA_VERSION:
             raise SchemaError(
                 f"{where}: schema version is {short(version)}; this hgld reads version {SCHEMA_VERSION}. Write it "
-                "again: "
-                "hgld index DIR --force"
+                "again: hgld index DIR --force"
             )
         return _read_manifest(facts, where)
 

@@ -39,8 +39,8 @@ _MOST_TRAILERS = 100  # most lines after the last chunk of a body; http.client a
 _MOST_REDIRECTS = 5
 _LONGEST_TIMEOUT = 1e6  # seconds; sockets accept at most about 10^9
 _REDIRECTS = (301, 302, 303, 307, 308)
-_PASSING = (408, 425, 429)  # after one of these statuses, or 500 to 599, a later request may succeed
-_MISSING = (404, 410)
+PASSING = (408, 425, 429)  # after one of these statuses, or 500 to 599, a later request may succeed
+MISSING = (404, 410)
 _BEYOND = 416  # status for a range beyond the end of its file
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 _HEADER = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
@@ -521,10 +521,8 @@ class HttpRanges:
 def fault_of_status(response: urllib3.BaseHTTPResponse) -> RemoteFault:
     """Return the error for the status of a response, with the wait that the server asks for."""
     status = response.status
-    passing, wait = status in _PASSING or status >= 500, retry_after(response.headers.get("Retry-After", ""))
-    return RemoteFault(
-        f"status {status}", passing=passing, missing=status in _MISSING, wait=wait, kind=f"http-{status}"
-    )
+    passing, wait = status in PASSING or status >= 500, retry_after(response.headers.get("Retry-After", ""))
+    return RemoteFault(f"status {status}", passing=passing, missing=status in MISSING, wait=wait, kind=f"http-{status}")
 
 
 def _broken(error: Exception) -> RemoteFault:

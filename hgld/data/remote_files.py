@@ -14,7 +14,7 @@ from fsspec.asyn import AsyncFileSystem, sync
 from fsspec.utils import merge_offset_ranges
 
 from hgld.addresses import HTTP, without_secrets
-from hgld.data.http_files import Deadline, HttpLimits, HttpRanges, RemoteFault, Spans, retry
+from hgld.data.http_files import MISSING, PASSING, Deadline, HttpLimits, HttpRanges, RemoteFault, Spans, retry
 from hgld.errors import InputError, MissingResourceError, ServiceError, excerpt
 
 _TOGETHER = 16  # simultaneous requests of a process
@@ -202,9 +202,9 @@ class FsspecRanges:
 
 def _fault_of(error: Exception) -> RemoteFault:
     status = getattr(error, "status", None)
-    missing = isinstance(error, FileNotFoundError) or status in (404, 410)
+    missing = isinstance(error, FileNotFoundError) or status in MISSING
     if isinstance(status, int) and status:
-        is_passing = status in (408, 425, 429) or status >= 500
+        is_passing = status in PASSING or status >= 500
         return RemoteFault(f"status {status}", passing=is_passing, missing=missing)
     is_connection = isinstance(error, OSError) or type(error).__module__.startswith("aiohttp")
     said = f"{type(error).__name__}: {excerpt(error)}"

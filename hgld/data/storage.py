@@ -130,9 +130,8 @@ class LocalFiles:
 SCHEMES = (*HTTP, "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "hf", "hdfs", "webhdfs", "memory")
 
 _MOST_TABLE_BYTES = 1 << 29  # limit for a file that the manifest does not list
-_MOST_STATED_BYTES = (
-    1 << 33
-)  # limit for a file in the manifest, which may state a wrong size: tables are held in memory
+# Limit for a file in the manifest, which may state a wrong size: tables are held in memory.
+_MOST_STATED_BYTES = 1 << 33
 _UNSAFE_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
 
 

@@ -16,6 +16,7 @@ from hgld.training.checkpoint import (
     mark_best,
     prune_checkpoints,
     read_checkpoint,
+    rewrite_state,
     write_checkpoint,
 )
 from hgld.training.inference.embedder import load_run
@@ -77,9 +78,13 @@ def test_damaged_checkpoint_files_raise_errors_with_the_file_name(tmp_path):
         find_checkpoint(tmp_path)
 
 
-def test_checkpoint_with_missing_or_edited_optimizer_file_is_refused(tmp_path):
+@pytest.mark.parametrize("is_rewritten", [False, True])
+def test_checkpoint_with_missing_or_edited_optimizer_file_is_refused(is_rewritten, tmp_path):
     """Otherwise the run would resume with the moments of another optimizer."""
     path = write_checkpoint(tmp_path, a_checkpoint(7))
+    if is_rewritten:
+        rewrite_state(path, {"epoch": 3})
+        assert read_checkpoint(path).state["epoch"] == 3
     save_file({"b|step": torch.zeros(()), "a|step": torch.zeros(())}, path / "optimizer.safetensors")
     with pytest.raises(InputError, match=r"optimizer\.safetensors: its SHA-256 .* remove the checkpoint's folder"):
         read_checkpoint(path)
