@@ -27,10 +27,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [
-    str(ROOT),
-    str(ROOT / "benchmarks"),
-]  # lets imports find hgld if it is not installed, and the fake wikis of the tests
+# Lets imports find hgld if it is not installed, and the fake wikis of the tests.
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from rehearsed.measure import ENVIRONMENT, Spent, disk, end_leftovers, run  # noqa: E402
 from rehearsed.servers import FileServer, Wikis  # noqa: E402

@@ -69,9 +69,8 @@ class Hierarchy:
         object.__setattr__(self, "names", tuple(tuple(names) for names in self.names))
         object.__setattr__(self, "parents", tuple(np.asarray(p) for p in self.parents))
         self._check()
-        parents = tuple(
-            np.array(p, dtype=np.int32) for p in self.parents
-        )  # no overflow, because parents are checked above
+        # No overflow, because parents are checked above.
+        parents = tuple(np.array(p, dtype=np.int32) for p in self.parents)
         for array in parents:
             array.setflags(write=False)
         object.__setattr__(self, "parents", parents)

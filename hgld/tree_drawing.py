@@ -44,9 +44,8 @@ class _Tree:
         counts = hierarchy.counts() if counts is None else counts
         self._counts = [counts[level] for level in hierarchy.levels]
         self.counts_items = bool((self._counts[0] != 1).any())
-        self._children = [
-            [np.empty(0, np.int64)] * (hierarchy.num_classes[0] + 1)
-        ]  # the first list is for classes without a known parent
+        # The first list is for classes without a known parent.
+        self._children = [[np.empty(0, np.int64)] * (hierarchy.num_classes[0] + 1)]
         for parents, above in zip(hierarchy.parents, hierarchy.num_classes[1:], strict=True):
             order = np.argsort(parents, kind="stable")
             starts = np.searchsorted(parents, np.arange(above), sorter=order)

@@ -428,9 +428,8 @@ def _reviewed(review: Any) -> dict[str, object]:
 
 
 NUMBERS = itertools.count(100_000)
-CHANGING = re.compile(
-    r"seconds\": [\d.e+-]+|\d+\.\d+ s\b|at-\d{6}|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?"
-)  # times and folder names differ between equal runs
+# Times and folder names differ between equal runs.
+CHANGING = re.compile(r"seconds\": [\d.e+-]+|\d+\.\d+ s\b|at-\d{6}|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?")
 
 
 @pytest.fixture

@@ -16,14 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.mark.timeout(1800)
 def test_rehearsal_of_h_gldv2_at_small_scale(tmp_path):
     """All commands run once, and the final labels equal the true labels of the synthetic release."""
-    small = (
-        "--scale",
-        "0.002",
-        "--steps",
-        "40",
-        "--runs",
-        "happier",
-    )  # the benchmark uses a larger release
+    # The benchmark uses a larger release.
+    small = ("--scale", "0.002", "--steps", "40", "--runs", "happier")
     command = (sys.executable, "benchmarks/rehearsal.py", "--out", tmp_path, *small)
     done = subprocess.run(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

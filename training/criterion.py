@@ -36,9 +36,8 @@ class Criterion(nn.Module):
         super().__init__()
         self.loss = loss
         for level, numbers in enumerate(renumbered):
-            self.register_buffer(
-                f"numbers_{level}", numbers, persistent=False
-            )  # not stored, because the dataset determines the numbers
+            # Not stored, because the dataset determines the numbers.
+            self.register_buffer(f"numbers_{level}", numbers, persistent=False)
 
     def forward(self, embeddings: Tensor, labels: Tensor, instances: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the loss of a whole batch.

@@ -122,9 +122,8 @@ def arithmetic(config: TrainConfig, device: torch.device) -> Iterator[None]:
     before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
     deterministic = torch.are_deterministic_algorithms_enabled()
     if config.run.deterministic:
-        os.environ.setdefault(
-            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-        )  # read when cuBLAS starts; torch requires it for determinism
+        # Read when cuBLAS starts; torch requires it for determinism.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     try:
         if on_gpu:
             torch.set_float32_matmul_precision("high")
@@ -219,9 +218,8 @@ def _train(state: TrainState, stop: StopRequests, reporter: ProgressReporter) ->
         run=str(state.folder),
     )
     if state.processes.is_main:
-        facts = {
-            name: value for name, value in summary.to_dict().items() if name != "run"
-        }  # the folder may be moved later
+        # The folder may be moved later.
+        facts = {name: value for name, value in summary.to_dict().items() if name != "run"}
         with storage_errors(f"write {state.folder / SUMMARY}", RESUME_HINT):
             write_atomic(state.folder / SUMMARY, json.dumps(facts | {"data": state.data.facts}, indent=2) + "\n")
     return summary

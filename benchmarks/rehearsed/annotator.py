@@ -20,9 +20,8 @@ def decide(world: World, build: Path, file: Path) -> int:
     names = names.with_columns(true=pl.col("name").replace_strict(truth, default=None)).drop_nulls("true")
     chosen = _stand_for(names)
     old = set(pl.read_parquet(stages / "review" / "groups.parquet")["label"])
-    between = {
-        label: f"group {number} in between" for number, label in enumerate(sorted(chosen))
-    }  # temporary labels, because two groups may swap labels
+    # Temporary labels, because two groups may swap labels.
+    between = {label: f"group {number} in between" for number, label in enumerate(sorted(chosen))}
     between |= {label: f"{label} as found" for label in old - set(chosen)}
     titles = [label for label, _ in world.groups]
     decisions = [_rename(label, to) for label, to in sorted(between.items())]
@@ -31,9 +30,8 @@ def decide(world: World, build: Path, file: Path) -> int:
     moves, stays = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
     for name, label, true in names.select("name", "label", "true").sort("name").iter_rows():
         (stays if homes.get(true) == label else moves)[true].append(name)
-    for true, kept in sorted(
-        stays.items()
-    ):  # without these decisions, the model would learn from the moves that right names are wrong
+    # Without these decisions, the model would learn from the moves that right names are wrong.
+    for true, kept in sorted(stays.items()):
         decisions.append({"action": "accept", "group": titles[true], "names": kept})
     for true, moved in sorted(moves.items()):
         action = "move" if true in homes else "new"
@@ -41,9 +39,8 @@ def decide(world: World, build: Path, file: Path) -> int:
     for true in sorted({*homes, *moves}):
         decisions.append({"action": "set", "group": titles[true], "top": world.groups[true][1]})
     signed = [decision | {"who": "script", "when": _WHEN} for decision in decisions]
-    file.write_text(
-        json.dumps({"schema_version": 1, "decisions": signed}, indent=1) + "\n", encoding="utf-8"
-    )  # JSON is valid YAML
+    # JSON is valid YAML.
+    file.write_text(json.dumps({"schema_version": 1, "decisions": signed}, indent=1) + "\n", encoding="utf-8")
     return len(signed)
 
 

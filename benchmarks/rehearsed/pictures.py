@@ -26,11 +26,8 @@ class Pictures:
         cycles = rng.uniform(2.0, 7.0, (groups, 2))
         self._group_waves = _waves(angle, cycles)
         self._place_waves = _waves(rng.uniform(0, np.pi, (places, 1)), rng.uniform(6.0, 11.0, (places, 1)))
-        dark, light, accent = (
-            (0.0, 0.4),
-            (0.5, 1.0),
-            (0.0, 1.0),
-        )  # keep the landmark's wave weak, so that group waves stay visible
+        # Keep the landmark's wave weak, so that group waves stay visible.
+        dark, light, accent = ((0.0, 0.4), (0.5, 1.0), (0.0, 1.0))
         self._colours = np.stack([rng.uniform(*ends, (places, 3)) for ends in (dark, light, accent)], 1).astype(
             np.float32
         )

@@ -16,9 +16,8 @@ class DatasetCards(SphinxDirective):
         return [self._card(source, load_card(source)) for source in SOURCES if source not in OWN_DATA]
 
     def _card(self, source: str, card: DataCard) -> nodes.section:
-        section = nodes.section(
-            ids=[f"dataset-{source}"], names=[source], support_smartquotes=False
-        )  # --out is no dash
+        # --out is no dash.
+        section = nodes.section(ids=[f"dataset-{source}"], names=[source], support_smartquotes=False)
         section += nodes.title("", f"{card.title} ", nodes.literal(text=source))
         obtain = "\n".join(f"- {step}" for step in card.obtain)
         written = {"": _before_headings(card.text), **card.sections}

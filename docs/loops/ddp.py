@@ -8,9 +8,8 @@ from hgld.distributed import DistributedLoss
 torch.distributed.init_process_group("gloo")  # torchrun --nproc-per-node 2 ddp.py
 place = {"process_index": torch.distributed.get_rank(), "process_count": torch.distributed.get_world_size()}
 dataset, tests = hgld.open_dataset("shards", "train"), hgld.open_dataset("shards", "test")
-loader = DataLoader(
-    dataset, batch_sampler=hgld.samplers.PKSampler(dataset, p=8, k=4, **place)
-)  # each process gets 4 x 4 items
+# Each process gets 4 x 4 items.
+loader = DataLoader(dataset, batch_sampler=hgld.samplers.PKSampler(dataset, p=8, k=4, **place))
 torch.manual_seed(0)
 net = torch.nn.Sequential(torch.nn.AvgPool2d(16), torch.nn.Flatten(), torch.nn.Linear(3 * 14 * 14, 64))
 model = DistributedDataParallel(net)

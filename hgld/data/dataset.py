@@ -223,9 +223,8 @@ class ShardDataset(Dataset[dict[str, Any]]):
             self.sizes = np.where(self._boxes[:, :1] >= 0, self._boxes[:, 2:] - self._boxes[:, :2], self.sizes)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            name: value for name, value in vars(self).items() if name != "frame"
-        }  # not pickled, because worker processes can read the index again
+        # Not pickled, because worker processes can read the index again.
+        return {name: value for name, value in vars(self).items() if name != "frame"}
 
     def __len__(self) -> int:
         return len(self._offset)

@@ -25,11 +25,8 @@ _SHARE_OF_LEVEL = 0.05  # smallest share of images that makes a folder depth a l
 _MOST_FILE_BYTES = 1 << 29
 _WORKERS = 4
 _HEADERS = "headers.npy"
-_UNREADABLE = (
-    1,
-    1,
-    1,
-)  # size and orientation of a file with an unreadable header; decoding raises the reason
+# Size and orientation of a file with an unreadable header; decoding raises the reason.
+_UNREADABLE = (1, 1, 1)
 
 
 class LooseImages(ShardStorage):

@@ -133,11 +133,8 @@ _MOST_CHUNKS = 100_000  # limit for a PNG; encoders write chunks of 8 KiB and mo
 
 _START, _SCAN = b"\xff\xd8", b"\xff\xda\x00"  # markers; a scan's header has fewer than 256 bytes
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # markers of frames, one per coding process
-_ALONE = {
-    0x00,
-    0x01,
-    *range(0xD0, 0xDA),
-}  # markers without a length field
+# Markers without a length field.
+_ALONE = {0x00, 0x01, *range(0xD0, 0xDA)}
 _SEQUENTIAL = (b"\xc0", b"\xc1", b"\xc9")
 _PNG, _GIF = b"\x89PNG\r\n\x1a\n", (b"GIF87a", b"GIF89a")
 _APP1, _EXIF, _XMP_SEGMENT = 0xE1, b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"

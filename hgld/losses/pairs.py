@@ -73,9 +73,8 @@ class PairLoss(RankLoss):
         if self.over_nonzero:
             violating, intruding = (pulls > 0).sum(), (pushes > 0).sum()
             total = pulls.sum(1) / violating.clamp(min=1) + pushes.sum(1) / intruding.clamp(min=1)
-            return total * len(scores), torch.ones_like(
-                total, dtype=torch.bool
-            )  # the mean of these values is the sum of the two means
+            # The mean of these values is the sum of the two means.
+            return total * len(scores), torch.ones_like(total, dtype=torch.bool)
         num_positives, num_negatives = positive.sum(1), negative.sum(1)
         pulled, pushed = pulls.sum(1), pushes.sum(1)
         if not self.summed:

@@ -244,9 +244,8 @@ def cross_level_softmax(logits: Tensor, targets: Tensor, grades: Tensor, margins
     for level, margin in enumerate(margins):
         negative = grades < len(margins) - level
         some = negative.any(1)
-        masked = torch.where(
-            negative | ~some[:, None], logits, -torch.inf
-        )  # the gradient of a row that holds only -inf would be NaN
+        # The gradient of a row that holds only -inf would be NaN.
+        masked = torch.where(negative | ~some[:, None], logits, -torch.inf)
         loss = nn.functional.softplus(masked.logsumexp(1) - lead + margin)
         total = total + torch.where(some, loss, 0.0)
     return total

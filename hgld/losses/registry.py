@@ -116,9 +116,8 @@ def _takes_references(name: str) -> bool:
     if not isinstance(made, type):  # a function that builds the loss: its call signature is unknown
         return True
     try:
-        inspect.signature(made.forward).bind(
-            *range(6)
-        )  # self, embeddings, labels, ref_embeddings, ref_labels, self_index
+        # The six arguments: self, embeddings, labels, ref_embeddings, ref_labels, self_index.
+        inspect.signature(made.forward).bind(*range(6))
     except TypeError:
         return False
     return True

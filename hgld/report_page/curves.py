@@ -133,9 +133,8 @@ def draw_scores(figures: Figures, table: ScoreTable, where: str) -> list[Figure]
             entries, metrics = [], table.columns[chosen]
             for series, (name, scores) in enumerate(table.runs):
                 ends = np.array([score.bar for score in scores[chosen]])
-                offset = 0.6 * (
-                    (series + 0.5) / len(table.runs) - 0.5
-                )  # the dots of all runs share 0.6 of a metric's row
+                # The dots of all runs share 0.6 of a metric's row.
+                offset = 0.6 * ((series + 0.5) / len(table.runs) - 0.5)
                 color, places = SERIES[series % len(SERIES)], -np.arange(len(metrics)) - offset
                 bars = np.stack([ends[:, 1] - ends[:, 0], ends[:, 2] - ends[:, 1]])
                 look = {"fmt": "o", "color": color, "markersize": 2.7, "linewidth": 1.0}

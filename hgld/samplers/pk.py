@@ -92,9 +92,8 @@ def _fill_batches(chunks: np.ndarray, places: int, batches: int, *key: int) -> n
     missing, chunks = places - int(chunks.sum()), chunks.copy()
     order = shuffled(len(chunks), *key, _LAST)
     while missing > 0:
-        roomy = order[chunks[order] < batches][
-            :missing
-        ]  # classes that can get one more chunk without being twice in a batch
+        # Classes that can get one more chunk without being twice in a batch.
+        roomy = order[chunks[order] < batches][:missing]
         chunks[roomy] += 1
         missing -= len(roomy)
     return chunks
@@ -110,9 +109,8 @@ def _trade_chunks(table: np.ndarray, *key: int) -> np.ndarray:
         heap = np.concatenate([table[first], table[second]], axis=1)
         heap.sort(axis=1)
         words = random_words(heap.size, *key, _TRADES, turn).reshape(heap.shape)
-        halves = np.argpartition(
-            _halving_keys(heap >> _WORD, words), p, axis=1
-        )  # the halves of the pool; the order within a half does not matter
+        # The halves of the pool; the order within a half does not matter.
+        halves = np.argpartition(_halving_keys(heap >> _WORD, words), p, axis=1)
         heap = np.take_along_axis(heap, halves, axis=1)
         table[first], table[second] = heap[:, :p], heap[:, p:]
     return table

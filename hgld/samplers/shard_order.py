@@ -160,10 +160,8 @@ class ShardOrderSampler(BatchSampler):
         return ReadingOrder(items, run, self._label[run])
 
     def __getstate__(self) -> dict[str, object]:
-        return {
-            **self.__dict__,
-            "_planned": (-1, None),
-        }  # a generator cannot be pickled, so the copy makes the epoch again
+        # A generator cannot be pickled, so the copy makes the epoch again.
+        return {**self.__dict__, "_planned": (-1, None)}
 
 
 def _runs(shard: np.ndarray, group: np.ndarray, label: np.ndarray) -> np.ndarray:

@@ -431,9 +431,8 @@ FORMATS: dict[str, TaxonomyFormat] = {
     "darwin-core": TaxonomyFormat(_read_darwin_core, lambda d: set(_TAXA) <= set(d.columns)),
     "edge-list": TaxonomyFormat(_read_edge_list, lambda d: set(_EDGES[:2]) <= set(d.columns)),
     "paths": TaxonomyFormat(_read_paths, lambda d: "path" in d.columns),
-    "columns": TaxonomyFormat(
-        _read_level_columns, lambda d: False
-    ),  # any table has columns, so the caller must name the levels
+    # Any table has columns, so the caller must name the levels.
+    "columns": TaxonomyFormat(_read_level_columns, lambda d: False),
     "folders": TaxonomyFormat(_read_folders, lambda d: d.is_folder),
 }
 """The formats by name, in the order in which detection tries them; ``hgld.taxonomy.FORMAT_LINES`` describes each."""

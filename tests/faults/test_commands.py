@@ -83,9 +83,8 @@ def test_command_recovers_from_a_disk_that_fails_at_any_change(base, case, fault
         if ended == 0:  # the run succeeded without this change; the next run removes leftover files
             assert case.whole.items() <= left.items(), changes
         if fault == "signal":
-            assert not [name for name, data in left.items() if PART in name and data], (
-                changes
-            )  # a temporary file that was only opened is empty
+            # A temporary file that was only opened is empty.
+            assert not [name for name, data in left.items() if PART in name and data], changes
         assert_kept(case, left)
         assert_mends(case, base, place, left)
 

@@ -62,9 +62,8 @@ def step_input(step: int) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(step)
     order = torch.randperm(SIZE, generator=generator)
     fine = FINE[order]
-    labels = torch.stack(
-        [fine, torch.where(fine >= 0, fine // 4, 1)], dim=1
-    )  # one item is known only at the coarse level
+    # One item is known only at the coarse level.
+    labels = torch.stack([fine, torch.where(fine >= 0, fine // 4, 1)], dim=1)
     return torch.randn(SIZE, 10, generator=generator, dtype=torch.float64), labels, torch.arange(SIZE) // 2
 
 

@@ -266,14 +266,12 @@ def plain(items: list[dict]) -> list[tuple]:
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("url", ["local", "http"], indirect=True)
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-@pytest.mark.filterwarnings(
-    "ignore:This DataLoader will create 2 worker processes:UserWarning"
-)  # torch warns if the machine has one core
+# Torch warns if the machine has one core.
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
 def test_torch_workers_read_the_same_images_as_the_main_process(url, method):
     dataset = open_dataset(url, "train", transform=pil_to_tensor)
-    expected = {
-        i: dataset[i]["image"] for i in range(len(dataset))
-    }  # files and connections are already open when the workers start
+    # Files and connections are already open when the workers start.
+    expected = {i: dataset[i]["image"] for i in range(len(dataset))}
     sampler = PKSampler(dataset, 3, 2, level="fine", seed=1)
     loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=plain, num_workers=2, multiprocessing_context=method)
     batches = list(loader)

@@ -274,9 +274,8 @@ def test_long_strips_are_cropped_to_their_middle_to_save_memory():
 
 
 def test_color_jitter_equals_torchvision_in_every_order():
-    pixels = (np.asarray(make_image(40, 30, seed=5)).astype(int) // 4 + 90).astype(
-        np.uint8
-    )  # values far from 0 and 255 are not clipped
+    # Values far from 0 and 255 are not clipped.
+    pixels = (np.asarray(make_image(40, 30, seed=5)).astype(int) // 4 + 90).astype(np.uint8)
     numbers = np.random.default_rng(0).uniform(size=(24, 7))
     matrices = color_matrices(numbers, jitter=0.15, lighting=0.0)
     orders = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]

@@ -55,9 +55,8 @@ def test_stopped_write_leaves_the_old_or_the_new_file(tmp_path, monkeypatch, con
     lock = {} if racing else {"remove .report.json.lock": b"new"}
     assert found == {"write report.json": b"old", "replace report.json": b"old"} | lock
     assert path.read_bytes() == b"new"
-    assert racing or list(listed(tmp_path)) == [
-        "report.json"
-    ]  # the last run overwrote the temporary files of the stopped runs
+    # The last run overwrote the temporary files of the stopped runs.
+    assert racing or list(listed(tmp_path)) == ["report.json"]
 
 
 def test_failing_writer_leaves_the_existing_file(tmp_path):
@@ -154,10 +153,8 @@ def test_second_holder_of_a_lock_fails(tmp_path):
     assert not (tmp_path / "lock").exists()
     with pytest.raises(StorageError, match="cannot be opened"), file_lock(tmp_path / "no folder" / "lock", "busy"):
         pass
-    with (
-        pytest.raises(FileNotFoundError),
-        file_lock(tmp_path / "no folder" / "lock"),
-    ):  # the writer reports this error
+    # The writer reports this error.
+    with pytest.raises(FileNotFoundError), file_lock(tmp_path / "no folder" / "lock"):
         pass
 
 

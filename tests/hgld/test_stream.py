@@ -68,9 +68,8 @@ def test_every_batch_has_p_classes_of_k_items_and_an_epoch_has_every_item(folder
         assert all(len(set(pair)) == K or pair[0] in alone for pair in batch.indices.reshape(P, K).tolist())
         assert batch.faults == ()
     assert seen.keys() == set(range(len(labels)))
-    assert (
-        sum(count > 1 for count in seen.values()) < len(labels) / 4
-    )  # items repeat only to complete short groups or the last batch
+    # Items repeat only to complete short groups or the last batch.
+    assert sum(count > 1 for count in seen.values()) < len(labels) / 4
 
 
 def test_loader_with_the_sampler_of_a_stream_gives_the_same_batches(folder):

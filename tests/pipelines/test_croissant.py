@@ -112,9 +112,8 @@ print(json.dumps(rows))
 
 
 def test_hugging_face_datasets_loads_the_folder(tmp_path):
-    root = TinyShards(png=False).write(
-        tmp_path / "tiny"
-    )  # datasets requires equal suffixes in the first five items of a shard
+    # Datasets requires equal suffixes in the first five items of a shard.
+    root = TinyShards(png=False).write(tmp_path / "tiny")
     index, _ = index_file.read_index(root / files.INDEX)
     remake_card(root)
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}

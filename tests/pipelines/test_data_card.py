@@ -73,9 +73,8 @@ def test_every_data_card_has_levels_counts_and_download_steps(name):
         assert published.classes.keys() <= set(card.levels)
 
 
-@pytest.mark.parametrize(
-    "name", sorted(set(NAMES) - {"gldv2"})
-)  # the only count of this card comes from a file, not from a publication
+# The only count of this card comes from a file, not from a publication.
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"gldv2"}))
 def test_counts_in_the_header_of_a_card_are_also_in_its_text(name):
     card = load_card(name)
     prose = card.text.split("---\n", 2)[2]

@@ -63,9 +63,8 @@ def slow_shares(names, rows, place, answers, seeds):
     table = np.exp(rows @ best[:-3].reshape(3, -1).T + best[-3:])
     table /= table.sum(axis=1, keepdims=True)
     for row, name in zip(table, names, strict=True):
-        row *= [
-            math.sqrt(0.75 if g == place[name] else 0.125) for g in LABELS
-        ]  # the build's error probability is one half
+        # The build's error probability is one half.
+        row *= [math.sqrt(0.75 if g == place[name] else 0.125) for g in LABELS]
     return table / table.sum(axis=1, keepdims=True)
 
 

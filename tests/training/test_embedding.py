@@ -238,9 +238,8 @@ def test_embedding_batches_hold_a_limited_number_of_pixels(model, shapes):
     assert max(count * area for (count, *_), area in zip(passed, areas, strict=True)) <= 3 * 28 * 28
     passed.clear()
     handle = model.register_forward_hook(lambda _, images, __: passed.append(tuple(images[0].shape)))
-    embed(
-        model, shapes, view=TestView(8, resize_mode="original"), batch_size=3
-    )  # the largest image alone has more than 3 x 8 x 8 pixels
+    # The largest image alone has more than 3 x 8 x 8 pixels.
+    embed(model, shapes, view=TestView(8, resize_mode="original"), batch_size=3)
     handle.remove()
     assert {shape[0] for shape in passed} == {1}
     assert max(shape[2] * shape[3] for shape in passed) == 2500

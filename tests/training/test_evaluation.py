@@ -281,11 +281,8 @@ def test_evaluate_saves_the_report_of_a_new_split_into_the_run(place, tmp_path, 
     run = tmp_path / "run"
     write_run(run)
     asked = ("evaluate", "--checkpoint", run, "--data", place, "--device", "cpu", "--split")
-    for changed in (
-        ("gallery", "--size", "16"),
-        ("gallery", "--metrics", "R@1"),
-        ("test",),
-    ):  # the run has already evaluated its own test split
+    # The run has already evaluated its own test split.
+    for changed in (("gallery", "--size", "16"), ("gallery", "--metrics", "R@1"), ("test",)):
         assert hgld(*asked, *changed)[0] == 0
     assert not (run / "reports").exists()
     code, _, err = hgld(*asked, "gallery")

@@ -133,9 +133,8 @@ def test_wandb_receives_all_values_and_a_resumed_run_continues_its_wandb_run(tmp
 
 
 def test_tensorboard_shows_each_step_once_after_resuming(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        event_file_writer, "_global_uid", AtomicCounter(0)
-    )  # TensorBoard sorts event files of the same second by their number as text
+    # TensorBoard sorts event files of the same second by their number as text.
+    monkeypatch.setattr(event_file_writer, "_global_uid", AtomicCounter(0))
     for begin, steps in ((0, (2, 4, 6)), (4, (6, 8))):
         log = RunLog(tmp_path, from_step=begin)
         for step in steps:

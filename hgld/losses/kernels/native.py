@@ -167,9 +167,8 @@ def sup_forward(
                     value = one / (one + decays[j] * factor)
                     near = value + (half if x >= 0 else zero)
                     rank += product(x - delta, rho) + line if x > delta else near
-                    derivative = (
-                        value - value * value
-                    )  # the compiler may turn decay value^2 / tau into infinity times 0
+                    # The compiler may turn decay value^2 / tau into infinity times 0.
+                    derivative = value - value * value
                     slope += rho if x > delta else derivative * inverse
                 hrank, total = 0.0, float(rank)
                 for other in range(1, gain.shape[0]):

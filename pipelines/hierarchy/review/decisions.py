@@ -38,9 +38,8 @@ _MAX_TEXT = {"who": 100, "why": 5_000}
 _MAX_LABEL = 500
 _MAX_DEPTH = 8
 
-_NOT_IN_YAML = {
-    code: f"\\u{code:04x}" for code in (0xFEFF, 0xFFFE, 0xFFFF)
-}  # YAML allows these characters only as escapes
+# YAML allows these characters only as escapes.
+_NOT_IN_YAML = {code: f"\\u{code:04x}" for code in (0xFEFF, 0xFFFE, 0xFFFF)}
 
 Role = Literal["annotator", "adjudicator"]
 

@@ -204,9 +204,8 @@ class Learner:
             shares[:, columns[0]] = 1
             return shares
         with threadpool_limits(limits=1), warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", UserWarning
-            )  # sklearn warns of many groups with few examples, which is normal at the start
+            # Sklearn warns of many groups with few examples, which is normal at the start.
+            warnings.simplefilter("ignore", UserWarning)
             model = LogisticRegression(C=STRENGTH, tol=1e-3, max_iter=200).fit(rows, columns)
             shares[:, model.classes_] = np.maximum(model.predict_proba(self.rows), _UNSEEN)
         return shares

@@ -133,9 +133,8 @@ def _jpg(image: str, where: str) -> str:
 def _box(corners: list[float], where: str) -> tuple[int, int, int, int]:
     if not all(abs(corner) < _LARGEST for corner in corners):  # NaN is not smaller than anything
         raise TableError(f"{where}: the box {corners} cannot be in an image.")
-    left, top, right, bottom = (
-        round(corner) for corner in corners
-    )  # round like PIL's crop, which the published evaluation uses
+    # Round like PIL's crop, which the published evaluation uses.
+    left, top, right, bottom = (round(corner) for corner in corners)
     if not (left < right and top < bottom):
         raise TableError(f"{where}: the box {corners} is empty; expected left, top, right, bottom.")
     return max(left, 0), max(top, 0), right, bottom

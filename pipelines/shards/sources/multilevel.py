@@ -105,9 +105,8 @@ def _read_categories(path: Path, levels: Sequence[str]) -> dict[int, tuple[str, 
         if entry["id"] in rows:
             raise TableError(f"{path}: two categories have the same id {entry['id']}; expected every id once.")
         rows[entry["id"]] = {field: str(entry[field]) for field in wanted} | {"species": str(entry["name"])}
-    for level, parent in reversed(
-        list(pairwise(levels))
-    ):  # from the top down, because parents' names must be unique first
+    # From the top down, because parents' names must be unique first.
+    for level, parent in reversed(list(pairwise(levels))):
         mark = "id" if level == "species" else parent
         uses = Counter(name for name, _ in {(row[level], row[mark]) for row in rows.values()})
         for row in rows.values():
