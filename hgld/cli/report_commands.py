@@ -196,6 +196,6 @@ def print_tables(tables: "Sequence[PaperTable]") -> None:
             for row in block.rows:
                 rows.append([row.label, *row.details, *row.cells])
                 if row.against:
-                    rows.append([f"  minus {row.against}", *row.details, *row.differences])
+                    rows.append([f"minus {row.against}", *row.details, *row.differences])
             echo(f"\n{block.title}\n{text_table(first, rows)}" + "\n".join(block.notes))
         echo("".join(f"\n{note}\n" for note in table.notes))
