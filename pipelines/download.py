@@ -9,7 +9,7 @@ import os
 import re
 import threading
 from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -152,8 +152,10 @@ class Downloader:
                     self._progress("files", number, len(files))
             except BaseException:
                 self._stop.set()
-                self._client.interrupt()
-                pool.shutdown(wait=True, cancel_futures=True)
+                pool.shutdown(wait=False, cancel_futures=True)
+                running = [future for future in futures if not future.cancelled()]
+                while wait(running, timeout=0.1).not_done:  # repeated for workers that were about to send a request
+                    self._client.interrupt()
                 raise
         if failures:
             shown = "\n".join(f"  {error}" for error in failures[:10])
