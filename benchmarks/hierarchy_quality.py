@@ -154,7 +154,8 @@ def numbers(spaces: list[Spaces]) -> Iterator[str]:
 
 # -- classes of the top level ---------------------------------------------------------------------------------------
 
-TOPS = (  # name, folder, column of the class, merged or excluded classes, texts
+# printed name, folder, classes to merge ("": exclude), how a class is described to the encoder (anchors or names)
+TOPS = (
     ("washington, natural / human-made", "gldv2_washington_landmarks", {}, "anchors"),
     ("geonames, natural / human-made", "taxonomies/geonames", {"other": ""}, "anchors"),
     (

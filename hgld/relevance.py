@@ -126,7 +126,7 @@ class GainFunction:
     :func:`hgld.graded_relevance` lists the formulas.
 
     Attributes:
-        kind: ``population``, ``total``, ``weighted_ap`` or ``exponential``.
+        kind: name of the formula: ``population``, ``total``, ``weighted_ap`` or ``exponential``.
         alpha: exponent of ``population`` and ``total``, >= 0.
         weights: the L weights of ``weighted_ap`` and of the metric wAP, coarsest level first; equal if None.
         count_query: whether to count the query itself among the items of grade L; only for ``population``.

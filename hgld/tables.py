@@ -193,7 +193,7 @@ class _Footer:
 
     _MAGIC = b"PAR1"
     _MOST_BYTES = 1 << 25
-    _PAGE_BYTES = 1 << 10  # least bytes of memory to count per page
+    _PAGE_BYTES = 1 << 10  # minimum memory to count per page, in bytes
     _WIDTHS = (1, 4, 8, 12, 4, 8, 16)  # bytes of a value in memory per physical type, from boolean to byte array
 
     def __init__(self, file: BinaryIO) -> None:
@@ -304,7 +304,7 @@ class _Thrift:
             return [self._value(head & 15, is_element=True) for _ in range(size)]
         if kind == 12:
             return self.struct()
-        raise ValueError(f"Thrift type {kind}")
+        raise ValueError(f"unknown Thrift type {kind}")
 
     def _byte(self) -> int:
         self.at += 1

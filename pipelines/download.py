@@ -77,7 +77,7 @@ class FetchResult:
         path: path of the file.
         bytes: size of the file.
         received: bytes received over the network in this run.
-        outcome: ``fetched``, ``resumed`` (an earlier run had fetched part of it) or ``there`` (nothing to do).
+        outcome: result: ``fetched``, ``resumed`` (an earlier run had fetched part of it) or ``there`` (nothing to do).
         checked: whether it matched a published checksum.
     """
 
@@ -321,7 +321,7 @@ def download_gldv2(
 
     Args:
         out: the folder; files get the relative paths of :mod:`hgld.pipelines.shards.sources.gldv2`.
-        split: ``train``, ``index`` or ``test``.
+        split: split of GLDv2: ``train``, ``index`` or ``test``.
         tars: numbers of the tars.
         downloader: downloader that fetches them.
         has_lists: True if the split's CSVs are fetched too.

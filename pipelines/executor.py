@@ -54,7 +54,7 @@ def run_units(
         work: a function of a module, so that other processes can import it.
         units: the units.
         done: called in this process with every finished unit and its result.
-        executor: ``local`` or ``ray``.
+        executor: backend that runs the units: ``local`` or ``ray``.
         workers: largest number of processes; 0: one per core (of the cluster, with Ray). One local worker is this
             process.
         ray_address: address of a running Ray cluster; empty: a cluster is started here.

@@ -133,7 +133,9 @@ class LossConfig:
         0.1, "Weight of a composition's second term, or of MultiGrain's classification term.", least=0, most=1
     )
     decomposability: Literal["", "pair", "proxy"] = setting(
-        "", "Second term of a composition (--lambda); default: the composition's own."
+        "",
+        "Second term of a composed loss: pair (CalibrationLoss) or proxy (NormSoftmax); --lambda weights it. Default: "
+        "the second term of the chosen loss.",
     )
     alpha: float = setting(1.0, "Exponent of a level's relevance in H-AP, or exponent of PNP's D_q.", least=0)
     relevance: Literal["population", "total", "weighted_ap", "exponential"] = setting(
@@ -141,7 +143,7 @@ class LossConfig:
     )
     tau: float = setting(0.01, "Temperature of the step function's surrogate.", above=0)
     rho: float = setting(100.0, "Slope of SupRank's straight line.", above=0)
-    delta: float = setting(0.05, "Score at which SupRank's straight line begins.", above=0)
+    delta: float = setting(0.05, "Score difference above which SupRank's surrogate is a straight line.", above=0)
     recall_at: tuple[int, ...] = setting((1, 2, 4, 8, 16), "Cutoffs of the recall losses.")
     recall_temperature: float = setting(1.0, "Temperature of the sigmoid at the recall's cutoffs.", above=0)
     bins: int = setting(20, "Bins of SoftBinAP and FastAP.", above=0)

@@ -144,7 +144,7 @@ def build_criterion(
 
 @dataclass(frozen=True, eq=False)
 class _Parts:
-    """Builder of the modules of a loss; ``level`` is the column of labels that they read, ``classes_of`` its level."""
+    """Builder of the modules of a loss."""
 
     config: LossConfig
     hierarchy: Hierarchy
@@ -153,6 +153,13 @@ class _Parts:
     dim: int
 
     def build(self, name: str, level: int, classes_of: int) -> Any:
+        """Return the module of a loss.
+
+        Args:
+            name: name of the loss.
+            level: column of the labels that the module reads.
+            classes_of: index of the level whose classes set ``num_classes`` and the class weights.
+        """
         entry, config = entry_of(name), self.config
         if entry.kind == "terms":
             second = SECOND_TERMS[config.decomposability or entry.second]

@@ -86,8 +86,8 @@ def parse_task(entry: str, place: str) -> RetrievalTask:
     """Parse an entry of ``evaluate_on`` into its task.
 
     Args:
-        entry: ``SPLIT``, ``QUERY/GALLERY``, ``protocol`` or ``protocol=NAME``, or one of these after the prefix
-            ``DIR:`` for another dataset.
+        entry: splits or protocol to evaluate: ``SPLIT``, ``QUERY/GALLERY``, ``protocol`` or ``protocol=NAME``. The
+            prefix ``DIR:`` names another dataset.
         place: the dataset of entries without a directory.
 
     Raises:
@@ -150,7 +150,9 @@ def check_evaluation(config: TrainConfig, place: str) -> tuple[TrainConfig, tupl
     for name in wanted:
         if name in measured:
             return replace(config, run=asked), (chosen, name) if chosen else ()
-    raise ConfigError(f"monitor is {monitor!r}; measured on {where} are {', '.join(measured)}. Name one of them.")
+    raise ConfigError(
+        f"monitor is {monitor!r}, which is not measured on {where}. Choose one of: {', '.join(measured)}."
+    )
 
 
 def _metric_names(

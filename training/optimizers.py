@@ -87,7 +87,7 @@ def learning_rate(
 
     Args:
         config: the schedules and their floors.
-        part: ``backbone``, ``head`` or ``proxies``.
+        part: part of the model or loss: ``backbone``, ``head`` or ``proxies``.
         base: the part's full rate.
         step: step of the run, from 0.
         steps_per_epoch: steps per epoch of the run.

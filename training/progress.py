@@ -45,7 +45,7 @@ class LineReporter(ProgressReporter):
 
     Args:
         result: prints a line of the run's results.
-        note: prints a note beside them.
+        note: prints a note, separately from the results.
         clock: returns seconds.
     """
 
@@ -134,7 +134,7 @@ def progress_reporter(
     Args:
         out: the stream that people may look at.
         result: prints a line of the run's results, if ``out`` is not such a terminal.
-        note: prints a note beside them.
+        note: prints a note, separately from the results.
     """
     reporter: ProgressReporter = BarReporter(out) if is_terminal(out) else LineReporter(result, note)
     try:

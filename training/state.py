@@ -357,7 +357,8 @@ def _restore(state: TrainState, before: Checkpoint, path: Path) -> None:
             state.average.n_averaged.fill_(before.state["average_updates"])
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"{path}: not the state of such a run ({error}). Remove it to resume from the previous checkpoint."
+            f"{path} does not hold the state of this run ({error}). Remove this checkpoint to resume from the previous "
+            "one."
         ) from error
     if state.average is not None:
         _load(state.average.module, before.tensors.get("ema", {}), path / "ema.safetensors")

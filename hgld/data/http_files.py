@@ -471,7 +471,8 @@ class HttpRanges:
         try:
             self.limits = HttpLimits(**options.get("limits", {}))
         except TypeError as error:
-            raise ConfigError(f"limits of http(s): {excerpt(error)}; expected fields of HttpLimits.") from error
+            expected = ", ".join(HttpLimits.__dataclass_fields__)
+            raise ConfigError(f"storage_options['limits']: {excerpt(error)}; expected keywords {expected}.") from error
         parts = urlsplit(root)
         own = {str(name): str(value) for name, value in options.get("headers", {}).items()}
         if wrong := [name for name, value in own.items() if not _HEADER.fullmatch(name + value)]:

@@ -121,11 +121,11 @@ class BatchDecoder:
     """
 
     def __init__(self, view: View, workers: int, prefetch: int, seed: int, pin_memory: bool, on_fault: OnFault) -> None:
-        if workers < 0 or prefetch < 0 or on_fault not in ("raise", "replace", "leave"):
-            raise ConfigError(
-                f"workers {workers}, prefetch {prefetch}, on_fault {quoted(on_fault)}: expected at least 0, at "
-                "least 0, and raise, replace or leave."
-            )
+        for name, number in (("workers", workers), ("prefetch", prefetch)):
+            if number < 0:
+                raise ConfigError(f"{name} is {number}; expected at least 0.")
+        if on_fault not in ("raise", "replace", "leave"):
+            raise ConfigError(f"on_fault is {quoted(on_fault)}; expected raise, replace or leave.")
         self._view = view
         self._workers, self._prefetch, self._seed = workers or cores_of_process(), prefetch, seed
         self._on_fault = on_fault

@@ -37,10 +37,10 @@ def member_header(name: str, size: int) -> bytes:
     Raises:
         InputError: the name is empty, ends in ``/`` (which means a directory), or cannot be written as UTF-8.
     """
-    if not name or name.endswith("/") or "\0" in name or size < 0:
-        raise InputError(
-            f"member {quoted(name)} of {size} bytes: expected the name of a file, and a size of at least 0."
-        )
+    if not name or name.endswith("/") or "\0" in name:
+        raise InputError(f"member {quoted(name)}: expected a file name without NUL and without a final slash.")
+    if size < 0:
+        raise InputError(f"member {quoted(name)}: its size is {size} bytes; expected at least 0.")
     if name.isascii() and len(name) <= 100 and size < 8**11:  # ten times as fast as tarfile
         block = bytearray(_TEMPLATE)
         block[: len(name)] = name.encode()

@@ -67,8 +67,10 @@ def uniforms(seed: int, epoch: int, positions: Integers, count: int) -> Floats:
     Raises:
         ConfigError: seed or epoch is out of bounds.
     """
-    if not 0 <= seed < 1 << 64 or not 0 <= epoch < 1 << 32:
-        raise ConfigError(f"seed {seed}, epoch {epoch}: expected 0 <= seed < 2**64 and 0 <= epoch < 2**32.")
+    if not 0 <= seed < 1 << 64:
+        raise ConfigError(f"seed is {seed}; expected 0 <= seed < 2**64.")
+    if not 0 <= epoch < 1 << 32:
+        raise ConfigError(f"epoch is {epoch}; expected 0 <= epoch < 2**32.")
     blocks = count // 4
     places = positions.astype(np.int64).view(np.uint64)[:, None]
     counter = np.empty((4, len(positions), blocks), dtype=np.uint64)

@@ -64,7 +64,7 @@ def ranking_metrics(
         levels: names of the L levels, finest first.
         gain: gain of a grade in H-AP, H-R@k, H-P@k and wAP; ``population`` with alpha 1 if None.
         left_out: (Q, G) bool, True for pairs that are not ranked; None: all pairs are ranked.
-        backend: ``native`` or ``torch``; None: ``native`` on the CPU, else ``torch``.
+        backend: implementation: ``native`` or ``torch``; None: ``native`` on the CPU, else ``torch``.
 
     Returns:
         a dict from metric names to (Q,) float64 values; NaN if the query has no positive.
@@ -125,7 +125,7 @@ def block_metrics(
         metrics: metrics with their levels, made by :func:`hgld.evaluation.metric.resolve`.
         levels: names of the levels, finest first.
         gain: gain of a grade in the hierarchical metrics.
-        backend: ``native`` (only on the CPU), ``torch``, or None: ``native`` on the CPU, else ``torch``.
+        backend: implementation: ``native`` (only on the CPU) or ``torch``; None: ``native`` on the CPU, else ``torch``.
 
     Returns:
         a dict from metric names to (q,) float64 values.

@@ -265,7 +265,7 @@ def quantize_embeddings(embeddings: Array, kind: str, *, normalize: bool = True)
 
     Args:
         embeddings: (N, D) finite numbers of any floating dtype.
-        kind: ``int8`` or ``binary``.
+        kind: format of the quantized numbers: ``int8`` or ``binary``.
         normalize: whether rows are normalised later, so that ``int8`` needs no scale. If False, ``int8`` rows are
             multiplied by m / 127.
 

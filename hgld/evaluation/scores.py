@@ -75,7 +75,7 @@ class Rows:
 
     Args:
         embeddings: (N, D) of any floating dtype, bfloat16, float16 and memory-mapped arrays included.
-        side: ``query`` or ``gallery``, for messages.
+        side: side that the embeddings are on, ``query`` or ``gallery``, for messages.
         normalize: whether to divide every row by its L2 norm, which is computed in float64.
         device: device that the parts are put on.
 
@@ -173,7 +173,7 @@ def prepare_embeddings(
 
     Args:
         embeddings: (N, D) of any floating dtype.
-        side: ``query`` or ``gallery``, for messages.
+        side: side that the embeddings are on, ``query`` or ``gallery``, for messages.
         normalize: whether to divide every row by its L2 norm.
         device: device of the result.
 
@@ -316,8 +316,8 @@ def score_tiles(query: "Tensor | Rows", gallery: "Tensor | Rows", part: range) -
         part: indices of consecutive queries.
 
     Yields:
-        the index of the first item, the range of columns that hold the scores of this and the following items, and a
-        contiguous table (len(part), ...), whose memory the next table reuses.
+        (start, columns, scores): gallery index of the first new item; range of columns of ``scores`` that hold the
+        items from ``start`` on; scores, contiguous (len(part), ...), whose memory the next table reuses.
     """
     size = _rounded_up(len(part), _ROW_MULTIPLE)
     query = _padded(query, size)

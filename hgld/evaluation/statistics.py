@@ -399,7 +399,7 @@ def order_statistics(
         relevance: (q, L + 1) float64, H-AP's.
         depths: (K,) int64, the k of the metrics, ascending.
         depth: number of first items that are needed; None: all.
-        kinds: names of the metrics without numbers and levels (``kind`` of a metric).
+        kinds: ``Metric.kind`` of the metrics: names with ``k`` for the cutoff and without the level, such as ``R@k``.
 
     Returns:
         the sums. If ``depth`` is given, sums over the whole list may be meaningless. Sums that no metric of ``kinds``

@@ -32,8 +32,9 @@ NEIGHBORS = 20
 _MOST_EVIDENCE = 120_000_000  # 4-byte numbers; if more would be needed, items get fewer candidates
 _LEAST_CANDIDATES = 32
 _MOST_REGRESSED = 100_000_000  # items x classes, some minutes on a core; beyond it the regression takes a coarser level
-_SIMILARITY_SCALE = 0.1  # scale of the exponential weight of nearer neighbours
-_PRIOR_SHARE = 0.1  # weight of a class's share of all items in the neighbours' votes
+# temperature of the neighbours' votes, which have the weights exp((similarity - highest similarity) / scale)
+_SIMILARITY_SCALE = 0.1
+_PRIOR_SHARE = 0.1  # additive smoothing: weight of the class frequency that is added to the neighbours' votes
 _LEAST_SIZE = 0.5  # size of a class without another item, because log 0 is infinite
 _SIZE = 1  # column of the evidence: log size
 _LEAST_SIZE_SPREAD = 0.25

@@ -108,8 +108,10 @@ class SoftBinAP(RankLoss):
         **options: Unpack[RankOptions],
     ) -> None:
         super().__init__(graded=False, level=level, **options)
-        if bins < 2 or not low < 1:
-            raise ConfigError(f"bins is {bins} and low {low}; expected at least 2 bins, from 1 down to a lower score.")
+        if bins < 2:
+            raise ConfigError(f"bins is {bins}; expected at least 2.")
+        if not low < 1:
+            raise ConfigError(f"low is {low}; expected a score below 1.")
         check_choice("ties", ties, get_args(Ties))
         self.bins = bins
         self.low = low
@@ -140,7 +142,7 @@ def soft_bin_ap_loss(
         grades: (Q, G) integers, positive if above 0.
         bins: number of bin centres.
         low: the lowest centre; the highest is 1.
-        ties: ``ignored``, ``relaxed`` or ``integral``.
+        ties: treatment of ties: ``ignored``, ``relaxed`` or ``integral``.
         left_out: (Q,) int64 column that is not ranked, -1 for none.
 
     Returns:

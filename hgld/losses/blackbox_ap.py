@@ -40,8 +40,10 @@ class BlackboxAP(RankLoss):
         self, lambda_: float = 4.0, margin: float = 0.02, *, level: int = 0, **options: Unpack[RankOptions]
     ) -> None:
         super().__init__(graded=False, level=level, **options)
-        if not 0 < lambda_ < math.inf or not 0 <= margin < math.inf:
-            raise ConfigError(f"lambda_ is {lambda_} and margin {margin}; expected lambda_ > 0 and margin >= 0.")
+        if not 0 < lambda_ < math.inf:
+            raise ConfigError(f"lambda_ is {lambda_}; expected a finite number above 0.")
+        if not 0 <= margin < math.inf:
+            raise ConfigError(f"margin is {margin}; expected a finite number of at least 0.")
         self.lambda_ = lambda_
         self.margin = margin
 

@@ -382,11 +382,12 @@ class MultiGrain(nn.Module):
         level: int = 0,
     ) -> None:
         super().__init__()
-        if not 0 <= lambda_ <= 1 or num_classes < 1 or reduction == "none":
-            raise ConfigError(
-                f"lambda_ is {lambda_}, num_classes {num_classes} and reduction {reduction!r}; expected lambda_ "
-                "in 0..1, at least one class, and 'mean' or 'nonzero'."
-            )
+        if not 0 <= lambda_ <= 1:
+            raise ConfigError(f"lambda_ is {lambda_}; expected a number from 0 to 1.")
+        if num_classes < 1:
+            raise ConfigError(f"num_classes is {num_classes}; expected at least 1.")
+        if reduction == "none":
+            raise ConfigError(f"reduction is {reduction!r}; expected 'mean' or 'nonzero'.")
         check_level(level)
         self.lambda_ = lambda_
         self.level = level

@@ -62,11 +62,13 @@ class CrossBatchMemory(KnownArguments, nn.Module):
         self, loss: nn.Module, size: int, dim: int, *, num_levels: int = 1, warmup: int = 0, weight: float = 1.0
     ) -> None:
         super().__init__()
-        if min(size, dim, num_levels) < 1 or warmup < 0 or not 0 <= weight < float("inf"):
-            raise ConfigError(
-                f"size is {size}, dim {dim}, num_levels {num_levels}, warmup {warmup} and weight {weight}; expected "
-                "size, dim and num_levels >= 1, warmup >= 0 (in steps) and weight >= 0."
-            )
+        for name, number in (("size", size), ("dim", dim), ("num_levels", num_levels)):
+            if number < 1:
+                raise ConfigError(f"{name} is {number}; expected at least 1.")
+        if warmup < 0:
+            raise ConfigError(f"warmup is {warmup}; expected at least 0 steps.")
+        if not 0 <= weight < float("inf"):
+            raise ConfigError(f"weight is {weight}; expected a finite number of at least 0.")
         if getattr(loss, "reduction", "mean") == "none":
             raise ConfigError(f"{type(loss).__name__} has reduction='none'; a memory adds two scalars.")
         self.loss = loss

@@ -145,7 +145,7 @@ class Contrastive(PairLoss):
     Args:
         margin: with ``distance``, the distance that negatives should keep (unit vectors are at most 2 apart); with
             ``cosine``, the cosine that negatives may reach (0.5 in the authors' code).
-        variant: ``distance`` or ``cosine``.
+        variant: measure of a pair: ``distance`` or ``cosine``.
         options: ``reduction``, ``level`` and ``normalize`` of :class:`PairLoss`. With ``cosine``, ``mean`` and ``none``
             sum over a query's pairs.
 
@@ -324,10 +324,14 @@ class Margin(RankLoss):
         **options: Unpack[PairOptions],
     ) -> None:
         super().__init__(graded=False, exclude_self=True, **options)
-        if dim < 1 or not 0 < margin < math.inf or not 0 < cutoff < reach < 2:
+        if dim < 1:
+            raise ConfigError(f"dim is {dim}; expected at least 1.")
+        if not 0 < margin < math.inf:
+            raise ConfigError(f"margin is {margin}; expected a finite number above 0.")
+        if not 0 < cutoff < reach < 2:
             raise ConfigError(
-                f"dim is {dim}, margin {margin}, cutoff {cutoff} and reach {reach}; expected dim >= 1, margin > 0 and "
-                "0 < cutoff < reach < 2 (unit vectors are at most 2 apart)."
+                f"cutoff is {cutoff} and reach is {reach}; expected 0 < cutoff < reach < 2 (unit vectors are at most 2 "
+                "apart)."
             )
         self.dim = dim
         self.margin = margin

@@ -58,8 +58,9 @@ class ProxyLoss(QueryLoss):
 
     def __init__(self, num_classes: int, dim: int, *, level: int = 0, reduction: Reduction = "mean") -> None:
         super().__init__()
-        if num_classes < 1 or dim < 1:
-            raise ConfigError(f"num_classes is {num_classes} and dim {dim}; expected sizes of at least 1.")
+        for name, number in (("num_classes", num_classes), ("dim", dim)):
+            if number < 1:
+                raise ConfigError(f"{name} is {number}; expected at least 1.")
         check_level(level)
         check_choice("reduction", reduction, get_args(Reduction))
         self.level = level

@@ -443,11 +443,12 @@ def calibrate(
     """
     from sklearn.model_selection import GroupKFold  # slow to import, and a search does not need it
 
-    if not (1 <= neighbors <= _MOST_NEIGHBORS and 0 < temperature < math.inf and 0 <= unknown < 1):
-        raise ConfigError(
-            f"neighbors is {neighbors}, temperature {temperature}, unknown {unknown}; expected 1..{_MOST_NEIGHBORS}, "
-            "above 0, and a share of at least 0 and below 1."
-        )
+    if not 1 <= neighbors <= _MOST_NEIGHBORS:
+        raise ConfigError(f"neighbors is {neighbors}; expected 1 to {_MOST_NEIGHBORS}.")
+    if not 0 < temperature < math.inf:
+        raise ConfigError(f"temperature is {temperature}; expected a finite number above 0.")
+    if not 0 <= unknown < 1:
+        raise ConfigError(f"unknown is {unknown}; expected a share of at least 0 and below 1.")
     if (gallery_embeddings is None) != (gallery_labels is None) or (gallery_labels is None and self_index is not None):
         raise InputError("gallery embeddings or gallery labels are missing; pass both (self_index needs both too).")
     sides = [query_labels] if gallery_labels is None else [query_labels, gallery_labels]

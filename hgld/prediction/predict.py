@@ -277,7 +277,7 @@ def known_within(
             )
         kept &= np.isin(column, [known[one] for one in asked]) & (column >= 0)
         if len(asked) > 1:
-            columns.pop()  # one of several classes: the class itself is unknown
+            columns.pop()  # several allowed classes do not fix the class at this level
     if not kept.any():
         said = ", ".join(f"{name}={wanted}" for name, wanted in within.items())
         raise InputError(f"no item of the gallery is within {said}; omit within, or choose classes of the gallery.")

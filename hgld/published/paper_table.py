@@ -23,8 +23,8 @@ def find_table(spelling: str) -> tuple[str, list[PublishedValue]]:
     """Find the rows of a paper's table, given the paper's name and the table's number in any common spelling.
 
     Args:
-        spelling: ``SupRank Table V``, ``suprank 5``, ``Brown et al. Tab. 3 (left)``, ``arXiv:1902.05509 D.1``; a
-            paper's name alone means all its tables.
+        spelling: paper and table, such as ``SupRank Table V``, ``suprank 5``, ``Brown et al. Tab. 3 (left)`` or
+            ``arXiv:1902.05509 D.1``; a paper's name alone means all its tables.
 
     Returns:
         title, and the values in the table's order.

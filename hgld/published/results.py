@@ -124,7 +124,7 @@ class PublishedValue:
         metric: name of the metric in hgld, or in the table if hgld lacks the metric.
         level: level of a binary metric; ``average``: the mean over the dataset's levels.
         text: the value.
-        unit: ``%``, ``1`` (a share or a distance), ``of 4``, ``ms``; empty for counts and texts.
+        unit: unit of the value: ``%``, ``1`` (a share or a distance), ``of 4``, ``ms``; empty for counts and texts.
         note: remark about this value.
     """
 
@@ -215,9 +215,9 @@ def search_values(
 
     Args:
         values: values to search in; None: all.
-        dataset: ``sop``, ``iNaturalist``, ``dyml``.
-        method: ``HAPPIER`` finds HAPPIER_F too.
-        metric: ``R@1``, ``AP``, ``R@1/product``; only whole names match, and AP equals mAP.
+        dataset: name of a dataset, such as ``sop``, ``iNaturalist`` or ``dyml``.
+        method: part of a method's name: ``HAPPIER`` finds HAPPIER_F too.
+        metric: name of a metric, such as ``R@1``, ``AP`` or ``R@1/product``; only whole names match, and AP equals mAP.
 
     Raises:
         ConfigError: no value matches; the message states the unknown word and the known names.

@@ -68,7 +68,7 @@ class MeanCurves:
         self._sums, self._defined = np.zeros((num_levels + 1, len(RECALLS))), np.zeros(num_levels + 1, np.int64)
 
     def add(self, grades: np.ndarray) -> None:
-        """Add a query, by the grades of its whole ranking, best first."""
+        """Add a query to the mean curves, given the (G,) grades of its whole ranking, best first."""
         counts = np.bincount(grades, minlength=len(self._levels) + 1)
         for i, gains in enumerate([*self._levels, self._gain.of_counts(torch.from_numpy(counts[None])).numpy()[0]]):
             curve = precision_recall(grades, gains)

@@ -26,7 +26,8 @@ class Tile:
 
     Attributes:
         key: key of the item, whose image the page shows if it has room; None if the files have no keys.
-        frame: ``query``, ``right`` (same finest class), ``near`` (same coarser class) or ``wrong``.
+        frame: meaning of the frame: ``query``, ``right`` (same finest class), ``near`` (same coarser class) or
+            ``wrong``.
         caption: finest class of the item.
         says: text for tooltips and screen readers: classes and the level shared with the query; the page adds the
             image's path.
@@ -78,7 +79,7 @@ class Thumbnails:
         if self.bytes + len(made) > self._most:
             self.left_out += 1
             return ""
-        self.bytes += len(made)  # count an image that is shown twice twice, because the page holds it twice
+        self.bytes += len(made)  # the page stores an image again each time it shows it, so every use counts
         return made
 
     def source(self, key: str | None) -> str:

@@ -25,7 +25,7 @@ _FRACTION_BITS = 53
 
 
 def word_source(*key: int) -> np.random.Philox:
-    """Return a source of uint64 words for a key of integers, all below 2**32 except the first."""
+    """Return a random bit generator (Philox, uint64) seeded with ``key``, integers below 2**32 except the first."""
     return np.random.Philox(np.random.SeedSequence(key[0], spawn_key=key[1:]))
 
 
@@ -98,7 +98,10 @@ def label_column(labels: Labels, level: int | str) -> np.ndarray:
             raise ConfigError(f"level {level!r} is unknown; the levels are {', '.join(levels)}.")
         level = levels.index(level)
     if not -array.shape[1] <= level < array.shape[1]:
-        raise ConfigError(f"level {level} of labels with {array.shape[1]} columns.")
+        columns = array.shape[1]
+        raise ConfigError(
+            f"level is {level}; the labels have {columns} columns, so expected {-columns} to {columns - 1}."
+        )
     return array[:, level].astype(np.int64)
 
 

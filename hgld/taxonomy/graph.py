@@ -231,7 +231,7 @@ class TaxonomyBuilder:
         self._synonyms.setdefault(synonym, {})[self._classes[class_id].place] = None
 
     def order_senses(self, senses: Mapping[str, Sequence[str]]) -> None:
-        """For each name, put these classes, the most frequent first, before its other meanings."""
+        """Move the classes in ``senses[name]``, the most frequent first, to the front of each name's meanings."""
         ordered = {name: dict.fromkeys(self._classes[i].place for i in ids) for name, ids in senses.items()}
         for name, places in self._synonyms.items():
             ordered[name] = ordered.get(name, {}) | places

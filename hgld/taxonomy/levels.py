@@ -181,7 +181,7 @@ def _step_numbers(taxonomy: Taxonomy, rule: str, marks: tuple[str, ...], count: 
 
     Args:
         taxonomy: the taxonomy, for messages.
-        rule: ``root`` or ``leaves``.
+        rule: origin of the steps: ``root`` or ``leaves``.
         marks: the numbers in the rule; empty: all depths, or one height.
         count: number of level names; 0: there are none.
         depths: the depths that distinguish classes.

@@ -271,7 +271,8 @@ def _write(root: Path, name: str, consensus: ItemConsensus, scans: Sequence[Shar
     """Write the files of the dataset; while they are replaced, the earlier manifest has another name."""
     index, earlier = consensus.index(), _earlier_manifest(root)
     rejected = _all_rejected(root, consensus.rejected())
-    scanned = {scan.name: scan for scan in scans}  # a shard without a usable item belongs to no split
+    # By name, because a shard without a usable item has a scan but is not in the index.
+    scanned = {scan.name: scan for scan in scans}
     shards = [
         files.ShardFacts(shard, split, count, scanned[shard].bytes, scanned[shard].sha256)
         for shard, split, count in index.group_by("shard").agg(pl.first("split"), pl.len()).sort("shard").iter_rows()

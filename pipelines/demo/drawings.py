@@ -172,8 +172,8 @@ def building(
     Args:
         canvas: canvas to draw on.
         rng: the landmark's generator.
-        front: ``windows``, ``arches``, ``columns`` or ``bands``.
-        top: ``roof``, ``gable``, ``dome`` or ``teeth``.
+        front: decoration of the facade: ``windows``, ``arches``, ``columns`` or ``bands``.
+        top: shape of its top: ``roof``, ``gable``, ``dome`` or ``teeth``.
         flank: top of the towers at its sides: ``gable``, ``dome`` or ``teeth``; empty: it has none.
         walls: colours of the walls.
         halves: bounds of half its width.

@@ -403,11 +403,10 @@ def _checked(table: LabelTable, cells: pl.DataFrame, on: str) -> pl.DataFrame:
     """Return the distinct rows, with landmarks' keys as numbers; refuse unusable keys and contradicting rows."""
     right = pl.col(KEY).str.contains(r"^[0-9]{1,18}$") if on == LANDMARK else pl.col(KEY).is_not_null()
     if not (odd := cells.filter(~right.fill_null(value=False))).is_empty():
-        expected = "a whole number" if on == LANDMARK else "the item that the row is about"
-        raise TableError(
-            f"{table.place}, line {odd[ROW][0]}: {on} is {quoted((odd[KEY][0] or '')[:80])}; expected {expected}. "
-            "Correct the row."
-        )
+        where, key = f"{table.place}, line {odd[ROW][0]}", odd[KEY][0]
+        if on != LANDMARK:
+            raise TableError(f"{where}: the column {on} is empty; expected the item's {on}. Fill in the cell.")
+        raise TableError(f"{where}: {on} is {quoted((key or '')[:80])}; expected a whole number. Correct the row.")
     cells = cells.with_columns(pl.col(KEY).cast(pl.Int64)) if on == LANDMARK else cells
     items = cells.unique(cells.columns[1:], keep="first", maintain_order=True)
     twice = items.filter(pl.struct(SPLIT, KEY).is_duplicated()).sort(SPLIT, KEY, ROW)
@@ -462,7 +461,10 @@ def _level(both: pl.DataFrame, a: str, b: str) -> LevelComparison:
 
 
 def partitions(a: pl.Series, b: pl.Series) -> Partitions:
-    """Measure two partitions, given as the groups of the same items, none of them null."""
+    """Return agreement scores of two partitions of the same items (ARI, NMI, AMI, homogeneity, completeness).
+
+    No group may be null.
+    """
     codes_a, codes_b = a.rank("dense").to_numpy(), b.rank("dense").to_numpy()
     homogeneity, completeness, _ = homogeneity_completeness_v_measure(codes_b, codes_a)
     scores = (adjusted_rand_score, normalized_mutual_info_score, adjusted_mutual_info_score)

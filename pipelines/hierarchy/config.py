@@ -83,7 +83,9 @@ class TreeConfig:
     )
     tree_columns: tuple[str, ...] = setting(
         (),
-        "Columns of the tree's levels A,B,C, finest first, if the tree is a table in an unknown format.",
+        "Columns of the tree's levels, finest first, comma-separated; needed if the tree is a table in an unknown "
+        "format.",
+        metavar="A,B,C",
         key=False,
     )
     tree_use: Literal["evidence", "levels"] = setting(
@@ -169,8 +171,8 @@ class EvidenceConfig:
 
     evidence: tuple[str, ...] = setting(
         (),
-        "Evidence sources in addition to the encoder: wording, descriptions, classes, or none. Default: all that "
-        "agree with the encoder for --classes; none for landmarks, as published.",
+        "Evidence sources in addition to the encoder: wording, descriptions, classes, or none. Default: with "
+        "--classes, every source that agrees with the encoder; for landmarks none, as published.",
         choices=("wording", "descriptions", "classes", "none"),
     )
 

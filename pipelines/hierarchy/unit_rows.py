@@ -85,7 +85,9 @@ def nearest(rows: np.ndarray, others: np.ndarray, count: int) -> tuple[np.ndarra
 
 
 def borrow(rows: np.ndarray, known: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
-    """Return the unit mean of the values of each row's ``count`` nearest known rows, weighted by cosine.
+    """Return, for each row, a mean of the values of its ``count`` nearest known rows.
+
+    The mean is weighted by cosine and normalised to length 1.
 
     Args:
         rows: (N, D) float32 unit rows.

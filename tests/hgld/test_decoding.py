@@ -113,7 +113,8 @@ def test_fast_path_equals_the_reference_without_reduction(view):
             sizes, (50, 75, 90, 95, 100), (0, 1, 2, 2, 0), (1, 2, 3, 4, 1), strict=True
         )
     ]
-    if view.size == 48:  # a crop of 127 x 120 may be more than twice as large as the output
+    # Drop the largest image: its crop may be over twice the output, which the fast path decodes at reduced size.
+    if view.size == 48:
         images = images[:4]
     assert not differences(images, view).any()
     if view in VIEWS:

@@ -257,7 +257,7 @@ def test_labels_may_be_tensors_arrays_or_datasets():
         PKSampler(dataset, 2, 2, level="top")
     with pytest.raises(ConfigError, match="without names"):
         PKSampler(table, 2, 2, level="fine")
-    with pytest.raises(ConfigError, match="level 2 of labels with 2 columns"):
+    with pytest.raises(ConfigError, match="level is 2; the labels have 2 columns, so expected -2 to 1"):
         PKSampler(table, 2, 2, level=2)
     with pytest.raises(InputError, match="expected integers"):
         PKSampler(table.astype(float), 2, 2)

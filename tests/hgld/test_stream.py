@@ -292,7 +292,7 @@ def test_torch_loaders_and_webdataset_pipelines_give_the_same_batches(folder):
         ({"process_count": 3}, r"4 streams of 3 processes cannot share .* choose a multiple of 3 as p"),
         ({"process_count": 8, "num_streams": 4}, r"4 streams of 8 processes cannot share .* choose num_streams=8"),
         ({"process_index": 2, "process_count": 2}, "expected 0 to 1"),
-        ({"workers": -1}, "workers -1"),
+        ({"workers": -1}, "workers is -1"),
         ({"window": 0}, "window is 0"),
         ({"batches_per_epoch": 14}, "an epoch of this stream has 13"),
         ({"short": "skip"}, "'skip'"),

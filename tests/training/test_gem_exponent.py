@@ -55,7 +55,7 @@ def slow_score(embeddings: torch.Tensor, instances: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize(("telling", "best"), [("largest", 10.0), ("mean", 1.0)])
-def test_best_gem_p_is_high_if_maxima_and_low_if_means_identify_images(telling, best):
+def test_best_gem_p_is_high_for_discriminative_maxima_and_low_for_discriminative_means(telling, best):
     maps, instances = views(telling)
     model = maps_as_they_are(GeM(3.0)).train()
     chosen, scores = best_gem_p(model, zip(maps.split(7), instances.split(7), strict=True), (10, 1, 3))

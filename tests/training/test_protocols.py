@@ -85,7 +85,7 @@ def test_monitor_must_be_a_metric_of_the_protocol(place, judged):
         config = asking(asked, monitor=monitor, select_on_test=True)
         assert check_evaluation(config, str(place)) == (config, (asked, chosen))
         assert check_evaluation(asking(asked, monitor=monitor), str(place))[1] == ()
-    with pytest.raises(ConfigError, match=r"measured on .* are mAP/easy"):
+    with pytest.raises(ConfigError, match=r"not measured on .*Choose one of: mAP/easy"):
         check_evaluation(asking(entry), str(place))
     with pytest.raises(InputError, match=r"no query has a relevant item.*--evaluate-on protocol"):
         check_evaluation(asking(f"{judged}:query/gallery"), str(place))

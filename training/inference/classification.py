@@ -256,7 +256,7 @@ def library_head(spec: str, pretrained: str, model: EmbeddingModel, *, image_siz
     The whole network is run on noise. Its scores must equal the scores of the classifier on the model's mean features.
 
     Args:
-        spec: ``torchvision:NAME`` or ``timm:NAME``, as of the model's backbone.
+        spec: name of the network, ``torchvision:NAME`` or ``timm:NAME``, as of the model's backbone.
         pretrained: weights of the model: ``default``, a tag of its library, or a file of weights with the classifier.
         model: model with these weights, without norm and projection after its pooling.
         image_size: side of the noise, pixels.

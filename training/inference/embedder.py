@@ -337,9 +337,9 @@ def make_embedder(
         max_pixels: most pixels of an image at its own size.
         scales: factors of the sizes, over whose embeddings a mean is taken.
         scale_p: exponent of that mean.
-        batch_size: images at a time, a process; None: as in training, 256 at most; 64 of a network.
+        batch_size: images at a time, per process; None: as in training, 256 at most; 64 of a network.
         workers: threads that read and decode; None: as in training.
-        amp: ``off``, ``bf16`` or ``fp16``; None: as in training.
+        amp: precision of the model's arithmetic: ``off``, ``bf16`` or ``fp16``; None: as in training.
         gem_p: exponent of GeM pooling; ``auto``: the best one for ``size`` on training images
             (:func:`hgld.training.inference.gem_exponent.choose_gem_p`); None: as trained.
         data: dataset directory or its address from whose training split ``auto`` draws, and on whose images raw pixels

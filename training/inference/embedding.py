@@ -65,16 +65,17 @@ def embed(
         model: model on the device where it computes; it is in evaluation mode during the call.
         dataset: N items.
         view: the part of the images that is seen, at scale 1.
-        batch_size: images at a time, a process.
+        batch_size: images at a time, per process.
         scales: factors of the view's sizes; papers take 1, 1/sqrt(2), 1/2.
         scale_p: exponent of the mean over scales; see :func:`hgld.evaluation.postprocess.pool_scales`.
-        workers: threads that read and decode, a process; 0: one for each of its cores.
+        workers: threads per process that read and decode; 0: one per core of the process.
         amp: precision of the model's arithmetic.
         processes: processes of the run; None: this one alone.
         faults: list that receives the items that cannot be read or decoded, on every process; their rows are NaN. None:
             the first of them is an error.
         progress: called with a task, the number of this process's images done and their total.
-        unit: whether the rows are normalised; a classifier reads them as the model gives them, at one scale.
+        unit: whether to L2-normalise the rows. A classifier needs False, the model's raw features. False allows only
+            one scale.
 
     Returns:
         (N, D) float32 on the CPU, rows of norm 1 unless ``unit`` is False.
@@ -86,7 +87,7 @@ def embed(
         ConfigError: scales, batch size or workers out of range, or several scales without ``unit``.
     """
     if not unit and len(scales) > 1:
-        raise ConfigError(f"scales are {', '.join(map(str, scales))}; embeddings as they come are of one scale.")
+        raise ConfigError(f"scales are {', '.join(map(str, scales))}; expected one scale with unit=False.")
     group = processes or Processes(0, 1, next(model.parameters()).device)
     if not scales or not all(0 < scale < math.inf for scale in scales):
         raise ConfigError(f"scales are {', '.join(map(str, scales)) or 'none'}; expected numbers above 0.")

@@ -156,7 +156,7 @@ def run_contents(run: Path, address: str) -> Contents:
 
     Args:
         run: folder of a run or of one of its checkpoints.
-        address: ``hf:USER/NAME``, for the card.
+        address: address of the run on the Hub, ``hf:USER/NAME``, for the card.
 
     Raises:
         InputError: no checkpoint is there, or it cannot be read.

@@ -147,8 +147,10 @@ def embed_in_parts(
         InputError: the parts that are there were made by another model, with other options, or of other items.
         StorageError: the disk is full or not writable.
     """
-    if not 1 <= count <= len(dataset) or out.suffix != ".npy":
-        raise ConfigError(f"{count} parts of {out}; expected a .npy file, and 1 to {len(dataset)} parts.")
+    if out.suffix != ".npy":
+        raise ConfigError(f"{out}: embeddings in parts need a .npy file.")
+    if not 1 <= count <= len(dataset):
+        raise ConfigError(f"{out} is to have {count} parts; expected 1 to {len(dataset)}, the number of items.")
     folder, processes = out.with_suffix(".parts"), embedder.processes
     items = digest_of("\n".join(dataset.keys))
     facts = json.dumps({"parts": count, "items": items, **embedding_facts(embedder)}, sort_keys=True)

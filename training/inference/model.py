@@ -214,7 +214,7 @@ def load_model(
         which: checkpoint of a run: ``best`` (the last one where none was found best) or ``last``.
         transform: function of a PIL image to the (3, H, W) tensor that a torch module takes; only with a torch module.
         weights: weights of a network: ``default`` (its library's), a tag, a file, or ``none`` (random).
-        pooling: ``avg``, ``gem``, ``max`` or ``token`` of a network; empty: its own vector, else the average.
+        pooling: pooling of a network: ``avg``, ``gem``, ``max`` or ``token``; empty: its own vector, else the average.
         device: ``cpu``, ``cuda``, ...; default: a GPU if there is one.
         **options: keywords of :func:`hgld.training.inference.embedder.make_embedder`: ``size``, ``resize``,
             ``resize_mode``, ``scales``, ``batch_size``, ``workers``, ``amp``, ...

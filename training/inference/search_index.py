@@ -119,7 +119,7 @@ class KeptIndex:
 
     Args:
         folder: folder of the cache.
-        kind: ``ivf`` or ``hnsw``.
+        kind: type of the index: ``ivf`` or ``hnsw``.
     """
 
     def __init__(self, folder: KeptFolder, kind: IndexKind) -> None:
@@ -163,7 +163,7 @@ def kept_index(kind: IndexKind, dataset: ShardDataset, embedder: Embedder, embed
     """Return the index of a dataset's embeddings, as the user's cache keeps it.
 
     Args:
-        kind: ``ivf`` or ``hnsw``.
+        kind: type of the index: ``ivf`` or ``hnsw``.
         dataset: the items that the index finds.
         embedder: model that makes their embeddings, if no file holds them.
         embeddings: a file of them.

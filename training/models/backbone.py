@@ -33,7 +33,7 @@ class BackboneOptions:
     """Options with which a library builds a backbone.
 
     Attributes:
-        pretrained: ``default``, a tag, a path or ``none``.
+        pretrained: weights of the model: ``default``, a tag, a path or ``none``.
         load_weights: whether to read the weights; without them, the model has the same architecture.
         token: whether the model returns its own vector rather than a feature map; None: the model's default, which
             :attr:`Backbone.token` then states.
@@ -51,11 +51,12 @@ class Backbone:
     """A model without its classifier.
 
     Attributes:
-        module: (B, 3, H, W) -> (B, F, H', W'), or (B, F) if it returns its token.
+        module: (B, 3, H, W) -> (B, F, H', W'), or (B, F) if ``token``.
         num_features: F.
         image_mean: mean of red, green and blue in 0..1, with which training images were normalised.
         image_std: standard deviation of red, green and blue in 0..1, likewise.
-        token: whether it returns its token.
+        token: whether the module returns one vector per image (B, F), such as the class token, instead of a feature
+            map.
         view: the library's preprocessing in tests; None: :class:`TestView` cannot express it.
     """
 

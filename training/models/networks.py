@@ -29,8 +29,10 @@ class Network:
     Attributes:
         name: ``timm:NAME``, ``torchvision:NAME``, ``open_clip:MODEL/PRETRAINED``, ``onnx:FILE`` or ``pixels``; or the
             folder of a saved network (:func:`save_network`).
-        weights: ``default`` (of the network's library), a tag, a file, or ``none`` (random, always the same).
-        pooling: ``avg``, ``gem``, ``max`` or ``token``; empty: the network's own vector, else the average.
+        weights: weights of the network: ``default`` (of its library), a tag, a file, or ``none`` (random, always the
+            same).
+        pooling: pooling of the feature map: ``avg``, ``gem``, ``max`` or ``token``; empty: the network's own vector,
+            else the average.
     """
 
     name: str

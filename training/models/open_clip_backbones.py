@@ -59,8 +59,9 @@ def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
     """Build the image tower of a CLIP model, as a feature map, or with its projection into the space of texts.
 
     Args:
-        name: ``MODEL``, ``MODEL/TAG`` with the tag of its weights, ``hf-hub:USER/NAME`` or ``local-dir:FOLDER``. If the
-            weights are a file, the tag only determines the architecture and the preprocessing.
+        name: name of the model: ``MODEL``, ``MODEL/TAG`` with the tag of its weights, ``hf-hub:USER/NAME`` or
+            ``local-dir:FOLDER``. If the weights are a file, the tag only determines the architecture and the
+            preprocessing.
         options: options of the backbone; if the name has a tag, ``default`` means the weights of the tag.
 
     Raises:
@@ -96,7 +97,7 @@ def open_clip_texts(name: str, weights: str, texts: Sequence[str]) -> Tensor:
 
     Args:
         name: name as in :func:`open_clip_backbone`.
-        weights: ``default``, a tag, a file of the whole model, or ``none``.
+        weights: weights of the model: ``default``, a tag, a file of the whole model, or ``none``.
         texts: texts of any length; the model reads only its first tokens, 77 in most models.
 
     Raises:

@@ -73,7 +73,7 @@ def rank_by_labels(
     without = [level for level in levels if level not in names]
     if not names:
         raise InputError(
-            f"{where}: at none of the levels {', '.join(levels)} do both queries and gallery have labels, so no item "
+            f"{where}: queries and gallery have no labelled level in common (levels: {', '.join(levels)}), so no item "
             "is relevant. Omit the split options to follow the dataset's protocol, or add labels."
         )
     asked = {str(metric) for metric in resolve(options.metrics, levels) if metric.level in without}

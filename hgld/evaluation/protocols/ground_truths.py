@@ -92,7 +92,9 @@ def read_retrieval_solution(path: str | Path) -> RetrievalSolution:
         seen.add(test_image)
         relevant = () if images in (None, "None") else tuple(dict.fromkeys(str(images).split()))
         if usage != "Ignored" and not relevant:
-            raise TableError(f"{where}: {usage} without relevant images; expected some, or Usage Ignored.")
+            raise TableError(
+                f"{where}: no relevant images, but Usage is {usage}; expected at least one image id, or Usage Ignored."
+            )
         parts[_USAGES[usage]][test_image] = relevant
     return RetrievalSolution(parts["public"], parts["private"], frozenset(parts["ignored"]))
 

@@ -48,7 +48,7 @@ class SupStep:
     Attributes:
         tau: width of the sigmoid, in units of the score.
         rho: slope beyond delta.
-        delta: score at which the straight line begins.
+        delta: score difference above which H^- is a straight line.
         offset: value of the line at delta. None: ``sigmoid(delta/tau) + 0.5``, which makes H^- continuous. The
             authors' published configurations have 1.44, with which H^- falls at delta.
 
@@ -187,7 +187,8 @@ class RecallMean:
 def _query_sums(values: Tensor, query: Tensor) -> Tensor:
     """Return, for every positive, the sum of ``values`` over all positives of its query."""
     rows = query.flatten()
-    sums = values.new_zeros(len(rows)).index_add(0, rows, values.flatten())  # there are no more queries than positives
+    # len(rows) bins are enough: every query has an element, so query indices are below the number of elements.
+    sums = values.new_zeros(len(rows)).index_add(0, rows, values.flatten())
     return sums[rows].view_as(values)
 
 

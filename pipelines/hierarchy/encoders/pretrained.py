@@ -127,7 +127,7 @@ class ClipEncoder(PromptEncoder):
         batch_size: texts per forward pass.
 
     Attributes:
-        name: ``clip:MODEL/PRETRAINED``, with only the last part of a path.
+        name: name of the encoder, ``clip:MODEL/PRETRAINED``, with only the last part of a path.
         key: version, model, tag or hash of the checkpoint, and templates.
 
     Raises:

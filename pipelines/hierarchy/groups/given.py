@@ -234,7 +234,8 @@ def run(
     Args:
         root: the build's directory of stages.
         stages: the finished stages.
-        config: the smallest cosine of a name in a group, and the encoder.
+        config: options of the build. The stage reads ``levels.none_below`` (a name whose best cosine is at most this
+            value gets no group), ``domain`` and the encoder.
         progress: receives the current task.
         given: the groups.
     """

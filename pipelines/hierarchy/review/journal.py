@@ -28,7 +28,7 @@ class Journal:
     Args:
         path: the file; the first decision creates it.
         who: the annotator.
-        role: ``annotator``, or ``adjudicator`` for decisions that settle the annotators' conflicts.
+        role: role of the person: ``annotator``, or ``adjudicator`` for decisions that settle the annotators' conflicts.
 
     Attributes:
         entries: all entries of the file, in order.

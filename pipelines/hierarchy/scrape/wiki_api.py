@@ -168,7 +168,8 @@ class CategoryPage:
     """The answer of Commons about a title.
 
     Attributes:
-        state: ``exists``, ``missing``, ``invalid`` (an impossible title) or ``loop`` (redirects to itself).
+        state: state of the page: ``exists``, ``missing``, ``invalid`` (an impossible title) or ``loop`` (redirects to
+            itself).
         title: the page's own title, after hard redirects.
         item: the Wikidata item that the page states, if any.
         moved_to: title of the category that a ``{{Category redirect}}`` on the page names, if any.

@@ -332,7 +332,7 @@ def find_levels(columns: Mapping[str, pl.Series]) -> list[str]:
     fractions. If two columns divide the images alike, the column with words is taken.
 
     Args:
-        columns: text by name; null: unknown.
+        columns: cells of each column as text, by column name; null: the label is unknown.
     """
     kept: dict[str, pl.Series] = {}
     for name, cells in list(columns.items())[:_MOST_COLUMNS]:
