@@ -278,7 +278,7 @@ def test_calibrate_refuses_few_classes_and_numbers_out_of_range():
         calibrate(rows, labels, rows)
     wrong: dict[str, Any]
     for wrong in ({"neighbors": 0}, {"temperature": 0.0}, {"unknown": 1.0}):
-        with pytest.raises(ConfigError, match=f"{next(iter(wrong))} .*expected 1"):
+        with pytest.raises(ConfigError, match=f"{next(iter(wrong))} is .*; expected"):
             calibrate(rows, labels, **wrong)
 
 

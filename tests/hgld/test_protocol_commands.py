@@ -340,7 +340,7 @@ TWICE = [("query/0000", "gallery/0001", verdict) for verdict in ("easy", "hard")
             [("query", (-1, -1)), ("gallery", (1, 1))],
             (),
             (),
-            "both queries and gallery have labels",
+            "have no labelled level in common",
         ),
         ("revisited", [("query", (0, 0)), ("test", (0, 0))], (), (), "needs the split gallery"),
         ("revisited", PAIR, (), (), "reads judgements.parquet"),

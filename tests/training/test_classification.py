@@ -180,7 +180,7 @@ def test_classification_at_several_image_scales_is_refused(places):
     folder, _ = places
     task, asked = RetrievalTask(str(folder / "data"), "test"), EvaluationOptions(metrics=("top-1",))
     twice = trained_embedder(folder / "run", device="cpu", scales=(1.0, 0.5))
-    with twice as embedder, pytest.raises(ConfigError, match="of one scale"):
+    with twice as embedder, pytest.raises(ConfigError, match="expected one scale"):
         evaluate_task(SplitEmbedder(embedder), task, options=asked)
 
 
