@@ -84,5 +84,5 @@ def cut_off(handler: Handler, said: Any) -> None:
 
 
 def late(handler: Handler, said: Any) -> None:
-    time.sleep(1)
+    time.sleep(0.6)
     answer(handler, said)

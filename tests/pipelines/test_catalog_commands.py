@@ -10,12 +10,6 @@ from hgld.data.format import Manifest
 from hgld.pipelines.shards.cards import load_card, remake_card
 from hgld.pipelines.shards.sources import OWN_DATA, SOURCES
 from hgld.pipelines.stage import sha256_of
-from tests.pipelines.tiny_shards import TinyShards
-
-
-@pytest.fixture
-def root(tmp_path) -> Path:
-    return TinyShards().write(tmp_path / "data", notes=["the release <b>lacks</b> a list"])
 
 
 def manifest(root: Path) -> Manifest:
@@ -40,17 +34,15 @@ def test_datasets_command_lists_published_counts(hgld):
     assert [name for name, entry in facts.items() if entry["download"]] == ["gldv2"]
 
 
-@pytest.mark.parametrize("name", sorted(set(SOURCES) - set(OWN_DATA)))
-def test_datasets_command_prints_card_and_download_steps_of_a_dataset(hgld, name):
-    code, out, _ = hgld("datasets", name)
-    assert code == 0
-    card = load_card(name)
-    assert all(step in out for step in card.obtain)
-    assert "## Known problems" in out
-    assert "pretty_name" not in out
-    assert f"hgld build-shards {name} --source DIR --out OUT" in out
-    code, out, _ = hgld("datasets", name, "--json")
-    assert json.loads(out)["card"] == card.text
+def test_datasets_command_prints_card_and_download_steps_of_a_dataset(hgld):
+    for name in set(SOURCES) - set(OWN_DATA):
+        code, out, _ = hgld("datasets", name)
+        card = load_card(name)
+        assert (code, [step for step in card.obtain if step not in out]) == (0, [])
+        assert "## Known problems" in out
+        assert "pretty_name" not in out
+        assert f"hgld build-shards {name} --source DIR --out OUT" in out
+    assert json.loads(hgld("datasets", name, "--json")[1])["card"] == card.text
 
 
 @pytest.mark.parametrize(("name", "said"), [("coco", "no dataset 'coco'"), ("manifest", "your own images")])
@@ -61,6 +53,8 @@ def test_datasets_without_a_card_are_refused(hgld, name, said):
 
 
 def test_card_command_rewrites_the_card_and_updates_its_checksum_in_the_manifest(hgld, root):
+    facts = json.loads((root / "dataset.json").read_text())
+    rename(root, provenance=facts["provenance"] | {"notes": ["the release <b>lacks</b> a list"]})
     before = manifest(root)
     code, out, _ = hgld("card", root)
     assert (code, out) == (0, f"{root}: wrote README.md, croissant.json.\n")

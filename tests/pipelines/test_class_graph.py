@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.errors import TableError
@@ -59,7 +59,6 @@ def test_feature_vectors_of_classes_with_common_ancestors_are_similar(churches):
 ids = st.integers(0, 9).map(lambda n: f"Q{n}")
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     parents=st.dictionaries(ids, st.lists(ids, max_size=3), min_size=1),
     members=st.lists(st.lists(ids, max_size=3), min_size=1, max_size=6),

@@ -5,7 +5,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hgld.errors import ConfigError
@@ -45,6 +45,7 @@ ROWS = st.lists(
 )
 
 
+@settings(max_examples=12)
 @given(ROWS, st.floats(0.1, 0.9), st.integers(0, 9))
 def test_val_shares_no_class_with_any_other_split(rows, fraction, seed):
     made = catalog([("train", "x"), ("train", "y"), *rows], disjoint=False)

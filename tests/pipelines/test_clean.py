@@ -159,7 +159,7 @@ classes = st.sampled_from([None, "Q2977", "Q16970", "Q41176", "Q1"])
 landmarks = st.lists(st.lists(st.tuples(spellings, classes), max_size=4), min_size=1, max_size=8)
 
 
-@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names=landmarks, several=st.sampled_from(["drop", "most-common"]))
 def test_every_landmark_is_kept_or_dropped_once(tmp_path_factory, names, several):
     root = tmp_path_factory.mktemp("clean")

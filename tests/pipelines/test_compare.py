@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -73,6 +73,7 @@ def test_measures_match_a_worked_example(tmp_path):
     assert [(c.a, c.b, c.items) for c in found.confusion] == [("x", "p", 2), ("y", "q", 1), ("z", "q", 1)]
 
 
+@settings(max_examples=10)
 @given(labels)
 def test_swapping_the_compared_files_swaps_their_measures(tmp_path_factory, pairs):
     folder = tmp_path_factory.mktemp("c")

@@ -44,10 +44,9 @@ def stored(part, item):
 
 
 @pytest.mark.slow
-def test_mlcroissant_yields_images_with_their_labels(tmp_path):
-    root = TinyShards().write(tmp_path / "tiny")
+def test_mlcroissant_yields_images_with_their_labels(tiny, tmp_path):
     done = subprocess.run(  # a new process, because mlcroissant reads CROISSANT_CACHE when it is imported
-        [sys.executable, "-c", _PICTURES, str(root / files.CROISSANT), *LEVELS],
+        [sys.executable, "-c", _PICTURES, str(tiny / files.CROISSANT), *LEVELS],
         capture_output=True,
         text=True,
         env=os.environ | {"CROISSANT_CACHE": str(tmp_path / "cache")},
@@ -56,15 +55,14 @@ def test_mlcroissant_yields_images_with_their_labels(tmp_path):
     expected = [
         [key, split, part.labels[i].tolist(), hashlib.sha256(stored(part, i)).hexdigest()]
         for split in ("train", "test")
-        for part in [open_dataset(root, split)]
+        for part in [open_dataset(tiny, split)]
         for i, key in enumerate(part.keys)
     ]
     assert sorted(json.loads(done.stdout)) == sorted(expected)
 
 
-def test_croissant_includes_images_of_every_format(tmp_path):
-    root = TinyShards().write(tmp_path / "tiny")
-    described = json.loads((root / files.CROISSANT).read_text())
+def test_croissant_includes_images_of_every_format(tiny):
+    described = json.loads((tiny / files.CROISSANT).read_text())
     (pictures,) = [part for part in described["distribution"] if part["@type"] == "cr:FileSet"]
     (images,) = [part for part in described["recordSet"] if part["@id"] == "images"]
     without_suffix = images["field"][0]["source"]["transform"]["regex"]
@@ -81,18 +79,16 @@ def test_mlcroissant_reads_classes_and_splits(tmp_path):
     assert [record["splits/name"] for record in dataset.records("splits")] == ["test", "train"]
 
 
-def test_croissant_states_the_checksum_of_every_file(tmp_path):
-    root = TinyShards().write(tmp_path / "tiny")
-    manifest = files.Manifest.from_json((root / files.MANIFEST).read_bytes())
-    parts = json.loads((root / files.CROISSANT).read_text())["distribution"]
+def test_croissant_states_the_checksum_of_every_file(tiny):
+    manifest = files.Manifest.from_json((tiny / files.MANIFEST).read_bytes())
+    parts = json.loads((tiny / files.CROISSANT).read_text())["distribution"]
     stated = {part["@id"]: part["sha256"] for part in parts if part["@type"] == "cr:FileObject"}
     known = {shard.name: shard.sha256 for shard in manifest.shards}
     known |= {name: manifest.files[name]["sha256"] for name in (files.INDEX, files.HIERARCHY)}
     assert stated == known
 
 
-def test_croissant_with_unusual_class_names_is_valid(tmp_path):
-    root = TinyShards().write(tmp_path / "tiny")
+def test_croissant_with_unusual_class_names_is_valid(root):
     manifest = files.Manifest.from_json((root / files.MANIFEST).read_bytes())
     odd = replace(manifest, name="Größe <b>&", levels=("é level", "level_0"))
     (root / files.CROISSANT).write_text(json.dumps(croissant(odd, load_card("sop"))))
@@ -111,6 +107,7 @@ print(json.dumps(rows))
 """
 
 
+@pytest.mark.slow
 def test_hugging_face_datasets_loads_the_folder(tmp_path):
     # Datasets requires equal suffixes in the first five items of a shard.
     root = TinyShards(png=False).write(tmp_path / "tiny")

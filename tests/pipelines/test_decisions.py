@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.errors import ConfigError, InputError, SchemaError, StorageError
@@ -105,7 +105,6 @@ def test_any_text_is_read_as_written(names: list[str], to: str, who: str, why: s
     assert decisions(parse_decisions(HEAD + format_decision(decision), Path("d.yaml"))) == [decision]
 
 
-@settings(max_examples=60)
 @given(st.lists(st.sampled_from(ONE_OF_EACH), max_size=2), st.sampled_from(ONE_OF_EACH), reason, st.data())
 def test_error_about_a_truncated_last_entry_contains_its_number_at_any_cut(
     before: list[Decision], last: Decision, why: str, data

@@ -30,17 +30,18 @@ TINY = {
 }
 
 
-@pytest.fixture
-def tiny(tmp_path, monkeypatch):
-    """Register the model ``hgld-tiny`` with open_clip for one test, and return its checkpoint."""
-    monkeypatch.setattr(factory, "_MODEL_CONFIG_PATHS", copy.copy(factory._MODEL_CONFIG_PATHS))
-    monkeypatch.setattr(factory, "_MODEL_CONFIGS", copy.copy(factory._MODEL_CONFIGS))
-    (tmp_path / "hgld-tiny.json").write_text(json.dumps(TINY))
-    open_clip.add_model_config(tmp_path / "hgld-tiny.json")
-    torch.manual_seed(0)
-    checkpoint = tmp_path / "tiny.safetensors"
-    save_file(open_clip.create_model("hgld-tiny").state_dict(), checkpoint)
-    return checkpoint
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """Register the model ``hgld-tiny`` with open_clip for these tests, and return its checkpoint."""
+    folder = tmp_path_factory.mktemp("clip")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(factory, "_MODEL_CONFIG_PATHS", copy.copy(factory._MODEL_CONFIG_PATHS))
+        patch.setattr(factory, "_MODEL_CONFIGS", copy.copy(factory._MODEL_CONFIGS))
+        (folder / "hgld-tiny.json").write_text(json.dumps(TINY))
+        open_clip.add_model_config(folder / "hgld-tiny.json")
+        torch.manual_seed(0)
+        save_file(open_clip.create_model("hgld-tiny").state_dict(), folder / "tiny.safetensors")
+        yield folder / "tiny.safetensors"
 
 
 def clip(checkpoint, **options):

@@ -60,7 +60,7 @@ def test_weights_sum_to_one_and_the_first_source_has_positive_weight(count, seed
     assert all(weight > 0 for weight, block in zip(weights, blocks, strict=True) if block.is_asked)
 
 
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(st.lists(st.floats(0.05, 1), min_size=3, max_size=3), st.integers(0, 2**32 - 1))
 def test_joint_cosines_are_weighted_means_of_the_cosines_per_source(weights, seed):
     random = np.random.default_rng(seed)

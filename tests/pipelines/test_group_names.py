@@ -1,6 +1,6 @@
 """Proposed group labels: their evidence and uniqueness."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.pipelines.hierarchy.groups.group_names import Member, propose_labels
@@ -58,7 +58,6 @@ def test_larger_of_two_groups_gets_the_label_that_both_propose():
     assert [(f.label, f.method) for f in found] == [("arch bridge", "medoid"), ("bridge", "head-noun")]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(
         st.tuples(st.from_regex(r"[abB][abB (-]{0,5}", fullmatch=True), st.integers(0, 5), st.integers(1, 4)),

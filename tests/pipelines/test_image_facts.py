@@ -54,7 +54,7 @@ def test_decoding_at_one_eighth_size_finds_the_same_damage_as_full_decoding(opti
     """Strict decoding of every pixel is the reference for which damaged images to refuse."""
     data, rng = _grainy(**options), np.random.default_rng(1)
     refused = 0
-    for _ in range(400):
+    for _ in range(150):
         damaged = _damaged(data, rng)
         try:
             simplejpeg.decode_jpeg(damaged)
@@ -63,7 +63,7 @@ def test_decoding_at_one_eighth_size_finds_the_same_damage_as_full_decoding(opti
             sound = False
         assert decodes_strictly(damaged) == sound
         refused += not sound
-    assert 100 < refused < 390
+    assert 38 < refused < 146
 
 
 def test_decompression_bomb_is_refused_by_its_header():

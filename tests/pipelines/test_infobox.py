@@ -163,14 +163,14 @@ def test_broken_markup_is_parsed():
 
 
 HOSTILE = {
-    "nested": "<div>" * 10_000,
-    "unmatched": "<br>" * 10_000 + "</i>" * 10_000,
-    "attributes": "<a " * 10_000,
-    "comments": "<!--" * 10_000,
-    "tables": "<table><tr><td>" * 3_000,
+    "nested": "<div>" * 4_000,
+    "unmatched": "<br>" * 4_000 + "</i>" * 4_000,
+    "attributes": "<a " * 4_000,
+    "comments": "<!--" * 4_000,
+    "tables": "<table><tr><td>" * 1_200,
     "reference": "&#" + "9" * 9_000 + ";",
     "spaces": "this category is located at" + " " * 250_000 + "x",
-    "links": "<a href='//www.wikidata.org/wiki/Q1'>Q1</a>" * 5_000,
+    "links": "<a href='//www.wikidata.org/wiki/Q1'>Q1</a>" * 2_000,
 }
 
 
@@ -179,7 +179,7 @@ def test_hostile_markup_is_parsed_quickly(value):
     started = time.process_time()
     assert instance_of(page(row("castle") + row(value, "Other"))).names == ("castle",)
     instance_of(page(row(value)))
-    assert time.process_time() - started < 1.5
+    assert time.process_time() - started < 0.8
 
 
 def test_huge_page_is_refused():
@@ -190,7 +190,6 @@ def test_huge_page_is_refused():
     assert not instance_of(b" " * MAX_BYTES).present
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=300))
 def test_any_bytes_are_parsed_without_error(html):
     assert isinstance(instance_of(html), Infobox)
@@ -202,7 +201,7 @@ LABEL = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_si
 LABELS = st.lists(st.lists(LABEL, min_size=1, max_size=3).map(" ".join), min_size=1, max_size=4, unique=True)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=12)
 @given(LABELS)
 def test_text_of_links_in_lists_is_kept(labels):
     links = [f'<a href="/wiki/Category:X" title="{escape(label)}">{escape(label)}</a>' for label in labels]

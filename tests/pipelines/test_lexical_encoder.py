@@ -50,7 +50,7 @@ def test_new_names_are_embedded_near_similar_names_and_unrelated_names_as_zeros(
     np.testing.assert_array_equal(encoder.encode(["qqq"]), np.zeros((1, encoder.dim)))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10)
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=8))
 def test_embeddings_of_any_names_have_unit_length(names):
     encoder = LexicalEncoder(names)

@@ -195,7 +195,7 @@ def test_instructions_in_class_names_change_nothing(build, server):
 )
 def test_transient_failures_are_retried(build, server, fault):
     server.faults = [fault]
-    found = ask(build, server, timeout=0.4 if fault is late else 20)
+    found = ask(build, server, timeout=0.25 if fault is late else 20)
     assert (found.asked, found.unasked, found.requests) == (2, 0, 3)
 
 
@@ -204,7 +204,7 @@ def test_transient_failures_are_retried(build, server, fault):
 )
 def test_question_without_an_answer_is_skipped_and_the_next_is_asked(build, server, fault, kind):
     server.faults = [fault, fault] if kind != "json" else [fault]
-    found = ask(build, server, timeout=0.4 if fault is late else 20)
+    found = ask(build, server, timeout=0.25 if fault is late else 20)
     assert (found.asked, found.unasked, found.dropped[f"no answer ({kind})"]) == (1, 1, 1)
     assert "some got no answer" in found.note
     assert ask(build, server).asked == 1

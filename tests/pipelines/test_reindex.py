@@ -19,28 +19,23 @@ from hgld.pipelines.check.verify import verify
 from hgld.pipelines.shards.cards import dataset_lock, remake_card
 from hgld.pipelines.stage import silent
 from tests.faults.disk import counted_changes, failing_disk
-from tests.pipelines.tiny_shards import FAMILIES, LEVELS, TinyShards, picture
+from tests.pipelines.tiny_shards import FAMILIES, LEVELS, TinyShards, index_of, picture
 
 
 def rebuilt(root, **options):
     return rebuild_index(root, progress=silent, **options)
 
 
-def index_of(root):
-    return index_file.read_index(root / files.INDEX)[0]
-
-
 def bytes_of(root):
     return {path.name: path.read_bytes() for path in root.iterdir()}
 
 
-@pytest.mark.parametrize(("boxes", "workers"), [(False, 1), (True, 2)])
-def test_rebuilt_index_equals_the_original_index(tmp_path, boxes, workers):
-    root = TinyShards(boxes=boxes).write(tmp_path / "tiny")
+def test_rebuilt_index_equals_the_original_index(tmp_path):
+    root = TinyShards(boxes=True).write(tmp_path / "tiny")
     before = bytes_of(root)
     for name in (files.INDEX, files.HIERARCHY):
         (root / name).unlink()
-    result = rebuilt(root, workers=workers)
+    result = rebuilt(root)
     after = bytes_of(root)
     assert after.keys() == before.keys()
     assert {name for name in before if after[name] != before[name]} == {files.MANIFEST}
@@ -65,8 +60,7 @@ def test_index_is_built_from_tars_without_a_manifest(tmp_path):
     assert tree.parents[0].tolist() == [0, 1, 0, 1, 0]
 
 
-def test_readable_index_is_replaced_only_with_force(tmp_path):
-    root = TinyShards().write(tmp_path / "tiny")
+def test_readable_index_is_replaced_only_with_force(root):
     before = bytes_of(root)
     with pytest.raises(ConfigError, match="--force"):
         rebuilt(root)
@@ -245,8 +239,7 @@ def test_group_size_is_reduced_to_the_shortest_run_of_a_class(tmp_path):
     assert rebuilt(tmp_path, force=True).manifest.group_size == 1
 
 
-def test_excluded_items_of_an_earlier_build_stay_listed(tmp_path):
-    root = TinyShards().write(tmp_path / "tiny")
+def test_excluded_items_of_an_earlier_build_stay_listed(root):
     earlier = {"key": "k", "split": "train", "file": "release/k.jpg", "reason": "truncated", "detail": "at 3"}
     pl.DataFrame([earlier]).write_parquet(root / files.REJECTED)
     assert rebuilt(root, force=True).manifest.rejected == {"truncated": 1}
@@ -258,16 +251,15 @@ def test_excluded_items_of_an_earlier_build_stay_listed(tmp_path):
     assert bytes_of(root) == before
 
 
-def test_full_disk_leaves_the_dataset_unchanged(tmp_path):
+def test_full_disk_leaves_the_dataset_unchanged(root, tmp_path):
     """No file may change before the first rename, which moves the earlier manifest away."""
-    root = TinyShards().write(tmp_path / "tiny")
     before = bytes_of(root)
     copy = shutil.copytree(root, tmp_path / "copy")
     with counted_changes(copy) as changes:
         rebuilt(copy, force=True)
     writes = changes.index("os.rename")
     assert writes == 6  # writes of the lock, three tables, croissant.json and the manifest
-    for first in range(1, writes + 1):
+    for first in (1, 4, writes):
         with failing_disk(root, first, "full"), pytest.raises(StorageError, match="Free space"):
             rebuilt(root, force=True)
         assert bytes_of(root) == before, f"change {first}"
@@ -282,8 +274,7 @@ def test_repeated_key_is_taken_from_the_first_shard(tmp_path):
     assert [shard.name for shard in result.manifest.shards] == ["a.tar"]
 
 
-def test_complete_items_of_a_truncated_tar_are_indexed(tmp_path):
-    root = TinyShards().write(tmp_path / "tiny")
+def test_complete_items_of_a_truncated_tar_are_indexed(root):
     shard = root / "train-000001.tar"
     shard.write_bytes(shard.read_bytes()[: shard.stat().st_size // 2])
     result = rebuilt(root, force=True)
@@ -301,12 +292,11 @@ def test_folder_whose_name_is_not_a_valid_dataset_name_is_refused(tmp_path):
         rebuilt(root)
 
 
-def test_second_process_that_changes_the_same_dataset_is_refused(tmp_path):
-    TinyShards().write(tmp_path)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    for change in (lambda: rebuilt(tmp_path, force=True), lambda: remake_card(tmp_path)):
-        with dataset_lock(tmp_path), pytest.raises(StorageError, match="another process is changing the dataset"):
+def test_second_process_that_changes_the_same_dataset_is_refused(root):
+    before = bytes_of(root)
+    for change in (lambda: rebuilt(root, force=True), lambda: remake_card(root)):
+        with dataset_lock(root), pytest.raises(StorageError, match="another process is changing the dataset"):
             change()
-        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-    rebuilt(tmp_path, force=True)
-    assert verify(tmp_path, progress=silent).findings.is_empty()  # no findings: the lock file was removed
+        assert bytes_of(root) == before
+    rebuilt(root, force=True)
+    assert verify(root, progress=silent).findings.is_empty()  # no findings: the lock file was removed

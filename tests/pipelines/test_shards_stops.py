@@ -16,7 +16,7 @@ from hgld.errors import ConfigError, InputError
 from hgld.pipelines.check.index import rebuild_index
 from hgld.pipelines.shards.catalog import Catalog
 from hgld.pipelines.stage import silent
-from tests.faults.disk import Stopped, stop_everywhere
+from tests.faults.disk import EVERY, Stopped, stop_everywhere
 from tests.pipelines.tiny_shards import TinyShards
 from tests.pipelines.toy_release import ToyRelease, build
 
@@ -33,9 +33,9 @@ def catalog(source) -> Catalog:
     return ToyRelease.make((2, 2, 3)).catalog(source)
 
 
-@pytest.fixture(params=[pytest.param(1, marks=pytest.mark.slow), 23])
+@pytest.fixture(params=[pytest.param(EVERY or 5, marks=pytest.mark.slow), 43])
 def every(request) -> int:
-    """Return n: a run is stopped at every n-th change of the disk."""
+    """Return n: a run is stopped at every n-th change of the disk. ``HGLD_STOPS=1`` tries every change."""
     return request.param
 
 
@@ -154,8 +154,11 @@ def test_build_resumed_after_images_were_removed_equals_a_new_build(tmp_path, ev
     ends_as(whole, unfinished(stop_everywhere(begun, run, every)), again)
 
 
-@pytest.mark.parametrize("force", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_index_rebuild_stopped_at_any_disk_change_resumes_to_the_same_bytes(tmp_path, force):
+@pytest.mark.parametrize(
+    ("force", "every"),
+    [(True, 5), *(pytest.param(force, 1, marks=pytest.mark.slow) for force in (True, False))],
+)
+def test_index_rebuild_stopped_at_any_disk_change_resumes_to_the_same_bytes(tmp_path, force, every):
     """Name, group size and provenance of the manifest are kept; without ``force`` the same command resumes."""
     TinyShards().write(tmp_path / "whole", licence="mine")
     if not force:
@@ -174,4 +177,7 @@ def test_index_rebuild_stopped_at_any_disk_change_resumes_to_the_same_bytes(tmp_
         with nullcontext() if force else suppress(ConfigError):
             run(root)
 
-    ends_as(whole, stop_everywhere(lambda n: shutil.copytree(tmp_path / "before", tmp_path / f"out-{n}"), run), again)
+    def copied(n: int) -> Path:
+        return shutil.copytree(tmp_path / "before", tmp_path / f"out-{n}")
+
+    ends_as(whole, stop_everywhere(copied, run, every), again)

@@ -27,11 +27,6 @@ from tests.pipelines.tiny_shards import (
 )
 
 
-@pytest.fixture
-def root(tmp_path):
-    return TinyShards().write(tmp_path / "tiny")
-
-
 @pytest.mark.parametrize(("boxes", "workers"), [(False, 1), (True, 2)])
 def test_verify_of_an_intact_dataset_finds_and_changes_nothing(tmp_path, boxes, workers):
     root = TinyShards(boxes=boxes).write(tmp_path / "tiny")

@@ -293,7 +293,7 @@ def test_http_401_403_and_404_stop_the_run(server, connect):
 @pytest.mark.parametrize("fault", [hang, trickle])
 def test_hanging_or_trickling_server_times_out(server, fault):
     server.faults += [fault] * 2
-    client = PoliteClient((server.url,), rate=1000, timeout=0.3, retries=2, sleep=lambda seconds: None)
+    client = PoliteClient((server.url,), rate=1000, timeout=0.15, retries=2, sleep=lambda seconds: None)
     started = time.monotonic()
     with pytest.raises(AnswerError) as caught:
         client.api(server.url, ASK)

@@ -1,6 +1,8 @@
 """Small finished builds, for the tests of their results."""
 
 import csv
+import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -37,16 +39,19 @@ GRAPH = [
 
 
 @pytest.fixture(scope="session")
-def tiny_stages():
-    """``tiny_stages(root, *decisions)`` runs all stages from scrape to review on nine landmarks."""
+def tiny_stages(tmp_path_factory):
+    """``tiny_stages(root, *decisions)`` returns copies of the stages from scrape to review on nine landmarks."""
+    options = {"cluster": ClusterConfig(groups=5), "toplevel": TopLevelConfig(margin=0.95)}
+    config = BuildConfig("sample", embed=EmbedConfig("lexical"), **options)
+    first = tmp_path_factory.mktemp("stages")
+    runs = {"scrape": scraped(first, ROWS, GRAPH)}
+    for stage in (clean, embed, evidence, cluster, toplevel):
+        run = stage.run(first, runs, config, silent)
+        runs[run.name] = run
 
     def make(root, *decisions):
-        options = {"cluster": ClusterConfig(groups=5), "toplevel": TopLevelConfig(margin=0.95)}
-        config = BuildConfig("sample", embed=EmbedConfig("lexical"), **options)
-        stages = {"scrape": scraped(root, ROWS, GRAPH)}
-        for stage in (clean, embed, evidence, cluster, toplevel):
-            run = stage.run(root, stages, config, silent)
-            stages[run.name] = run
+        shutil.copytree(first, root, dirs_exist_ok=True)
+        stages = {name: replace(run, directory=root / name) for name, run in runs.items()}
         decided = ReviewConfig(decisions)
         stages["review"] = review.run(root, stages["cluster"], stages["toplevel"], decided, silent)
         return stages

@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,7 +44,7 @@ def sample_build(sample_config, tmp_path_factory):
 def names_config(tmp_path, sample_config):
     """Options of a build from small tables of names, for two splits."""
     tables = []
-    for split, count in (("index", 20), ("train", 40)):
+    for split, count in (("index", 7), ("train", 14)):
         file = tmp_path / f"{split}.csv"
         rows = [f"{i},http://commons.wikimedia.org/wiki/Category:L{i},{NAMES[i % len(NAMES)]}" for i in range(count)]
         file.write_text("\n".join(["landmark_id,category,supercategory", *rows, ""]))
@@ -152,7 +151,7 @@ def test_build_after_a_full_disk_restores_all_files(tmp_path, names_config, monk
     out = tmp_path / "out"
     build_hierarchy(out, names_config, silent)
     real = shutil.copyfile
-    for room in (0, 1, 5):
+    for room in (0, 5):
         copied = []
 
         def copy(source, target, copied=copied, room=room):
@@ -211,7 +210,7 @@ build_hierarchy(out, BuildConfig("sample", embed=EmbedConfig("lexical")), lambda
 def test_repeatedly_killed_build_ends_with_the_same_bytes(sample_build, tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, "-c", KILLED, str(out)]
-    seconds, finished = 2.0, False
+    seconds, finished = 2.5, False
     for _ in range(40):
         process = subprocess.Popen(command, cwd=Path(__file__).parents[3])
         try:
@@ -221,7 +220,6 @@ def test_repeatedly_killed_build_ends_with_the_same_bytes(sample_build, tmp_path
             process.wait()
         if finished:
             break
-        seconds += 0.7
-        time.sleep(0.01)
+        seconds += 1.0
     assert finished
     assert contents(out) == contents(sample_build.directory)
