@@ -212,15 +212,3 @@ def test_verify_command_prints_findings_and_sets_the_exit_code(hgld, root, tmp_p
     code, out, err = hgld("verify", tmp_path)
     assert (code, out) == (2, "")
     assert "hgld index" in err
-
-
-def test_index_command_rebuilds_only_if_needed_or_forced(hgld, root):
-    code, _, err = hgld("index", root)
-    assert code == 2
-    assert "--force" in err
-    (root / files.INDEX).unlink()
-    code, out, _ = hgld("index", root, "--json")
-    assert code == 0
-    assert json.loads(out)["splits"]["train"]["items"] == 12
-    assert hgld("index", root, "--force")[1].endswith(f"next: hgld verify {root}\n")
-    assert hgld("verify", root)[0] == 0

@@ -1,10 +1,6 @@
 import errno
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +22,7 @@ from hgld.pipelines.hierarchy.config import (
 )
 from hgld.pipelines.hierarchy.sample import EXPECTED_GROUPS
 from hgld.pipelines.stage import sha256_of, silent
+from tests.faults.disk import EVERY, stop_everywhere
 
 NAMES = ["church building", "stone bridge", "lake", "mountain", "wooden church", "railway bridge", "mountain lake"]
 
@@ -40,16 +37,41 @@ def sample_build(sample_config, tmp_path_factory):
     return build_hierarchy(tmp_path_factory.mktemp("sample") / "out", sample_config, silent)
 
 
-@pytest.fixture
-def names_config(tmp_path, sample_config):
+@pytest.fixture(scope="module")
+def names_config(tmp_path_factory, sample_config):
     """Options of a build from small tables of names, for two splits."""
-    tables = []
+    folder, tables = tmp_path_factory.mktemp("tables"), []
     for split, count in (("index", 7), ("train", 14)):
-        file = tmp_path / f"{split}.csv"
+        file = folder / f"{split}.csv"
         rows = [f"{i},http://commons.wikimedia.org/wiki/Category:L{i},{NAMES[i % len(NAMES)]}" for i in range(count)]
         file.write_text("\n".join(["landmark_id,category,supercategory", *rows, ""]))
         tables.append((split, file))
     return replace(sample_config, source="names", tables=tuple(tables))
+
+
+@pytest.fixture(scope="module")
+def names_build(names_config, tmp_path_factory):
+    """Return the folder of a build of both splits, which no test changes."""
+    return build_hierarchy(tmp_path_factory.mktemp("names") / "out", names_config, silent).directory
+
+
+@pytest.fixture
+def out(names_build, tmp_path):
+    """Return a copy of the build of both splits."""
+    return shutil.copytree(names_build, tmp_path / "out")
+
+
+@pytest.fixture(scope="module")
+def fewer(names_config):
+    """Options of a build of one of the two splits."""
+    return replace(names_config, tables=names_config.tables[1:])
+
+
+@pytest.fixture(scope="module")
+def expected(fewer, tmp_path_factory):
+    """Return the contents of a build of one split in another folder, with batches of another size."""
+    config = replace(fewer, embed=replace(fewer.embed, batch_size=3))
+    return contents(build_hierarchy(tmp_path_factory.mktemp("fewer") / "out", config, silent).directory)
 
 
 def contents(out):
@@ -111,31 +133,25 @@ def test_repeated_build_runs_no_stage_again(sample_build, sample_config):
     assert stamps(sample_build.directory) == before
 
 
-def test_outdated_files_are_removed_and_results_do_not_depend_on_the_folder(tmp_path, names_config):
-    out = tmp_path / "out"
-    build_hierarchy(out, names_config, silent)
+def test_outdated_files_are_removed_and_results_do_not_depend_on_the_folder(out, fewer, expected):
     assert (out / "index_label_to_hierarchical.csv").is_file()
     (out / "my_label_to_hierarchical.csv").write_text("mine")
-    fewer = replace(names_config, tables=names_config.tables[1:])
     build = build_hierarchy(out, fewer, silent)
     assert not (out / "index_label_to_hierarchical.csv").exists()
     assert "index_label_to_hierarchical.csv" not in build.files
     assert (out / "my_label_to_hierarchical.csv").read_text() == "mine"
-    build_hierarchy(tmp_path / "other", replace(fewer, embed=replace(fewer.embed, batch_size=3)), silent)
     (out / "my_label_to_hierarchical.csv").unlink()
-    assert contents(tmp_path / "other") == contents(out)
+    assert contents(out) == expected
 
 
-def test_changed_or_missing_results_are_restored_and_unrelated_files_kept(tmp_path, names_config):
-    out, victim = tmp_path / "out", tmp_path / "victim.csv"
-    build = build_hierarchy(out, names_config, silent)
-    before = contents(out)
+def test_changed_or_missing_results_are_restored_and_unrelated_files_kept(tmp_path, out, names_config):
+    victim, before = tmp_path / "victim.csv", contents(out)
     (out / "raw_names.csv").write_text("changed")
     (out / "report.html").unlink()
     again = build_hierarchy(out, names_config, silent)
     assert not any(stage.was_run for stage in again.stages.values())
     assert contents(out) == before
-    assert build.files == again.files
+    assert all(path.is_file() for path in again.files.values())
     victim.write_text("precious")
     (out / ".bashrc").write_text("precious")
     provenance = json.loads((out / "provenance.json").read_text())
@@ -145,11 +161,7 @@ def test_changed_or_missing_results_are_restored_and_unrelated_files_kept(tmp_pa
     assert victim.read_text() == (out / ".bashrc").read_text() == "precious"
 
 
-def test_build_after_a_full_disk_restores_all_files(tmp_path, names_config, monkeypatch):
-    fewer = replace(names_config, tables=names_config.tables[1:])
-    build_hierarchy(tmp_path / "fresh", fewer, silent)
-    out = tmp_path / "out"
-    build_hierarchy(out, names_config, silent)
+def test_build_after_a_full_disk_restores_all_files(out, fewer, expected, monkeypatch):
     real = shutil.copyfile
     for room in (0, 5):
         copied = []
@@ -166,7 +178,7 @@ def test_build_after_a_full_disk_restores_all_files(tmp_path, names_config, monk
         assert not (out / "provenance.json").exists()
     monkeypatch.setattr(building.shutil, "copyfile", real)
     build_hierarchy(out, fewer, silent)
-    assert contents(out) == contents(tmp_path / "fresh")
+    assert contents(out) == expected
 
 
 BAD_SPLITS = ("../../etc", "a b", "", "-x", "tráin", "x" * 65, "train\n")
@@ -196,30 +208,14 @@ def test_invalid_options_are_refused_before_the_scrape(tmp_path, names_config, o
     assert not (tmp_path / "out").exists()
 
 
-KILLED = """
-import sys
-from pathlib import Path
-from hgld.pipelines.hierarchy.build import build_hierarchy
-from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig
-out = Path(sys.argv[1])
-build_hierarchy(out, BuildConfig("sample", embed=EmbedConfig("lexical")), lambda *a: None)
-"""
-
-
 @pytest.mark.slow
-def test_repeatedly_killed_build_ends_with_the_same_bytes(sample_build, tmp_path):
-    out = tmp_path / "out"
-    command = [sys.executable, "-c", KILLED, str(out)]
-    seconds, finished = 2.5, False
-    for _ in range(40):
-        process = subprocess.Popen(command, cwd=Path(__file__).parents[3])
-        try:
-            finished = process.wait(seconds) == 0
-        except subprocess.TimeoutExpired:
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
-        if finished:
-            break
-        seconds += 1.0
-    assert finished
-    assert contents(out) == contents(sample_build.directory)
+def test_build_stopped_at_some_disk_changes_resumes_to_the_same_bytes(fewer, expected, tmp_path):
+    def run(out):
+        build_hierarchy(out, fewer, silent)
+
+    stops = 0
+    for out in stop_everywhere(lambda n: tmp_path / str(n), run, EVERY or 30):
+        run(out)
+        assert contents(out) == expected
+        stops += 1
+    assert stops > 3
