@@ -14,7 +14,6 @@ from hgld.pipelines.shards.catalog import Catalog
 from hgld.pipelines.shards.catalog_changes import draw_classes, with_val_classes
 from hgld.pipelines.shards.config import SourceConfig
 from tests.fake_releases.__main__ import maker
-from tests.pipelines.toy_release import LEVELS, ToyRelease
 
 
 @given(st.lists(st.text(max_size=4), min_size=2, unique=True, max_size=40), st.floats(0.01, 0.99), st.integers(0, 99))
@@ -58,20 +57,6 @@ def test_val_shares_no_class_with_any_other_split(rows, fraction, seed):
     rejoined = divided.items.with_columns(pl.col("split").replace("val", "train"))
     assert rejoined.equals(made.items)
     assert with_val_classes(made, fraction, seed).items.equals(divided.items)
-
-
-def test_val_classes_do_not_change_the_test_split(tmp_path):
-    release = ToyRelease.make()
-    table = tmp_path / "labels.csv"
-    release.items().select("file", *LEVELS).rename({"file": "path"}).write_csv(table)
-    options = SourceConfig(levels=LEVELS, test_classes=0.4, seed=3)
-    without = read_release("manifest", table, options)
-    divided = read_release("manifest", table, SourceConfig(levels=LEVELS, test_classes=0.4, val_classes=0.5, seed=3))
-    tests = [found.items.filter(split="test")["key"].to_list() for found in (without, divided)]
-    assert tests[0]
-    assert tests[0] == tests[1]
-    draws = {tuple(with_val_classes(without, 0.5, seed).items["split"]) for seed in range(8)}
-    assert len(draws) > 1
 
 
 def test_val_classes_are_chosen_from_the_train_split_of_a_release(tmp_path):

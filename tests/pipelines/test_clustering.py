@@ -62,12 +62,6 @@ def test_clustering_finds_well_separated_groups_and_their_number(method, wanted)
     assert bool(found.tried) == (wanted == 0)
 
 
-def test_seed_changes_the_k_means_groups_of_random_vectors():
-    rows = unit(np.random.default_rng(0).standard_normal((90, 6)).astype(np.float32))
-    one, again, other = (cluster_names(rows, ClusterConfig(9, "kmeans", seed)).groups.tolist() for seed in (0, 0, 1))
-    assert one == again != other
-
-
 def test_names_above_the_linkage_limit_are_grouped_in_two_steps(monkeypatch):
     monkeypatch.setattr(cluster, "MOST_LINKED", 250)
     monkeypatch.setattr(cluster, "_LEAST_PARTS", 50)

@@ -246,16 +246,6 @@ def test_interrupted_download_ends_soon_and_keeps_received_bytes(fault, serve, t
     assert downloader().fetch(wanted)[0].outcome == "there"
 
 
-def test_downloaded_bytes_do_not_depend_on_interruptions(server, tmp_path):
-    rng = random.Random(1)
-    for trial in range(4):
-        server.planned["a.tar"] = [
-            rng.choice([lies.cut_after(rng.randrange(1, 500_000)), lies.status(500), lies.whole]) for _ in range(6)
-        ]
-        (got,) = downloader(retries=20).fetch([one(server, tmp_path / str(trial), None)])
-        assert got.path.read_bytes() == DATA
-
-
 # -- GLDv2 ----------------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,6 @@ from hgld.errors import TableError
 from hgld.pipelines.hierarchy import sample
 from hgld.pipelines.hierarchy.config import BuildConfig, CleanConfig
 from hgld.pipelines.hierarchy.names import clean
-from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
 from hgld.pipelines.hierarchy.names.classes import read_items
 from hgld.pipelines.hierarchy.names.landmark_tables import CLASSES, SCRAPED, read_landmarks, run_names
 from hgld.pipelines.stage import silent
@@ -186,9 +185,6 @@ def test_already_scraped_table_is_imported_as_a_scrape_stage(tmp_path):
     assert not run_names(tmp_path / "stages", {"train": table}, silent).was_run
 
 
-FIXED_CONSTRUCTION, NATURAL = "Q811430", "Q27096220"
-
-
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory):
     return sample.run(tmp_path_factory.mktemp("sample"), silent)
@@ -197,11 +193,6 @@ def scraped(tmp_path_factory):
 @pytest.fixture(scope="module")
 def landmarks(scraped):
     return pl.read_parquet(scraped.path("landmarks.parquet"))
-
-
-@pytest.fixture(scope="module")
-def graph(scraped):
-    return ClassGraph.read(scraped.path("classes.parquet"))
 
 
 @pytest.fixture(scope="module")

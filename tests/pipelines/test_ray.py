@@ -10,7 +10,7 @@ import pytest
 
 from hgld.errors import HgldError, InputError
 from hgld.pipelines.executor import run_units
-from tests.pipelines.toy_release import LEVELS, ToyRelease, build, bytes_of
+from tests.pipelines.toy_release import LEVELS, ToyRelease, bytes_of
 from tests.pipelines.unit_workers import Sum, add
 
 ROOT = Path(__file__).parents[2]
@@ -26,15 +26,6 @@ def cluster():
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
     yield ray.get_runtime_context().gcs_address
     ray.shutdown()
-
-
-def test_ray_build_has_the_same_bytes_as_a_local_build(cluster, tmp_path):
-    release = ToyRelease.make(counts=(5,) * 30)
-    containers = release.write_tars(tmp_path / "tars", tars=6)
-    catalog = release.tar_catalog(tmp_path, containers)
-    build(catalog, tmp_path / "local")
-    build(catalog, tmp_path / "ray", executor="ray", ray_address=cluster, workers=2, keep_examined=True)
-    assert bytes_of(tmp_path / "ray") == bytes_of(tmp_path / "local")
 
 
 def test_build_command_starts_a_ray_cluster_or_joins_one(cluster, tmp_path):

@@ -1,5 +1,6 @@
 """The scrape stage and its store of responses, tested with a local Commons and Wikidata."""
 
+import shutil
 import sqlite3
 
 import polars as pl
@@ -17,7 +18,6 @@ from tests.pipelines.wikimedia_server import (
     Wiki,
     WikimediaServer,
     answer_entities,
-    answer_query,
     api_error,
     statement,
     status,
@@ -171,6 +171,30 @@ def test_run_stopped_by_its_budget_resumes_with_the_same_requests(scraper, tmp_p
     assert [request.keys for request in scraper.server.log] == [request.keys for request in log]
 
 
+@pytest.mark.parametrize(
+    ("route", "names"), [("api", EXPECTED), ("html", ["Cathedral", "Plain", "Hostile", "Never_was"])]
+)
+def test_run_killed_during_any_request_resumes_with_this_request(scraper, tmp_path, route, names):
+    """What is on the disk during a request is what a killed run leaves."""
+    faults, log, left = scraper.server.faults, scraper.server.log, []
+    scraper.table = write_table(scraper.table, [f"{COMMONS}Category:{name}" for name in names])
+
+    def copy(handler):
+        left.append(shutil.copytree(scraper.root, tmp_path / str(len(left))))
+        faults.append(copy)
+        handler.respond()
+
+    faults.append(copy)
+    whole = scraper.run(route=route).record["outputs"]
+    faults.clear()
+    asked = [request.keys for request in log]
+    assert len(left) == len(asked)
+    for number, scraper.root in enumerate(left):
+        log.clear()
+        assert scraper.run(route=route).record["outputs"] == whole
+        assert [request.keys for request in log] == asked[number:], number
+
+
 def test_retry_errors_repeats_only_failed_requests(scraper, tmp_path):
     scraper.table = write_table(tmp_path / "one.csv", [COMMONS + "Category:Plain", COMMONS + "Category:Ranks"])
     scraper.server.faults += [api_error("badvalue")] * 2
@@ -221,8 +245,7 @@ def test_title_that_makes_its_batch_fail_does_not_affect_other_titles(scraper):
         if poison in asked.keys:
             status(503)(handler)
         else:
-            respond = answer_query if asked.kind == "query" else answer_entities
-            handler.send_json(respond(scraper.server.wiki, asked.params))
+            handler.respond()
 
     scraper.server.faults.append(answer)
     done = scraper.run(retries=2)

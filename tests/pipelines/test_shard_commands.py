@@ -109,8 +109,6 @@ def test_counts_that_differ_from_the_card_are_shown(tmp_path, hgld):
 
 
 REFUSED = [  # (option, value, expected words of the error)
-    ("manifest", "nothing", "there is no dataset 'nothing'"),
-    ("--levels", "species,nothing", "expected different columns"),
     ("--seed", "x", "expected a whole number"),
     ("--workers", "-1", "--workers is -1"),
     ("--name", "a/b", "--name is 'a/b'; expected"),

@@ -66,6 +66,7 @@ def test_built_dataset_lacks_excluded_items_and_lists_them(catalog, tmp_path):
         ("key,reason\n2/1,x\n ,y\n", "line 3: an empty key"),
         ("key\n", "none of its 0 keys is an item"),
         ("key\nmine/1\n", "none of its 1 keys is an item of 'toy'; expected keys such as '0/0'"),
+        ("key\n" + "\n".join(ToyRelease.make().items()["key"]), "excludes all"),
     ],
 )
 def test_invalid_exclusion_list_is_refused(catalog, tmp_path, text, said):
@@ -73,9 +74,3 @@ def test_invalid_exclusion_list_is_refused(catalog, tmp_path, text, said):
         without_excluded(catalog, listed(tmp_path, text))
     assert said in str(refused.value)
     assert "exclude.csv" in str(refused.value)
-
-
-def test_exclusion_of_every_item_is_refused(catalog, tmp_path):
-    text = "key\n" + "\n".join(catalog.items["key"].to_list()) + "\n"
-    with pytest.raises(TableError, match="excludes all"):
-        without_excluded(catalog, listed(tmp_path, text))

@@ -676,5 +676,3 @@ def test_files_with_unexpected_names_are_dropped_and_empty_folders_refused(name,
     catalog = read(name, tmp_path)
     assert catalog.dropped is not None
     assert catalog.dropped["file"].to_list() == [f"{folder}/1000000.jpg", f"{folder}/readme.txt"]
-    with pytest.raises(ConfigError, match="does not use --images"):
-        read(name, tmp_path, images=tmp_path)

@@ -183,13 +183,6 @@ def test_failed_stage_keeps_its_earlier_files(stage, error):
     assert not stage.run().was_run
 
 
-def test_files_of_a_stopped_run_are_removed(stage):
-    (stage.root / ".toy.part" / "deep").mkdir(parents=True)
-    (stage.root / ".toy.part" / "old.txt").write_text("old")
-    assert set(files(stage.run().directory)) == {DONE, "letters.txt", "deep/more.txt"}
-    assert not (stage.root / ".toy.part").exists()
-
-
 # -- the disk -----------------------------------------------------------------------------------------------------
 
 

@@ -200,13 +200,18 @@ class Handler(SilentHandler):
             time.sleep(self.site.delay)
         if self.site.faults:
             self.site.faults.pop(0)(self)
-            return
-        if kind == "html":
-            html = answer_page(self.site.wiki, keys[0], params.get("uselang", "en"))
+        else:
+            self.respond()
+
+    def respond(self) -> None:
+        """Answer the newest request."""
+        asked = self.site.log[-1]
+        if asked.kind == "html":
+            html = answer_page(self.site.wiki, asked.keys[0], asked.params.get("uselang", "en"))
             self.send(200 if html else 404, (html or NO_SUCH_PAGE).encode(), "text/html; charset=utf-8")
         else:
-            answer = answer_query if kind == "query" else answer_entities
-            self.send_json(answer(self.site.wiki, params))
+            answer = answer_query if asked.kind == "query" else answer_entities
+            self.send_json(answer(self.site.wiki, asked.params))
 
     def send_json(self, data: Any) -> None:
         self.send(200, json.dumps(data).encode(), "application/json; charset=utf-8")

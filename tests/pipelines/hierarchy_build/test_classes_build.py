@@ -34,6 +34,7 @@ def test_list_of_names_gives_items_and_groups_and_a_second_run_does_nothing(buil
     made = build(THINGS, cluster=THREE)
     rows = labels(made)
     assert list(rows[0]) == ["id", "name", "group"]
+    assert not has_given_levels(made.directory)
     assert [row["name"] for row in rows] == THINGS == [row["id"] for row in rows]
     assert {row["name"].split()[-1]: row["group"] for row in rows} == {k: k for k in ("apple", "oak", "whale")}
     tree = Hierarchy.from_parquet(made.directory / "hierarchy.parquet")
@@ -149,7 +150,7 @@ def links(tmp_path):
     return tmp_path / "links.csv"
 
 
-def test_levels_of_a_taxonomy_are_used_unchanged(build, links):
+def test_levels_of_a_taxonomy_are_used_unchanged_and_decisions_change_them(build, links, tmp_path):
     options = {
         "taxonomy": TreeConfig(links, tree_use="levels", cut="root:1,0"),
         "levels": LevelsConfig(("thing", "sort", "realm")),
@@ -164,20 +165,12 @@ def test_levels_of_a_taxonomy_are_used_unchanged(build, links):
     assert dropped.select("id", "stage", "reason").rows() == [("zebra", "clean", "not-in-tree")]
     assert "note: not in the tree: zebra." in build_table(made)
     assert "They are classes of the tree that was given" in (made.directory / "report.html").read_text()
-    links.write_text(LINKS.replace("oak,tree", "oak,fruit"))
-    changed = build([*THINGS, "zebra"], **options)
-    assert {row["name"]: row["sort"] for row in labels(changed)}["oak"] == "fruit"
-
-
-@pytest.mark.slow  # a whole build; fast tests cover its parts
-def test_decisions_change_the_levels_from_a_taxonomy(build, links, tmp_path):
-    file = write_decisions(tmp_path / "ann.yaml", "action: move, names: [red oak], to: fruit")
-    made = build(THINGS, taxonomy=TreeConfig(links, tree_use="levels"), review=ReviewConfig((file,)))
-    rows = {row["name"]: (row["depth 1"], row["depth 0"]) for row in labels(made)}
-    tops = {"oak": ("tree", "plant"), "apple": ("fruit", "food"), "whale": ("whale", "animal")}
-    assert rows == {name: tops[name.split()[-1]] for name in THINGS} | {"red oak": tops["apple"]}
     assert has_given_levels(made.directory)
-    assert not has_given_levels(build(THINGS, out="found").directory)
+    links.write_text(LINKS.replace("oak,tree", "oak,fruit"))
+    file = write_decisions(tmp_path / "ann.yaml", "action: move, names: [blue whale], to: fruit")
+    changed = build([*THINGS, "zebra"], review=ReviewConfig((file,)), **options)
+    moved = dict.fromkeys(("oak", "red oak", "dry oak", "blue whale"), ("fruit", "food"))
+    assert {row["name"]: (row["sort"], row["realm"]) for row in labels(changed)} == rows | moved
 
 
 @pytest.mark.slow  # a whole build; fast tests cover its parts
