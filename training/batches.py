@@ -214,6 +214,7 @@ def train_view(images: ImagesConfig, size: int) -> TrainView:
     """Return the view that augments training images, for a size in pixels."""
     return TrainView(
         size=size,
+        resize=round(images.resize * size / images.size) if images.train_crop == "squared" else 0,
         scale=(images.crop_min, 1.0),
         flip=images.flip,
         jitter=images.jitter,

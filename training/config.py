@@ -82,7 +82,12 @@ class ImagesConfig:
         "How evaluation resizes images. crop: the central square; squash: the whole image as a square; longest: the "
         "whole image with its longest side at the size; original: the whole image at its own size.",
     )
-    crop_min: float = setting(0.16, "Smallest share of the image that a training crop covers.", above=0, most=1)
+    train_crop: Literal["random-resized", "squared"] = setting(
+        "random-resized",
+        "Crop of training images. random-resized: a random rectangle, resized to the size; squared: the image resized "
+        "to a square of --resize pixels, and a square of the size cut out at random.",
+    )
+    crop_min: float = setting(0.16, "Smallest share of the image that a random-resized crop covers.", above=0, most=1)
     flip: float = setting(0.5, "Probability of a horizontal flip.", least=0, most=1)
     jitter: float = setting(0.0, "Strength of the colour jitter; MultiGrain uses 0.3.", least=0)
     lighting: float = setting(0.0, "Strength of the lighting noise; MultiGrain uses 0.1.", least=0)
@@ -160,6 +165,9 @@ class LossConfig:
         "distance", "Unit of Contrastive's margin; cosine: the loss of cross-batch memories (XBM), a sum over pairs."
     )
     beta: float = setting(1.2, "Initial boundary between positives and negatives in Margin and MultiGrain.")
+    reach: float = setting(
+        1.4, "Distance from which Margin and MultiGrain draw no negatives; 2: no limit (MultiGrain, Eq. 4).", most=2
+    )
     pair_positive: float = setting(0.9, "Score above which the pair loss ignores positives.")
     pair_negative: float = setting(0.6, "Score below which the pair loss ignores negatives.")
     proxy_temperature: float = setting(0.05, "Temperature of the proxies; ProxyNCA++ uses 1/9.", above=0)
@@ -398,17 +406,18 @@ def save_config(config: TrainConfig, path: Path) -> None:
 def config_text(config: TrainConfig) -> str:
     """Return a config as YAML that :func:`read_config` reads; comments give the reasons of derived values."""
     whole, why = stored(config), dict(config.plan)
-    lines = [f"{key}: {_yaml_value(whole[key])}" for key in ("schema_version", *_TEXT_FIELDS)]
+    lines = [f"{key}: {yaml_value(whole[key])}" for key in ("schema_version", *_TEXT_FIELDS)]
     for section in SECTIONS:
         lines.append(f"{section}:")
         for name, value in whole[section].items():
-            lines.append(f"  {name}: {_yaml_value(value)}" + (f"  # {why[name]}" if name in why else ""))
+            lines.append(f"  {name}: {yaml_value(value)}" + (f"  # {why[name]}" if name in why else ""))
         later = [name for name in config.to_derive if _SECTION_OF[name] == section]
         lines += [f"  # {name}: derived when the run begins" for name in later]
     return "\n".join(lines) + "\n"
 
 
-def _yaml_value(value: Any) -> str:
+def yaml_value(value: Any) -> str:
+    """Return a field's value in one line of YAML."""
     import yaml
 
     plain = list(value) if isinstance(value, tuple) else value

@@ -61,6 +61,7 @@ READERS: dict[str, Reader] = {
         lambda c: c.batch.sampler == "pk" and not c.batch.stream, "--sampler pk without --stream reads it"
     ),
     "merge_classes": Reader(lambda c: not c.batch.stream, "a run without --stream reads it"),
+    "crop_min": Reader(lambda c: c.images.train_crop == "random-resized", "--train-crop random-resized reads it"),
     "images_per_class": Reader(
         lambda c: c.batch.sampler in ("pk", "hierarchical-pk"), "--sampler pk or hierarchical-pk reads it"
     ),

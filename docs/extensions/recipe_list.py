@@ -24,7 +24,7 @@ class RecipeList(SphinxDirective):
             term = nodes.term("", "", nodes.literal(text=recipe.name), ids=[f"recipe-{recipe.name}"])
             told = [
                 nodes.paragraph(text=recipe.line),
-                nodes.literal_block(text=recipe.facts, language="none", classes=["wrapped"]),
+                nodes.literal_block(text=recipe.facts_of(recipe()), language="none", classes=["wrapped"]),
             ]
             items += nodes.definition_list_item("", term, nodes.definition("", *told))
         section += items

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -167,14 +167,16 @@ def _print_config(config: "TrainConfig", data: str | None, as_json: bool) -> Non
     from hgld.training.config import config_text, flat
     from hgld.training.recipes import RECIPES
 
-    told = RECIPES[config.recipe].text if config.recipe in RECIPES else "A config without a recipe."
+    recipe = RECIPES.get(config.recipe)
+    told = f"{recipe.line}\n\n{recipe.facts_of(config)}" if recipe else "A config without a recipe."
     if data is not None:
         from hgld.training.plan import plan_alone
 
         config = plan_alone(config, data)
     if as_json:
         known = {name: value for name, value in flat(config).items() if name not in config.to_derive}
-        facts = {"to_derive": list(config.to_derive), "plan": dict(config.plan)}
+        said = [asdict(one) | {"is_followed": one.is_followed} for one in recipe.statements(config)] if recipe else []
+        facts = {"to_derive": list(config.to_derive), "plan": dict(config.plan), "statements": said}
         print_json({"recipe": config.recipe, "text": told, "fields": known, **facts})
         return
     for line in told.splitlines():

@@ -294,6 +294,9 @@ class TrainView:
 
     Attributes:
         size: side of the square, pixels.
+        resize: 0: crop a random rectangle and resize it to the square. A number: resize the whole image to a square of
+            this side, whatever its shape, and cut out the square of ``size`` at a random position (Smooth-AP, PNP);
+            ``scale`` and ``ratio`` are then not used.
         scale: smallest and largest share of the image's area that the crop covers.
         ratio: smallest and largest width / height of the crop.
         flip: probability of mirroring.
@@ -307,6 +310,7 @@ class TrainView:
     """
 
     size: int = 224
+    resize: int = 0
     scale: tuple[float, float] = (0.16, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     flip: float = 0.5
@@ -320,6 +324,10 @@ class TrainView:
         _check(
             self,
             size=(1 <= self.size <= _LONGEST_SIDE, f"1 to {_LONGEST_SIDE} pixels"),
+            resize=(
+                self.resize == 0 or self.size <= self.resize <= _LONGEST_SIDE,
+                f"0 or at least {self.size}, the size",
+            ),
             scale=(scale, "a smallest and a largest share of the area, above 0 and up to 1"),
             ratio=(ratio, "a smallest and a largest width / height, above 0"),
             flip=(0 <= self.flip <= 1, "a probability"),
@@ -335,7 +343,9 @@ class TrainView:
     def parameters(
         self, widths: ArrayLike, heights: ArrayLike, *, seed: int, epoch: int, positions: ArrayLike
     ) -> ViewParameters:
-        """Draw crops like torchvision's RandomResizedCrop, as a pure function of (seed, epoch, position).
+        """Draw crops, as a pure function of (seed, epoch, position).
+
+        Without ``resize`` they are like torchvision's RandomResizedCrop, with it like its RandomCrop.
 
         Args:
             widths: (N,) widths of the upright images, or of their boxes if they have one, in pixels.
@@ -352,12 +362,14 @@ class TrainView:
         is_colored = self.jitter > 0 or self.lighting > 0
         count = 44 if self.erasing else 36 if self.autoaugment else 32 if is_colored else 24
         numbers = uniforms(seed, epoch, places, count)
+        side = self.resize or self.size
+        whole = np.hstack([np.zeros_like(sizes), sizes])
         return ViewParameters(
             shape=(self.size, self.size),
             sizes=sizes,
-            crop=_random_crops(sizes, numbers[:, :22], self.scale, self.ratio),
-            resized=np.full_like(sizes, self.size),
-            window=np.zeros_like(sizes),
+            crop=whole if self.resize else _random_crops(sizes, numbers[:, :22], self.scale, self.ratio),
+            resized=np.full_like(sizes, side),
+            window=np.floor(numbers[:, :2] * (side - self.size + 1)).astype(np.int64),
             flip=numbers[:, 22] < self.flip,
             policies=numbers[:, 31:36] if self.autoaugment else None,
             colors=color_matrices(numbers[:, 23:30], self.jitter, self.lighting) if is_colored else None,

@@ -289,11 +289,12 @@ def _ideal_dcg(counts: np.ndarray, k: int | None) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ClassDistances:
-    """Mean cosine distances (1 - cosine, half the squared Euclidean distance of unit vectors) over pairs of items.
+    """Mean cosine distances (1 - cosine, half the squared Euclidean distance of unit vectors) in and between classes.
 
     Attributes:
-        intra: over the pairs of the same class; NaN if there are none.
-        inter: over the pairs of different classes; NaN if there are none.
+        intra: mean over the classes of two and more items of the mean distance between two items of the class; NaN if
+            there are no such classes.
+        inter: mean distance between the normalised centres of two classes; NaN if there is only one class.
     """
 
     intra: float
@@ -303,32 +304,33 @@ class ClassDistances:
 def class_distances(embeddings: Array, labels: Array) -> ClassDistances:
     """Compute the mean intra-class and inter-class distance, exact over all pairs in O(N D).
 
-    They are the diagnostics of PNP (Li et al., "Rethinking the Optimization of Average Precision", AAAI 2022).
+    PNP (Li et al., "Rethinking the Optimization of Average Precision", AAAI 2022) prints them by the definition of Roth
+    et al., "Revisiting Training Strategies and Generalization Performance in Deep Metric Learning", ICML 2020. Their
+    code gives a class of one item the largest intra-class distance; here such a class has none.
 
     Args:
         embeddings: (N, D) floating; normalised here.
         labels: (N,) integers; items with negative labels are left out.
 
     Returns:
-        both means.
+        both distances.
 
     Raises:
         InputError: embeddings or labels of the wrong shape or dtype, NaN, Inf, zero vectors, no labelled item.
     """
     unit, classes = _labelled(embeddings, labels)
-    num_classes = int(classes.max()) + 1
-    sums = np.zeros((num_classes, unit.shape[1]))
+    counts = np.bincount(classes)
+    sums = np.zeros((len(counts), unit.shape[1]))
     np.add.at(sums, classes, unit)
-    counts = np.bincount(classes).astype(np.float64)
-    same_pairs = float((counts * (counts - 1)).sum())
-    all_pairs = float(len(unit)) * (len(unit) - 1)
-    squares = float((unit * unit).sum())  # N, but for the rounding of the norms
-    same = float((sums * sums).sum()) - squares
-    every = float((sums.sum(axis=0) ** 2).sum()) - squares
-    other_pairs = all_pairs - same_pairs
+    lengths = np.linalg.norm(sums, axis=1)
+    several = counts > 1
+    alike = (lengths**2 - counts)[several] / (counts * (counts - 1))[several]  # mean cosine of two items of a class
+    centers = sums / np.where(lengths > 0, lengths, 1.0)[:, None]
+    num_pairs = len(counts) * (len(counts) - 1)
+    between = (centers.sum(axis=0) ** 2).sum() - (centers**2).sum()
     return ClassDistances(
-        intra=1 - same / same_pairs if same_pairs else float("nan"),
-        inter=1 - (every - same) / other_pairs if other_pairs else float("nan"),
+        intra=float(1 - alike.mean()) if len(alike) else float("nan"),
+        inter=float(1 - between / num_pairs) if num_pairs else float("nan"),
     )
 
 

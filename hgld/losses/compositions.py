@@ -378,6 +378,7 @@ class MultiGrain(nn.Module):
         margin: float = 0.2,
         beta: float = 1.2,
         *,
+        reach: float = 1.4,
         reduction: PairReduction = "mean",
         level: int = 0,
     ) -> None:
@@ -392,7 +393,7 @@ class MultiGrain(nn.Module):
         self.lambda_ = lambda_
         self.level = level
         self.classifier = nn.Linear(dim, num_classes)
-        self.margin = Margin(dim, margin, beta, reduction=reduction)
+        self.margin = Margin(dim, margin, beta, reach=reach, reduction=reduction)
 
     @reads_labels
     def forward(self, embeddings: Tensor, labels: Tensor, *references: Any, instances: Tensor) -> Tensor:

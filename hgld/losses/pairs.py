@@ -287,6 +287,8 @@ def _semi_hard(scores: Tensor, negative: Tensor) -> Tensor:
 #
 # Negatives are drawn by distance, and the boundary is learned.
 
+_FARTHEST = 1.999  # larger distances count as this one, because the density of distances is 0 at 2
+
 
 class Margin(RankLoss):
     """Margin loss (Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017).
@@ -302,7 +304,7 @@ class Margin(RankLoss):
         margin: half the width between positives and negatives, in distance.
         beta: initial boundary; the boundary is a parameter with its own learning rate (0.1 in MultiGrain).
         cutoff: distance below which negatives are not more likely to be drawn.
-        reach: distance from which negatives are not drawn.
+        reach: distance from which negatives are not drawn; 2: no limit.
         options: ``level``, ``normalize`` and ``reduction``. ``mean``: mean over all sampled pairs, as in the MultiGrain
             paper. ``nonzero``: mean over the pairs with a loss above 0, as in the published code. ``none``: every
             anchor's mean (Q,) and valid (Q,).
@@ -328,10 +330,10 @@ class Margin(RankLoss):
             raise ConfigError(f"dim is {dim}; expected at least 1.")
         if not 0 < margin < math.inf:
             raise ConfigError(f"margin is {margin}; expected a finite number above 0.")
-        if not 0 < cutoff < reach < 2:
+        if not 0 < cutoff < reach <= 2:
             raise ConfigError(
-                f"cutoff is {cutoff} and reach is {reach}; expected 0 < cutoff < reach < 2 (unit vectors are at most 2 "
-                "apart)."
+                f"cutoff is {cutoff} and reach is {reach}; expected 0 < cutoff < reach <= 2 (unit vectors are at most "
+                "2 apart)."
             )
         self.dim = dim
         self.margin = margin
@@ -406,8 +408,9 @@ def _most_draws(num_draws: Tensor, size: int) -> int:
 def _draw_weights(distances: Tensor, negative: Tensor, dim: int, cutoff: float, reach: float) -> Tensor:
     """Return (q, G) sampling weights; a row without negatives gets equal weights, because no row may sum to 0."""
     far = distances.clamp(min=cutoff)
-    drawable = negative & (far < reach)
-    log_density = (dim - 2) * far.log() + (dim - 3) / 2 * torch.log1p(-(far.clamp(max=reach) ** 2) / 4)
+    drawable = negative & ((far < reach) | (reach == 2))
+    farthest = min(reach, _FARTHEST)
+    log_density = (dim - 2) * far.log() + (dim - 3) / 2 * torch.log1p(-(far.clamp(max=farthest) ** 2) / 4)
     rarity = torch.where(drawable, -log_density, -torch.inf)
     highest = rarity.amax(1, keepdim=True)
     weights = torch.where(drawable, (rarity - highest.nan_to_num(neginf=0.0)).exp(), 0.0)

@@ -73,7 +73,7 @@ def differences(images: list[EncodedImage], view: View) -> np.ndarray:
 
 
 VIEWS = [TrainView(64), TrainView(48, scale=(0.5, 1), jitter=0.3, lighting=0.1), TestView(56, 64), TestView(64, 64)]
-VIEWS += [TrainView(64, erasing=0.8), TestView(64, resize_mode="squash")]
+VIEWS += [TrainView(64, erasing=0.8), TrainView(56, resize=64), TestView(64, resize_mode="squash")]
 
 
 @pytest.mark.parametrize("path", ["fast", "reference"])

@@ -262,12 +262,13 @@ def test_the_margin_loss_is_the_mean_over_the_sampled_pairs(reduction, case, see
     assert found.item() == pytest.approx((terms.sum() / count.clamp(min=1)).item(), abs=1e-9)
 
 
-def test_negatives_are_sampled_in_inverse_proportion_to_the_density_of_distances():
+@pytest.mark.parametrize("reach", [1.4, 2.0])
+def test_negatives_are_sampled_in_inverse_proportion_to_the_density_of_distances(reach):
     dim, distances = 16, torch.tensor([[0.1, 0.6, 0.9, 1.2, 1.35, 1.6, 0.7]], dtype=torch.float64)
     negative = torch.tensor([[True] * 6 + [False]])
-    found = draw_negatives(distances, torch.tensor([200_000]), negative, torch.tensor(0), dim, 0.5, 1.4)[0] / 200_000
+    found = draw_negatives(distances, torch.tensor([200_000]), negative, torch.tensor(0), dim, 0.5, reach)[0] / 200_000
     density = [max(d, 0.5) ** (dim - 2) * (1 - max(d, 0.5) ** 2 / 4) ** ((dim - 3) / 2) for d in distances[0].tolist()]
-    weights = [1 / q if d < 1.4 and n else 0.0 for q, d, n in zip(density, distances[0], negative[0], strict=True)]
+    weights = [1 / q if d < reach and n else 0.0 for q, d, n in zip(density, distances[0], negative[0], strict=True)]
     for share, weight in zip(found.tolist(), weights, strict=True):
         expected = weight / math.fsum(weights)
         assert share == pytest.approx(expected, abs=5 * math.sqrt(expected * (1 - expected) / 200_000))

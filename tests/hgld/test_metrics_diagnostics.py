@@ -27,17 +27,26 @@ def blobs(classes: int = 4, size: int = 10, spread: float = 0.05):
 
 
 @given(st.lists(st.integers(-1, 3), min_size=2, max_size=12), st.integers(0, 100))
-def test_class_distances_equal_means_over_all_pairs(labels, seed):
+def test_class_distances_equal_the_definition_of_roth(labels, seed):
     if max(labels) < 0:
         return
     embeddings = torch.randn(len(labels), 5, generator=torch.Generator().manual_seed(seed))
     unit = torch.nn.functional.normalize(embeddings.double(), dim=1).numpy()
-    pairs = [(i, j) for i, j in itertools.combinations(range(len(labels)), 2) if labels[i] >= 0 and labels[j] >= 0]
-    intra = [1 - unit[i] @ unit[j] for i, j in pairs if labels[i] == labels[j]]
-    inter = [1 - unit[i] @ unit[j] for i, j in pairs if labels[i] != labels[j]]
+    classes = [unit[np.array(labels) == one] for one in sorted({*labels} - {-1})]
+    centers = [rows.mean(0) / np.linalg.norm(rows.mean(0)) for rows in classes]
+    intra = [np.mean([1 - a @ b for a, b in itertools.combinations(rows, 2)]) for rows in classes if len(rows) > 1]
+    inter = [1 - a @ b for a, b in itertools.combinations(centers, 2)]
     found = class_distances(embeddings, np.array(labels))
     np.testing.assert_allclose(found.intra, np.mean(intra) if intra else np.nan, atol=1e-6)
     np.testing.assert_allclose(found.inter, np.mean(inter) if inter else np.nan, atol=1e-6)
+
+
+def test_class_distances_of_three_classes_equal_hand_computed_values():
+    embeddings = np.array([[1.0, 0], [0, 1], [-1, 0], [0, -1], [0, -1], [0, -1]])
+    found = class_distances(embeddings, np.array([0, 0, 1, 2, 2, 2]))
+    assert found.intra == pytest.approx((1 + 0) / 2)  # the pairs of class 2 do not outweigh the pair of class 0
+    toward = np.sqrt(0.5)  # cosine of the centre of class 0 to the axes
+    assert found.inter == pytest.approx(((1 + toward) + (1 + toward) + 1) / 3)
 
 
 def test_nmi_is_1_for_separate_classes_and_low_for_shuffled_ones():

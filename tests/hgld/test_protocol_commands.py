@@ -262,18 +262,20 @@ def test_copydays_gives_hand_computed_values(tmp_path, hgld):
 
 
 def test_faces_protocol_gives_hand_computed_values(tmp_path, hgld):
-    """Identity 0 has five images; two of them are frames of a template. Identity 1 has only four and is dropped."""
-    rows = [("test", (identity, -1)) for identity in (0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 2)]
-    lists = [("template/t", "test/0003"), ("template/t", "test/0004")]
+    """Identity 0 has five instances, one of them a template of two frames; identity 1 has four, of five frames."""
+    rows = [("test", (identity, -1)) for identity in (*[0] * 6, *[1] * 5, *[2] * 5)]
+    lists = [("template/t", "test/0004"), ("template/t", "test/0005")]
+    lists += [("template/u", "test/0006"), ("template/u", "test/0007")]
     folder, keys = made(tmp_path / "d", "faces", rows, lists=lists)
-    angles = [0, 1, 2, 80, 100, *[3] * 4, 60, 61, 62, 63, 64]  # the template, the mean of 80 and 100, is at 90 degrees
+    # the template, the mean of 80 and 100, is at 90 degrees
+    angles = [0, 1, 2, 2.5, 80, 100, *[3] * 5, 60, 61, 62, 63, 64]
     found = evaluated(hgld, folder, dict(zip(keys, angles, strict=True)))
     settings = found["settings"]
-    assert (settings["identities_dropped"], settings["images_dropped"], settings["templates"]) == (1, 4, 1)
-    assert settings["queries"] == 4 + 5
-    ap_of_three = (1 + 1 + 3 / 8) / 3  # the template is ranked after the five images of identity 2
-    ap_of_template = (1 / 6 + 2 / 7 + 3 / 8) / 3
-    assert found["values"]["AP/fine"] == pytest.approx((3 * ap_of_three + ap_of_template + 5) / 9)
+    assert (settings["identities_dropped"], settings["instances_dropped"], settings["templates"]) == (1, 4, 2)
+    assert settings["queries"] == 5 + 5
+    ap_of_four = (1 + 1 + 1 + 4 / 9) / 4  # the template is ranked after the five images of identity 2
+    ap_of_template = (1 / 6 + 2 / 7 + 3 / 8 + 4 / 9) / 4
+    assert found["values"]["AP/fine"] == pytest.approx((4 * ap_of_four + ap_of_template + 5) / 10)
 
 
 def test_revisited_gives_hand_computed_values(tmp_path, hgld):
@@ -351,7 +353,7 @@ TWICE = [("query/0000", "gallery/0001", verdict) for verdict in ("easy", "hard")
         ("copydays", PAIR, (), ("--metrics", "AP"), "measures only"),
         ("", PAIR, (), (), "names no protocol"),
         ("classification", PAIR, (), (), "needs the split val"),
-        ("faces", [("test", (0, -1))] * 4, (), (), "has 5 images"),
+        ("faces", [("test", (0, -1))] * 4, (), (), "has 5 instances"),
         ("vehicleid", [("test", (0, -1))] * 2, (), (), "reads lists.parquet"),
     ],
 )

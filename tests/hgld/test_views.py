@@ -97,6 +97,22 @@ def test_crops_have_the_distribution_of_torchvision_crops():
     assert np.allclose(theirs.std(axis=0), ours.std(axis=0), rtol=0.05)
 
 
+@given(st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=8), st.integers(1, 40), st.integers(0, 20))
+def test_squared_crops_are_random_squares_of_the_whole_image(sizes, size, more):
+    view = TrainView(size, resize=size + more)
+    found = view.parameters(*zip(*sizes, strict=True), seed=0, epoch=0, positions=places(0, len(sizes)))
+    assert found.crop.tolist() == [[0, 0, *one] for one in sizes]
+    assert (found.resized == size + more).all()
+    assert ((found.window >= 0) & (found.window <= more)).all()
+
+
+def test_squared_crops_reach_every_position_equally_often():
+    view = TrainView(8, resize=11)
+    found = view.parameters([30] * 4000, [20] * 4000, seed=0, epoch=0, positions=places(0, 4000)).window
+    counts = np.bincount(found @ [4, 1], minlength=16)
+    assert abs(counts - 250).max() < 5 * 15.3  # 15.3: standard deviation of each binomial count
+
+
 def test_view_parameters_do_not_depend_on_other_items_of_the_batch():
     view = TrainView(64, jitter=0.3, lighting=0.1)
     sizes = np.random.default_rng(0).integers(20, 500, (12, 2))
@@ -202,6 +218,7 @@ def test_policies_and_erasing_change_no_other_random_numbers():
     ("make", "named"),
     [
         (lambda: TrainView(0), "size of a view is 0; expected 1 to 16384 pixels."),
+        (lambda: TrainView(32, resize=31), "resize of a view is 31; expected 0 or at least 32, the size."),
         (
             lambda: TrainView(scale=(0.0, 1.0)),
             r"scale of a view is (0.0, 1.0); expected a smallest and a largest share",

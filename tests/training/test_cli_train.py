@@ -55,7 +55,11 @@ def test_train_show_prints_the_recipe_after_applying_flags(hgld):
         assert text in out
     code, out, _ = hgld("train", "happier-sop", "--show", "--json")
     shown = json.loads(out)
-    assert shown["text"] == RECIPES["happier-sop"].text
+    recipe = RECIPES["happier-sop"]
+    assert shown["text"] == f"{recipe.line}\n\n{recipe.facts_of(recipe())}"
+    assert {"key": "lr", "says": "5e-5", "ours": "5.0e-05", "is_followed": True}.items() <= {
+        key: value for one in shown["statements"] if one["key"] == "lr" for key, value in one.items()
+    }.items()
     assert shown["fields"] == json.loads(json.dumps(flat(load_recipe("happier-sop"))))
 
 

@@ -9,10 +9,12 @@ import torch
 from torch import nn
 
 from hgld import open_dataset
+from hgld.data.dataset import ShardDataset
 from hgld.data.views import TestView
 from hgld.errors import ConfigError, InputError
 from hgld.training.checkpoint import Checkpoint, write_checkpoint
 from hgld.training.config import CONFIG, save_config
+from hgld.training.inference import gem_exponent
 from hgld.training.inference.embedder import load_run, trained_embedder
 from hgld.training.inference.embedding import embed
 from hgld.training.inference.gem_exponent import best_gem_p, choose_gem_p, set_gem_p
@@ -22,6 +24,7 @@ from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.training.untrained_run import CONFIG_OF_RUN, write_run
 
 CHANNELS, VIEWS, IMAGES = 8, 4, 12
+select = ShardDataset.select
 
 
 def maps_as_they_are(pooling: nn.Module) -> EmbeddingModel:
@@ -107,6 +110,19 @@ def places(tmp_path_factory):
 def chosen_of(places, size, **options):
     model, config = load_run(places / "run")
     return choose_gem_p(model, config.images, open_dataset(places / "data", "train"), size, **options)
+
+
+def test_gem_p_is_chosen_on_two_images_per_class(places, monkeypatch):
+    seen = []
+    monkeypatch.setattr(gem_exponent, "best_gem_p", lambda model, batches, amp: (seen.extend(batches), {}))
+    monkeypatch.setattr(
+        ShardDataset, "select", lambda self, rows: seen.append(self.labels[rows, 0]) or select(self, rows)
+    )
+    dataset = open_dataset(places / "data", "train")
+    chosen_of(places, 40, batch_size=8, workers=1)
+    labels, *batches = seen
+    assert labels.unique(return_counts=True)[1].tolist() == [2] * len(dataset.labels[:, 0].unique())
+    assert sum(len(images) for images, _ in batches) >= 5 * len(labels)
 
 
 @pytest.mark.parametrize("gem_p", [5.0, "auto"])

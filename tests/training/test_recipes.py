@@ -67,7 +67,7 @@ def test_recipe_config_is_valid_and_described(name, tmp_path):
     check_config(config)
     save_config(config, tmp_path / "config.json")
     assert read_config(tmp_path / "config.json", load_recipe) == config
-    text = recipe.text
+    text = recipe.facts_of(config)
     assert recipe.line.endswith(".")
     facts = ("Weights:   ", "Hardware:  ", "Hours:     ", "Published: ")
     for part in (f"hgld train {name} --data", "torchrun", *facts, recipe.dataset):
@@ -117,10 +117,10 @@ def test_every_recipe_has_published_rows_or_says_that_there_are_none():
         if isinstance(recipe.published, Published):
             assert recipe.published.rows, name
             assert all(row.values for row in recipe.published.rows), name
-            said = " ".join(recipe.text.split())
+            said = " ".join(recipe.facts_of(recipe()).split())
             assert f"Published: {recipe.brief} (" in said
             assert all(PAPERS[row.paper].source in said for row in recipe.published.rows)
-            assert max(map(len, recipe.facts.splitlines())) <= 120
+            assert max(map(len, recipe.facts_of(recipe()).splitlines())) <= 120
         else:
             assert str(recipe.published).startswith("none"), name
             assert recipe.values == ()
@@ -237,7 +237,7 @@ def test_registered_recipe_is_found_and_its_name_is_unique(monkeypatch):
     assert register_recipe(mine) is mine
     expected = with_fields(load_recipe("happier-sop"), {"alpha": 2.0})
     assert load_recipe("mine-sop") == dataclasses.replace(expected, recipe="mine-sop")
-    assert "Published: none" in mine.text
+    assert "Published: none" in mine.facts_of(mine())
     assert mine.values == ()
     with pytest.raises(ConfigError, match=r"there is a recipe 'mine-sop' already .*another name"):
         register_recipe(mine)

@@ -76,6 +76,7 @@ def drawn(config: TrainConfig, world: World) -> Any:
 
 
 @witness(ImagesConfig, {"sampler": "shuffled", "batch_size": 48}, size=24, crop_min=0.9, flip=1.0)
+@witness(ImagesConfig, {"sampler": "shuffled", "batch_size": 48}, train_crop="squared")
 @witness(ImagesConfig, {"sampler": "shuffled", "batch_size": 48}, jitter=0.5, lighting=0.5)
 @witness(ImagesConfig, {"sampler": "shuffled", "batch_size": 48}, autoaugment=True, erasing=0.5)
 @witness(RunConfig, {"sampler": "shuffled", "batch_size": 48}, seed=1)
@@ -188,7 +189,7 @@ HAPPIER, MEMORY = {"loss": "HAPPIER"}, {"loss": "Triplet", "memory": 30, "memory
 @witness(LossConfig, {"loss": "PNP", "pnp": "Ib"}, pnp="O", pnp_b=1.0)
 @witness(LossConfig, {"loss": "BlackboxAP"}, blackbox_lambda=0.1)
 @witness(LossConfig, {"loss": "Contrastive"}, margin=0.6, contrastive="cosine")
-@witness(LossConfig, {"loss": "Margin"}, margin=0.6, beta=0.3)
+@witness(LossConfig, {"loss": "Margin"}, margin=0.6, beta=0.3, reach=2.0)
 @witness(LossConfig, {"loss": "CalibrationLoss"}, pair_positive=0.99, pair_negative=-0.5)
 @witness(LossConfig, {"loss": "NormSoftmax"}, proxy_temperature=0.5)
 @witness(LossConfig, {"loss": "CSL"}, csl_margins=(0.9, 0.5, 0.1))

@@ -25,7 +25,7 @@ from ..config import ImagesConfig
 from ..models.embedding_model import EmbeddingModel, GeM, prepare_images
 from .embedding import Amp, autocast, evaluating
 
-_IMAGES, _VIEWS = 2000, 5  # as the paper
+_IMAGES, _OF_CLASS, _VIEWS = 2000, 2, 5  # as the paper
 EXPONENTS = tuple(range(1, 11))  # as the paper
 
 
@@ -38,8 +38,8 @@ def best_gem_p(
 ) -> tuple[float, dict[float, float]]:
     """Choose p for the resolution of the given images.
 
-    The paper takes 5 random views of each of 2,000 training images, at the size of the test. The model is not changed;
-    :func:`set_gem_p` applies the choice.
+    The paper takes 5 random views of each of 2,000 training images, 2 per class, at the size of the test. The model is
+    not changed; :func:`set_gem_p` applies the choice.
 
     Args:
         model: model with GeM pooling; put into evaluation mode meanwhile.
@@ -112,12 +112,12 @@ def choose_gem_p(
 ) -> float:
     """Choose the exponent with which varied views of images find each other best at a resolution.
 
-    As in the paper, there are 5 views of each of 2,000 images, varied as training varies them.
+    As in the paper, there are 5 views of each of 2,000 images, 2 per class, varied as training varies them.
 
     Args:
         model: model with GeM pooling, on its device.
         images: options of the run for augmenting images.
-        dataset: the training images; if there are fewer than 2,000, all are taken.
+        dataset: the training images; if there are fewer than 1,000 classes, there are fewer images.
         size: side of the square that the model will see, pixels.
         batch_size: views at a time.
         workers: threads that read and decode.
@@ -131,7 +131,12 @@ def choose_gem_p(
         ConfigError: the model does not pool by GeM.
         InputError: the dataset is empty, or an image cannot be read and none can replace it.
     """
-    drawn = np.random.default_rng(seed).permutation(len(dataset))[:_IMAGES]
+    random = np.random.default_rng(seed)
+    order = random.permutation(len(dataset))
+    classes = dataset.labels[:, 0].numpy()[order]
+    order, classes = order[by_class := np.argsort(classes, kind="stable")], classes[by_class]
+    first = np.searchsorted(classes, classes)  # position of the class's first image
+    drawn = random.permutation(order[np.arange(len(order)) - first < _OF_CLASS])[:_IMAGES]
     chosen = dataset.select(np.sort(drawn))
     at_once = min(max(batch_size // _VIEWS, 1), max(len(chosen), 1)) * _VIEWS
     sampler = RepeatedAugmentation(len(chosen), at_once, _VIEWS, seed=seed)

@@ -7,14 +7,11 @@ from functools import cache
 from typing import Any
 
 from hgld.published.results import PAPERS, PublishedValue, published_values
+from hgld.published.statements import Statement, statements_of
 
-from ..config import TrainConfig, is_validation, with_fields
+from ..config import TrainConfig, flag_of, flat, with_fields, yaml_value
 
 NOT_CONFIRMED = "not confirmed"
-_CHOICE = (
-    "no checkpoint is chosen on test, as released codes do (--select-on-test): the last is kept, or the best on val "
-    "where the dataset has one"
-)
 _WIDTH = 109  # letters of a fact, after its label
 
 
@@ -110,7 +107,7 @@ class Setting:
         config: the options that all its recipes start from.
         hours: the duration of a run, with its source.
         suffix: the end of its recipes' names; None: the dataset's name.
-        deviates: how it differs from what the paper states or its authors released, a sentence each.
+        paper: key of :data:`hgld.published.PAPERS` of the paper whose setting it is; empty if it is no paper's.
     """
 
     dataset: str
@@ -120,7 +117,7 @@ class Setting:
     config: TrainConfig
     hours: str = NOT_CONFIRMED
     suffix: str | None = None
-    deviates: tuple[str, ...] = ()
+    paper: str = ""
 
 
 @dataclass(frozen=True)
@@ -133,7 +130,6 @@ class Recipe:
         setting: the dataset and the options of training on it.
         fields: the fields that the recipe changes in its setting.
         published: the rows with the figures that it should reach, or a sentence if no paper has one.
-        deviates: how it differs from what the paper states, beside the deviations of its setting.
         of_paper: whether it is for a table of a paper, not for one's own images.
     """
 
@@ -142,7 +138,6 @@ class Recipe:
     setting: Setting
     fields: Mapping[str, Any] = field(default_factory=dict)
     published: Published | str = "none"
-    deviates: tuple[str, ...] = ()
     of_paper: bool = False
 
     def __call__(self) -> TrainConfig:
@@ -162,14 +157,19 @@ class Recipe:
         start = "from scratch" if model.pretrained == "none" else f"weights {model.pretrained}"
         return f"{model.backbone}, {start}"
 
-    @property
-    def all_deviations(self) -> tuple[str, ...]:
-        """Differences from the paper or its authors' code: first the setting's, then the recipe's own."""
-        run = self().run
-        several = 0 < run.evaluate_every < run.epochs  # of one evaluation nothing can be chosen
-        on_test = run.evaluate_on and not any(map(is_validation, run.evaluate_on))
-        choice = (_CHOICE,) if several and on_test and isinstance(self.published, Published) else ()
-        return (*self.setting.deviates, *self.deviates, *choice)
+    def statements(self, config: TrainConfig) -> list[Statement]:
+        """Return the statements of its paper that apply to the recipe, beside a config that was made from it."""
+        protocols = [f"protocol:{one.partition('=')[2]}" for one in config.run.evaluate_on if "protocol=" in one]
+        metrics = [f"metric:{name}" for name in config.run.metrics]
+        names = (self.name, f"loss:{config.loss.loss}", f"data:{self.dataset}", *protocols, *metrics)
+        fields, own, found = flat(config), flat(self()), []
+        for one in statements_of(self.setting.paper, names):
+            if one.key in fields.keys() - {*config.to_derive}:
+                is_given = fields[one.key] != own[one.key]
+                reason = f"{flag_of(one.key)} was given" if is_given else one.because
+                one = replace(one, ours=yaml_value(fields[one.key]), because=reason)
+            found.append(one)
+        return found
 
     @property
     def values(self) -> tuple[PublishedValue, ...]:
@@ -182,10 +182,18 @@ class Recipe:
         """The figures of the first published row, or the sentence in their place, in one line."""
         return self.published.rows[0].text if isinstance(self.published, Published) else self.published
 
-    @property
-    def facts(self) -> str:
-        """Its commands, dataset, weights, hardware, hours, figures and deviations, in lines of at most 120 letters."""
+    def facts_of(self, config: TrainConfig) -> str:
+        """Return commands, dataset, weights, hardware, hours, figures and statements, in lines of at most 120 letters.
+
+        Args:
+            config: config that was made from the recipe.
+        """
         command = f"hgld train {self.name} --data DIR --out RUN --seed 0"
+        said = self.statements(config)
+        plain: dict[str, list[str]] = {}
+        for one in said:
+            if one.is_plain:
+                plain.setdefault(one.where or "its code", []).append(f"{one.key.rstrip('_')} {one.says or one.code}")
         facts = {
             "Command:": (command, f"torchrun --nproc-per-node 8 -m {command}"),
             "Data:": (f"{self.setting.title} ({self.dataset})",),
@@ -193,15 +201,11 @@ class Recipe:
             "Hardware:": (self.setting.hardware,),
             "Hours:": (self.setting.hours,),
             "Published:": self.published.lines if isinstance(self.published, Published) else (self.published,),
-            "Deviates:": self.all_deviations,
+            "Follows:": [f"{where}: {', '.join(values)}" for where, values in plain.items()],
+            "Differs:": [one.text for one in said if not one.is_plain],
         }
         told = []
         for label, lines in facts.items():
             broken = [part for line in lines for part in textwrap.wrap(line, _WIDTH, subsequent_indent="  ")]
             told += [f"{'' if i else label:<10} {part}" for i, part in enumerate(broken)]
         return "\n".join(told)
-
-    @property
-    def text(self) -> str:
-        """The recipe's line, then its facts."""
-        return f"{self.line}\n\n{self.facts}"

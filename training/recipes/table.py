@@ -9,8 +9,6 @@ from typing import Any
 
 import yaml
 
-from hgld.losses.registry import options_of
-
 from ..config import TrainConfig, with_fields
 from ..config_checks import READERS
 from ..finetune import FINETUNE, finetune_config
@@ -18,8 +16,6 @@ from .recipe import NOT_CONFIRMED, Published, Recipe, Row, Setting
 
 _HERE = Path(__file__).parent
 _OWN = ("small", "small-views")  # the recipes that are for no paper's table
-_CONTINUOUS = "SupRank's step is continuous at delta, as the paper has it; the released code jumps there (`offset`)"
-_EMPTY = "the memory is empty until the epoch from which it is read; the released code fills it from the first step"
 
 
 @dataclass(frozen=True)
@@ -47,10 +43,9 @@ def _settings() -> dict[str, Setting]:
     whole: dict[str, dict[str, Any]] = {}
     for name, given in _read("settings.yaml").items():
         base = whole[given["from"]] if "from" in given else {}
-        merged = {"hours": NOT_CONFIRMED, "suffix": None, "deviates": ()} | base | given
+        merged = {"hours": NOT_CONFIRMED, "suffix": None} | base | given
         merged["fields"] = {**base.get("fields", {}), **given.get("fields", {})}
-        merged["deviates"] = (*merged["deviates"], *([given["also"]] if "also" in given else []))
-        whole[name] = {key: value for key, value in merged.items() if key not in ("from", "also")}
+        whole[name] = {key: value for key, value in merged.items() if key != "from"}
     return {
         name: Setting(config=with_fields(TrainConfig(), given.pop("fields")), **given)
         for name, given in whole.items()
@@ -102,22 +97,16 @@ def _recipes(row: Mapping[str, Any], losses: Mapping[str, Any], settings: Mappin
         # Fast proxies end at 0.1, as the authors' configurations have it (`eta_min`), but for CSL.
         fast = config.optimizer.lr_proxies >= 10 and config.loss.loss != "CSL"
         floor = {"lr_floor_proxies": 0.1} if fast and READERS["lr_floor_proxies"].reads(config) else {}
-        deviates = (
-            *([row["also"]] if "also" in row else []),
-            *([_CONTINUOUS] if loss != "small" and "rho" in options_of(config.loss.loss) else []),
-            *([_EMPTY] if config.loss.memory else []),
-            *([own["also"]] if "also" in own else []),
-        )
         line = row.get("line", own["line"]).format(setting.short, **row.get("fields", {}))
         published = published_of(name, setting.dataset, PUBLISHED)
-        yield Recipe(name, line, setting, fields | floor, published, deviates, of_paper=loss not in _OWN)
+        yield Recipe(name, line, setting, fields | floor, published, of_paper=loss not in _OWN)
 
 
 PUBLISHED = _read("published.yaml")
 """Rows, reasons and measured figures by recipe names, as ``published.yaml`` holds them."""
 
 LOSSES: Mapping[str, Mapping[str, Any]] = _read("losses.yaml")
-"""Losses by the first part of a recipe's name: line, fields and deviation."""
+"""Losses by the first part of a recipe's name: line and fields."""
 
 _FINETUNE = Recipe(
     FINETUNE,

@@ -4,8 +4,8 @@
   CVPR 2021. DyML-Vehicle and DyML-Animal have queries and a gallery for each level, with labels at this level only;
   DyML-Product has one split with labels at all three levels. The authors' evaluator drops the first hit of every
   query, because their galleries hold the queries. hgld finds the query in the gallery by identity and excludes it.
-- Faces as Smooth-AP evaluates them (Brown et al., ECCV 2020): identities with fewer than five images are dropped, and
-  the frames of a template (IJB-C) are averaged to one embedding.
+- Faces as Smooth-AP evaluates them (Brown et al., ECCV 2020): the frames of a template (IJB-C) are averaged to one
+  embedding, and identities with fewer than five such instances are dropped.
 - PKU VehicleID (Liu et al., "Deep Relative Distance Learning", CVPR 2016): one image of every vehicle is the gallery,
   drawn again ten times, and the other images query it. Papers on rank losses use leave-one-out over a list instead.
 - UKBench (Nistér, Stewénius, CVPR 2006): 2,550 objects photographed four times; every image queries all images,
@@ -153,36 +153,39 @@ def evaluate_ukbench(benchmark: Benchmark, options: EvaluationOptions) -> Retrie
 
 # -- faces ------------------------------------------------------------------------------------------------------------
 
-_LEAST_IMAGES = 5
+_LEAST_INSTANCES = 5
 _TEMPLATE = "template/"  # prefix of the name of every list that holds the frames of a template
 
 
 def evaluate_faces(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
-    """Evaluate the split ``test`` according to the finest labels, without identities of fewer than five images.
+    """Evaluate the split ``test`` according to the finest labels, without identities of fewer than five instances.
 
     Lists called ``template/NAME`` hold the frames of a template. The unit embeddings of the frames are averaged to one
-    item. An identity's images are counted before averaging.
+    instance; any other image is an instance. As in the paper, an identity's instances are counted, not its frames.
 
     Returns:
-        the report; its settings count the dropped identities and images, and the templates.
+        the report; its settings count the dropped identities and instances, and the templates.
 
     Raises:
-        InputError: no identity has five images, a template has frames of several identities, or a frame occurs twice.
+        InputError: no identity has five instances, a template has frames of several identities, or a frame occurs
+            twice.
     """
     split = benchmark["test"]
-    identities, member, sizes = np.unique(split.labels[:, 0], return_inverse=True, return_counts=True)
-    kept = (sizes >= _LEAST_IMAGES) & (identities >= 0)
+    every, templates = _average_templates(benchmark, split, np.flatnonzero(split.labels[:, 0] >= 0))
+    identities, member, sizes = np.unique(every.labels[:, 0], return_inverse=True, return_counts=True)
+    kept = sizes >= _LEAST_INSTANCES
     if not kept.any():
         raise InputError(
-            f"dataset {benchmark.name}: none of its {len(identities)} identities has {_LEAST_IMAGES} images; the "
-            "protocol faces drops identities with fewer. Choose another protocol (--protocol leave-one-out)."
+            f"dataset {benchmark.name}: none of its {len(identities)} identities has {_LEAST_INSTANCES} instances "
+            "(templates or single images); the protocol faces drops identities with fewer. Choose another protocol "
+            "(--protocol leave-one-out)."
         )
     rows = np.flatnonzero(kept[member])
-    items, templates = _average_templates(benchmark, split, rows)
+    items = EmbeddedSplit(every.vectors[torch.from_numpy(rows)], every.keys.gather(rows), every.labels[rows])
     report = rank_by_labels(benchmark, items, None, options)
     stated = {
-        "identities_dropped": int((~kept & (identities >= 0)).sum()),
-        "images_dropped": len(split) - len(rows),
+        "identities_dropped": int((~kept).sum()),
+        "instances_dropped": len(every) - len(rows),
         "templates": templates,
     }
     return replace(report, settings=report.settings | stated)

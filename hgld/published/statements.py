@@ -1,0 +1,101 @@
+"""Statements of papers on how their results were made, read from ``statements.csv``, beside what hgld does.
+
+A statement is a fact with the section, table or figure that holds it. Facts that a paper does not state, but its
+released code does, are rows without ``says``. This module imports nothing slow, because recipes use it.
+"""
+
+import csv
+from collections.abc import Collection
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+
+_FILE = Path(__file__).with_name("statements.csv")
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A fact about a paper's experiments; empty fields have nothing to say.
+
+    Attributes:
+        paper: key of :data:`hgld.published.PAPERS`.
+        where: section, equation, figure or table that states it, or whose results it describes; empty if the paper
+            does not say it.
+        subject: shell patterns of names to which it applies, separated by spaces: a recipe, ``loss:NAME``,
+            ``data:NAME``, ``protocol:NAME``, ``metric:NAME``, ``command:NAME`` or ``table:NAME``. A pattern after
+            ``!`` excludes names.
+        key: field of a training config, or a quantity in words.
+        says: value in the paper.
+        code: value in the authors' released code, then its file in parentheses, if it differs or the paper has none.
+        ours: value in hgld if it differs; computed for a field of a config.
+        because: reason for the difference.
+    """
+
+    paper: str
+    where: str
+    subject: str
+    key: str
+    says: str
+    code: str
+    ours: str
+    because: str
+
+    @property
+    def is_followed(self) -> bool:
+        """True if hgld does what the paper says or, if it says nothing, what its code does."""
+        wanted = self.says or self.code.partition(" (")[0]
+        return not (self.ours and wanted) or _same(wanted, self.ours)
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the value alone says all: hgld follows the only source without a remark."""
+        return self.is_followed and not self.because and bool(self.says) != bool(self.code)
+
+    @property
+    def text(self) -> str:
+        """The statement in a sentence: what the paper says, what its code does, what hgld does, and why."""
+        parts = [f"the paper says {self.says}" if self.says else "the paper does not say"]
+        parts += [f"its code does {self.code}"] if self.code else []
+        parts.append(f"we do {self.ours}" if not (self.says and self.is_followed) else "we do as the paper")
+        where = f" ({self.where})" if self.where else ""
+        return (
+            f"{self.key.rstrip('_')}{where}: {'; '.join(parts)}{f', because {self.because}' if self.because else ''}."
+        )
+
+    def applies_to(self, names: Collection[str]) -> bool:
+        """Tell whether the subject means one of the names and excludes none."""
+        patterns = self.subject.split()
+        excluded = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
+        return _any_fits(patterns, names) and not _any_fits(excluded, names)
+
+
+def _any_fits(patterns: Collection[str], names: Collection[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)
+
+
+def _same(one: str, other: str) -> bool:
+    """Tell whether two texts mean the same value; numbers may be written differently."""
+    try:
+        return float(one) == float(other)
+    except ValueError:
+        return one == other
+
+
+@cache
+def all_statements() -> tuple[Statement, ...]:
+    """Return all statements, paper by paper."""
+    with _FILE.open(newline="", encoding="utf-8") as file:
+        rows = csv.reader(file)
+        next(rows)
+        return tuple(Statement(*row) for row in rows)
+
+
+def statements_of(paper: str, names: Collection[str]) -> list[Statement]:
+    """Return the statements of a paper that apply to one of the names.
+
+    Args:
+        paper: key of :data:`hgld.published.PAPERS`.
+        names: names that subjects may mean, such as a recipe's, and ``loss:HAPPIER``.
+    """
+    return [one for one in all_statements() if one.paper == paper and one.applies_to(names)]
