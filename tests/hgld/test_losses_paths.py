@@ -69,7 +69,7 @@ PAIRWISE = [  # all pairs of surrogate, objective and method occur
 
 @pytest.mark.parametrize(("surrogate", "objective", "method"), PAIRWISE)
 def test_float32_paths_agree_with_float64(surrogate, objective, method):
-    table = ranking(6, 700)
+    table = ranking(3, 400)
     right = value_and_gradient((table[0].double(), *table[1:]), OBJECTIVES[objective], SURROGATES[surrogate], "eager")
     found = value_and_gradient(table, OBJECTIVES[objective], SURROGATES[surrogate], method)
     assert error(found[0], right[0]) < 1e-5

@@ -58,11 +58,10 @@ REFERENCES: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("name", REFERENCES)
-@given(case=RANKINGS)
+@given(case=RANKINGS, dtype=st.sampled_from([torch.float64, torch.float32]))
 @settings(max_examples=12)
-def test_values_and_gradients_equal_the_reference(name, dtype, case):
+def test_values_and_gradients_equal_the_reference(name, case, dtype):
     scores, grades = case
     if "integral" in name:  # the gradient jumps if a bin has exactly one positive
         scores = scores + torch.linspace(0, 1e-3, scores.shape[1], dtype=torch.float64)
@@ -74,10 +73,9 @@ def test_values_and_gradients_equal_the_reference(name, dtype, case):
     check_rows(*REFERENCES[name], (scores, grades), dtype)
 
 
-@pytest.mark.parametrize("margin", [0.0, 1 / 32])
-@given(case=rankings())
-@settings(max_examples=25)
-def test_blackbox_ap_equals_its_reference(margin, case):
+@given(case=rankings(), margin=st.sampled_from([0.0, 1 / 32]))
+@settings(max_examples=20)
+def test_blackbox_ap_equals_its_reference(case, margin):
     scores, grades = case
     scores.requires_grad_()
     values, valid = blackbox_ap_loss(scores, grades, lambda_=0.5, margin=margin)
@@ -217,7 +215,7 @@ def test_a_negative_as_near_as_the_positive_is_not_semi_hard(dtype):
 
 
 @given(case=RANKINGS)
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_the_mean_of_triplet_losses_is_over_all_pairs(case):
     scores, grades = case
     values, valid = Triplet(0.21).query_losses(scores, grades, 1, None)
@@ -229,7 +227,7 @@ def test_the_mean_of_triplet_losses_is_over_all_pairs(case):
 
 
 @given(case=RANKINGS)
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_the_nonzero_reduction_is_the_mean_over_violating_pairs(case):
     scores, grades = case
     values, valid = CalibrationLoss(reduction="nonzero").query_losses(scores, grades, 1, None)
@@ -239,10 +237,9 @@ def test_the_nonzero_reduction_is_the_mean_over_violating_pairs(case):
     assert values[valid].mean().item() == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("reduction", ["mean", "nonzero"])
-@given(case=RANKINGS, seed=st.integers(0, 1000))
+@given(case=RANKINGS, seed=st.integers(0, 1000), reduction=st.sampled_from(["mean", "nonzero"]))
 @settings(max_examples=20)
-def test_the_margin_loss_is_the_mean_over_the_sampled_pairs(reduction, case, seed):
+def test_the_margin_loss_is_the_mean_over_the_sampled_pairs(case, seed, reduction):
     scores, grades = case
     loss = Margin(8, reduction=reduction).double()
     torch.manual_seed(seed)

@@ -78,7 +78,7 @@ def all_paths(loss, expected, scores):
 
 @pytest.mark.parametrize("name", SURROGATES)
 @given(ranking=rankings(), kind=st.sampled_from(sorted(KINDS)))
-@settings(max_examples=20)
+@settings(max_examples=10)
 def test_ap_and_hap_losses_equal_their_references(name, ranking, kind):
     scores, grades, num_levels, left_out = ranking
     surrogate, numbers = SURROGATES[name]
@@ -94,11 +94,14 @@ def test_ap_and_hap_losses_equal_their_references(name, ranking, kind):
     all_paths(fast, by_reference(scores, grades, left_out, slow), scores)
 
 
-@pytest.mark.parametrize("clip", [False, True])
 @pytest.mark.parametrize("name", SURROGATES)
-@given(ranking=rankings(), temperatures=st.sampled_from([(0.2, 0.2, 0.2), (1.0, 1.0, 1.0), (1.0, 2.0, 40.0)]))
-@settings(max_examples=10)
-def test_recall_losses_equal_their_references(name, clip, ranking, temperatures):
+@given(
+    ranking=rankings(),
+    temperatures=st.sampled_from([(0.2, 0.2, 0.2), (1.0, 1.0, 1.0), (1.0, 2.0, 40.0)]),
+    clip=st.booleans(),
+)
+@settings(max_examples=12)
+def test_recall_losses_equal_their_references(name, ranking, temperatures, clip):
     scores, grades, _, left_out = ranking
     positive = grades.clamp(max=1)
     surrogate, numbers = SURROGATES[name]
@@ -131,7 +134,7 @@ def test_clipping_keeps_recall_of_wide_steps_at_most_one(method):
 
 @pytest.mark.parametrize("name", SURROGATES)
 @given(ranking=rankings())
-@settings(max_examples=12)
+@settings(max_examples=10)
 def test_ndcg_losses_equal_their_references(name, ranking):
     scores, grades, num_levels, left_out = ranking
     surrogate, numbers = SURROGATES[name]
@@ -146,7 +149,7 @@ def test_ndcg_losses_equal_their_references(name, ranking):
 
 
 @given(ranking=rankings(), name=st.sampled_from(["sup", "wide"]))
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_sup_losses_are_upper_bounds_of_one_minus_the_metric(ranking, name):
     scores, grades, num_levels, left_out = ranking
     surrogate = SURROGATES[name][0]
@@ -185,7 +188,7 @@ def test_gradcheck_against_references(name):
     embeddings, labels = batch(9, 3)
     references, ref_labels = batch(7, 3, seed=1)
     inputs = (embeddings.requires_grad_(), references.requires_grad_())
-    assert torch.autograd.gradcheck(lambda e, r: LOSSES[name]()(e, labels, r, ref_labels), inputs, atol=1e-7)
+    assert torch.autograd.gradcheck(lambda e, r: LOSSES[name]()(e, labels, r, ref_labels), inputs, atol=1e-7, fast_mode=True)
 
 
 def test_sup_hap_of_one_level_is_sup_ap():
