@@ -26,9 +26,13 @@ def queries(draw, ties: bool = True):
     return torch.tensor([score], dtype=torch.float32), torch.tensor([grades])
 
 
-def value(name: str, scores: torch.Tensor, grades: torch.Tensor, levels=LEVELS, **relevance) -> float:
-    found = ranking_metrics(scores, grades, [name], levels=levels, gain=GainFunction(**relevance))
-    return float(found[name][0])
+def values_of(names, scores: torch.Tensor, grades: torch.Tensor, levels=LEVELS, **relevance) -> list[float]:
+    found = ranking_metrics(scores, grades, names, levels=levels, gain=GainFunction(**relevance))
+    return [float(found[name][0]) for name in names]
+
+
+def value(name: str, *tables: torch.Tensor, **options) -> float:
+    return values_of([name], *tables, **options)[0]
 
 
 @given(
@@ -37,18 +41,14 @@ def value(name: str, scores: torch.Tensor, grades: torch.Tensor, levels=LEVELS, 
 def test_h_ap_equals_ap_with_one_level(query, kind, alpha):
     scores, grades = query
     positive = (grades > 0).long()
-    one, two = (
-        value("H-AP", scores, positive, ["only"], kind=kind, alpha=alpha),
-        value("AP/only", scores, positive, ["only"]),
-    )
+    one, two = values_of(["H-AP", "AP/only"], scores, positive, ["only"], kind=kind, alpha=alpha)
     np.testing.assert_allclose(one, two, rtol=1e-12)
 
 
 @given(queries(), st.lists(st.integers(1, 5), min_size=3, max_size=3))
 def test_h_ap_with_weighted_ap_relevance_equals_weighted_sum_of_aps(query, weights):
     scores, grades = query
-    options = {"weights": tuple(map(float, weights))}
-    one, two = value("H-AP", scores, grades, kind="weighted_ap", **options), value("wAP", scores, grades, **options)
+    one, two = values_of(["H-AP", "wAP"], scores, grades, kind="weighted_ap", weights=tuple(map(float, weights)))
     np.testing.assert_allclose(one, two, rtol=1e-12)
 
 
@@ -56,10 +56,10 @@ def test_h_ap_with_weighted_ap_relevance_equals_weighted_sum_of_aps(query, weigh
 def test_h_ap_without_ties_equals_area_under_hierarchical_precision_recall_curve(query, kind):
     scores, grades = query
     assume(bool((grades > 0).any()))
-    recall = [0.0, *(value(f"H-R@{k}", scores, grades, kind=kind) for k in range(1, scores.shape[1] + 1))]
-    precision = [value(f"H-P@{k}", scores, grades, kind=kind) for k in range(1, scores.shape[1] + 1)]
-    area = float(np.dot(np.diff(recall), precision))
-    np.testing.assert_allclose(area, value("H-AP", scores, grades, kind=kind), rtol=1e-11)
+    names = [f"{metric}@{k}" for metric in ("H-R", "H-P") for k in range(1, scores.shape[1] + 1)]
+    *curve, found = values_of([*names, "H-AP"], scores, grades, kind=kind)
+    recall, precision = np.reshape(curve, (2, -1))
+    np.testing.assert_allclose(np.dot(np.diff(recall, prepend=0), precision), found, rtol=1e-11)
 
 
 @given(queries())
@@ -102,10 +102,9 @@ def test_values_are_between_0_and_1_and_perfect_ranking_gives_1(query):
     perfect = grades.float()
     names = ["AP/fine", "AP/coarse", "mAP@R/coarse", "R@1/coarse", "TR@3/coarse", "NDCG", "NDCG@4", "ASI", "H-AP"]
     strict = perfect - torch.arange(len(grades[0])) * 1e-3
-    for name in names:
-        found = value(name, scores, grades, kind="total")
+    for found in values_of(names, scores, grades, kind="total"):
         assert np.isnan(found) or -1e-12 <= found <= 1 + 1e-12
-        best = value(name, strict, grades, kind="total")
+    for best in values_of(names, strict, grades, kind="total"):
         assert np.isnan(best) or best == pytest.approx(1.0)
 
 
