@@ -5,6 +5,7 @@ import json
 import re
 from base64 import b64encode
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -26,13 +27,14 @@ LEVELS = ("fine", "coarse", "top")
 NAMES = ((EVIL, *(f"class {c}" for c in range(1, 7))), (EVIL, "b", "c", "d"), ("x", "y"))
 
 
-def found(**given):
+@cache
+def found():
     rows, classes = clusters(each=10)
     shown = TREE[classes]
     shown[5] = TREE[6]
     shown[45] = TREE[0]
     labels = {level: [names[i] for i in column] for level, names, column in zip(LEVELS, NAMES, shown.T, strict=True)}
-    return audit(rows, labels, **{"keys": [f"k/{item}" for item in range(len(rows))], **given})
+    return audit(rows, labels, keys=[f"k/{item}" for item in range(len(rows))])
 
 
 def test_wrong_labels_are_listed_with_level_and_evidence():
@@ -78,16 +80,16 @@ def test_note_states_why_copies_were_not_searched():
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def written(tmp_path) -> tuple[Path, str]:
-    result = found()
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> tuple[Path, str]:
+    folder, result = tmp_path_factory.mktemp("audit"), found()
     row = {"kind": "parent", "level": "fine", "class": EVIL, "other": "b", "probability": 0.9, "items": 10}
     row |= {"evidence": "log odds: 3.00", "first_items": [0], "second_items": [20]}
     classes = pl.DataFrame([row, row | {"kind": "one", "other": "class 1"}], schema=result.classes.schema)
     result = replace(result, classes=classes)
     decisions = decision_texts(classes, LEVELS)
-    write_audit(tmp_path, result, decisions, HEADER, None, {"embeddings": EVIL})
-    return tmp_path, (tmp_path / PAGE).read_text()
+    write_audit(folder, result, decisions, HEADER, None, {"embeddings": EVIL})
+    return folder, (folder / PAGE).read_text()
 
 
 def test_hostile_names_are_shown_as_text_and_page_loads_nothing(written):

@@ -32,10 +32,17 @@ SPLITS = ("train", "test")
 ITEMS = items_of_classes(SIZES, SPLITS)
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("kept")
+    write_dataset(folder, ITEMS)
+    return folder
+
+
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    write_dataset(tmp_path / "set", ITEMS)
-    return tmp_path / "set"
+def root(tmp_path: Path, kept: Path) -> Path:
+    """Return a copy of the dataset, which the test may change."""
+    return Path(shutil.copytree(kept, tmp_path / "set"))
 
 
 @pytest.fixture(params=["local", "memory", "http"])
@@ -263,8 +270,11 @@ def plain(items: list[dict]) -> list[tuple]:
     return [(item["index"], item["key"], item["labels"].tolist(), item["image"].numpy()) for item in items]
 
 
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("url", ["local", "http"], indirect=True)
+@pytest.mark.parametrize(
+    ("url", "method"),
+    [("local", "fork"), ("http", "fork"), pytest.param("http", "spawn", marks=pytest.mark.slow)],
+    indirect=["url"],
+)
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 # Torch warns if the machine has one core.
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")

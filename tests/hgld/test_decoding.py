@@ -164,7 +164,7 @@ def test_reduced_decoding_stays_within_the_stated_tolerance(name, tolerance):
         "noise": lambda: pure_noise(640, 480),
     }
     data = stored(make[name](), quality=90)
-    images = [encoded(data, orientation) for orientation in range(1, 9)]
+    images = [encoded(data, orientation) for orientation in (1, 2, 5, 7)]
     for view in (
         TrainView(64, scale=(0.3, 1.0)),
         TrainView(150, scale=(0.6, 1.0)),
@@ -373,7 +373,7 @@ SEEDS = [
 ]
 
 
-@settings(max_examples=200)
+@settings(max_examples=70)
 @given(st.sampled_from(SEEDS), st.data())
 def test_damaged_bytes_decode_or_fail_with_the_image_name(seed, data):
     damaged = bytearray(seed)

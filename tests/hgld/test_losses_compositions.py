@@ -186,15 +186,6 @@ def test_matryoshka_loss_is_the_weighted_mean_over_truncated_embeddings(seed, di
         torch.testing.assert_close(found(embeddings, LABELS, *others), expected)
 
 
-def test_a_truncated_embedding_has_gradients_only_in_its_dimensions():
-    embeddings = batch().requires_grad_()
-    MatryoshkaLoss(SupAP(), (2,))(embeddings, LABELS).backward()
-    assert embeddings.grad is not None
-    assert embeddings.grad[:, :2].abs().sum() > 0
-    assert (embeddings.grad[:, 2:] == 0).all()
-    torch.testing.assert_close(MatryoshkaLoss(SupHAP(), (5,))(embeddings, LABELS), SupHAP()(embeddings, LABELS))
-
-
 def test_matryoshka_loss_accepts_proxies_per_dimension_and_a_memory():
     loss = MatryoshkaLoss([NormSoftmax(4, 2), NormSoftmax(4, 5)], (2, 5))
     assert [tuple(p.shape) for p in loss.parameters()] == [(4, 2), (4, 5)]

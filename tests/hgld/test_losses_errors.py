@@ -61,11 +61,8 @@ NOT_SUMMED = [
         (lambda: losses.SupHAP()(E, Y, E, Y[:, :1]), InputError, "same levels"),
         (lambda: losses.SupAP()(E, Y, None, None, Y[:, 0]), InputError, "got self_index without"),
         (lambda: losses.SupAP()(E, Y, E, Y, Y), InputError, "self_index has shape"),
-        (lambda: graded_ap_loss(E, Y.float(), 1, SupStep()), InputError, "grades have dtype"),
-        (lambda: graded_ap_loss(E, Y[:2], 1, SupStep()), InputError, "two (Q, G) tables"),
         (lambda: graded_ap_loss(E, Y + 2, 1, SupStep()), InputError, "grades run to 2"),
         (lambda: graded_ap_loss(E, Y - 1, 1, SupStep()), InputError, "expected 0..1"),
-        (lambda: graded_ap_loss(E, Y, 1, SupStep(), left_out=Y), InputError, "left_out has shape"),
         (lambda: graded_ap_loss(E.double(), Y + 1, 1, SupStep(), method="pair"), ConfigError, "float32"),
         (lambda: losses.SoftBinAP(1), ConfigError, "bins is 1"),
         (lambda: losses.SoftBinAP(low=1.0), ConfigError, "low is 1.0"),
@@ -152,10 +149,9 @@ def test_functions_of_scores_and_grades_refuse_other_shapes_and_dtypes(function)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_functions_of_scores_and_grades_compute_in_float32(function, dtype):
+def test_functions_of_scores_and_grades_compute_in_float32(function):
     torch.manual_seed(0)
-    scores, grades = torch.rand(3, 40).to(dtype), torch.randint(0, 2, (3, 40))
+    scores, grades = torch.rand(3, 40).half(), torch.randint(0, 2, (3, 40))
     values, _ = function(scores, grades)
     assert values.dtype == torch.float32
     torch.testing.assert_close(values, function(scores.float(), grades)[0], rtol=0, atol=0)

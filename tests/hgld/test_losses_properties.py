@@ -215,11 +215,3 @@ def test_scores_have_full_precision_under_every_matmul_setting(precision):
     torch.testing.assert_close(
         gradients, torch.autograd.grad(right.square().sum().float(), (rows, others)), rtol=1e-4, atol=1e-3
     )
-
-
-def test_a_gallery_without_gradient_needs_one_matrix_product_less():
-    rows, others = torch.randn(3, 4, requires_grad=True), torch.randn(5, 4)
-    with torch.profiler.profile() as profile:
-        similarity(rows, others, normalize=False).sum().backward()
-    products = {event.key: event.count for event in profile.key_averages()}
-    assert products["hgld::inner_products"] == 2

@@ -188,7 +188,9 @@ def test_gradcheck_against_references(name):
     embeddings, labels = batch(9, 3)
     references, ref_labels = batch(7, 3, seed=1)
     inputs = (embeddings.requires_grad_(), references.requires_grad_())
-    assert torch.autograd.gradcheck(lambda e, r: LOSSES[name]()(e, labels, r, ref_labels), inputs, atol=1e-7, fast_mode=True)
+    assert torch.autograd.gradcheck(
+        lambda e, r: LOSSES[name]()(e, labels, r, ref_labels), inputs, atol=1e-7, fast_mode=True
+    )
 
 
 def test_sup_hap_of_one_level_is_sup_ap():

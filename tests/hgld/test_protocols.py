@@ -336,7 +336,7 @@ def test_broken_and_hostile_pickles_are_refused(tmp_path, program):
 
 
 @given(st.data())
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_damaged_pickle_raises_input_error_only(tmp_path_factory, data):
     whole = bytearray(pickle.dumps(ground_truth(), data.draw(st.sampled_from(PICKLES))))
     for _ in range(data.draw(st.integers(1, 4))):

@@ -21,7 +21,7 @@ from hgld.report_page.rankings import first_ranks, gain_of
 from hgld.report_page.runs import Evaluation, Items, Ranked
 
 METRICS = ("R@1", "AP", "H-AP")
-FINE = 20_000
+FINE = 5_000
 
 
 def evaluation(seed=0, size=40, with_gallery=False, **options) -> Any:
@@ -90,9 +90,11 @@ def test_precision_at_a_recall_equals_the_definition(grades, worth, recall):
         assert any(curve[0] == pytest.approx(value) for value in nearby)
 
 
-@pytest.mark.parametrize("with_gallery", [False, True])
-@pytest.mark.parametrize("options", [{}, {"alpha": 3.0}, {"relevance": "weighted_ap"}, {"count_query": False}])
-def test_area_under_the_curve_of_a_query_is_its_average_precision(with_gallery, options):
+@pytest.mark.parametrize(
+    ("options", "with_gallery"),
+    [({}, True), ({"alpha": 3.0}, False), ({"relevance": "weighted_ap"}, True), ({"count_query": False}, False)],
+)
+def test_area_under_the_curve_of_a_query_is_its_average_precision(options, with_gallery):
     found = evaluation(with_gallery=with_gallery, **options)
     every = rank(found.ranked)
     counts = np.stack([np.bincount(r.grades, minlength=4) for r in every])
@@ -168,7 +170,7 @@ def test_severity_counts_the_grade_of_the_first_item():
 
 
 def test_memory_does_not_grow_with_the_product_of_queries_and_gallery():
-    size = 900
+    size = 600
     labels = np.stack([np.arange(size) // 3, np.arange(size) // 30], axis=1)
     ranked = Ranked(Items(np.random.default_rng(0).normal(size=(size, 8)), labels, None), None, ({}, {}))
     tracemalloc.start()
@@ -181,7 +183,7 @@ def test_memory_does_not_grow_with_the_product_of_queries_and_gallery():
     assert most < 0.5 * size * size * 8  # half of one 8-byte number per pair; tracemalloc does not see tensors
 
 
-@pytest.mark.parametrize("longest", [4, 14, 22])
+@pytest.mark.parametrize("longest", [4, 22])
 def test_legend_of_a_map_stays_within_the_figure(longest):
     labels = np.arange(len(SERIES)).repeat(3)
     places = np.random.default_rng(0).random((len(labels), 2))

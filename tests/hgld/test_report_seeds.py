@@ -226,7 +226,7 @@ def test_latex_columns_are_chosen_by_metric_or_reduced_to_the_page_width(group):
 def test_figure_files_fit_a_column_and_are_reproducible(group, tmp_path, hgld):
     folder, _ = group
     for name in ("one", "two"):
-        assert hgld("report", folder, "--figures", tmp_path / name)[0] == 0
+        assert hgld("report", folder / "loss=HAPPIER,seed=0", "--figures", tmp_path / name)[0] == 0
     files = sorted(path.name for path in (tmp_path / "one").glob("*.pdf"))
     assert files == [f"test-scores-{level}.pdf" for level in ("all-levels", "coarse", "fine")]
     for name in files:

@@ -44,7 +44,7 @@ def repetitions(label: np.ndarray, num_streams: int, per_stream: int, window: in
     return [len(labels) - len(set(labels.tolist())) for labels in drawn]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15)
 @given(
     seed=st.integers(0, 1000),
     shape=st.sampled_from([(8, 4, 4), (8, 2, 8), (12, 3, 4), (5, 4, 1), (16, 4, 16)]),
@@ -69,7 +69,7 @@ def test_an_epoch_has_every_item_in_chunks_of_one_group(seed, shape, window, epo
     assert again <= p - 1 + sum(count < k for count in size.values())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 1000), window=st.integers(1, 6), num_streams=st.sampled_from([1, 2, 4, 8]))
 def test_streams_are_read_in_order_within_the_window(seed, window, num_streams):
     shard, group, label = long_tailed(seed)
@@ -88,7 +88,7 @@ def test_streams_are_read_in_order_within_the_window(seed, window, num_streams):
     assert (np.diff(first)[same] > 0).sum() >= same.sum() - 1  # a stream follows the index order and wraps around once
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40)
 @given(counts=st.lists(st.integers(1, 12), min_size=4, max_size=30), p=st.integers(2, 4), seed=st.integers(0, 99))
 def test_a_window_as_long_as_the_epoch_repeats_the_fewest_classes(counts, p, seed):
     label = np.repeat(np.arange(len(counts)), counts)

@@ -35,7 +35,7 @@ def server(folder):
         yield server
 
 
-@pytest.fixture(params=["local", "file", "memory", "http"])
+@pytest.fixture(params=["local", "memory", "http"])
 def storage(request, folder, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda _: None)  # avoids the waits between attempts
     if request.param == "http":
@@ -47,7 +47,7 @@ def storage(request, folder, monkeypatch):
         yield ShardStorage("memory://shards")
         memory.rm("/shards", recursive=True)
     else:
-        yield ShardStorage(folder.as_uri() if request.param == "file" else folder)
+        yield ShardStorage(folder)
 
 
 @pytest.fixture
@@ -117,18 +117,18 @@ def test_read_beyond_the_end_of_a_file_raises_an_error_with_its_range(storage):
         storage.read_many([("train-000000.tar", 0, 5), ("train-000000.tar", SIZE - 10, 20)])
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc/passwd", "a\\b", "a\0", "a\nb"])
-def test_file_names_outside_the_dataset_are_refused(storage, name):
+def test_file_names_outside_the_dataset_are_refused(storage):
     for use in (
-        lambda: storage.exists(name),
-        lambda: storage.read_at(name, 0, 1),
-        lambda: storage.read_many([(name, 0, 1)]),
-        lambda: storage.read_file(name, 1),
-        lambda: storage.open_stream(name),
-        lambda: storage.table(name),
+        storage.exists,
+        lambda name: storage.read_at(name, 0, 1),
+        lambda name: storage.read_many([(name, 0, 1)]),
+        lambda name: storage.read_file(name, 1),
+        storage.open_stream,
+        storage.table,
     ):
-        with pytest.raises(InputError, match="not the name of a file in a dataset"):
-            use()
+        for name in ("", ".", "..", "../x", "a/b", "/etc/passwd", "a\\b", "a\0", "a\nb"):
+            with pytest.raises(InputError, match="not the name of a file in a dataset"):
+                use(name)
 
 
 def test_a_pickled_copy_reads_the_same_bytes(storage, folder):
@@ -143,15 +143,12 @@ def read_in_child(storage: ShardStorage, request: tuple[str, int, int], out: "mu
     out.put(storage.read_many([request]))
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_child_processes_open_separate_files(method, storage, folder, request):
-    if method == "spawn" and storage.where.startswith("memory"):
-        pytest.skip("memory:// belongs to one process")
+def test_child_processes_open_separate_files(storage, folder):
     wanted = ("train-000001.tar", 77, 1000)
     # files and connections are already open when the child starts
     storage.read_many([wanted, ("train-000000.tar", 0, 9)])
-    context = multiprocessing.get_context(method)
+    context = multiprocessing.get_context("fork")
     out = context.SimpleQueue()
     child = context.Process(target=read_in_child, args=(storage, wanted, out))
     child.start()
@@ -235,8 +232,9 @@ def test_short_reads_of_the_operating_system_are_completed(folder, monkeypatch):
     pread = os.pread
     monkeypatch.setattr(os, "pread", lambda fd, size, offset: pread(fd, min(size, 100), offset))
     wanted = ("train-000000.tar", 50, 1001)
-    assert ShardStorage(folder).read_at(*wanted) == bytes_of(folder, *wanted)
-    assert ShardStorage(folder).read_many([wanted]) == [bytes_of(folder, *wanted)]
+    for storage in (ShardStorage(folder), ShardStorage(folder.as_uri())):
+        assert storage.read_at(*wanted) == bytes_of(folder, *wanted)
+        assert storage.read_many([wanted]) == [bytes_of(folder, *wanted)]
 
 
 def test_a_relative_folder_is_resolved_when_the_storage_is_opened(folder, tmp_path_factory, monkeypatch):
@@ -326,7 +324,7 @@ def test_retries_request_only_failed_ranges(server, remote, folder):
 
 
 def test_reading_resumes_after_the_last_byte_of_a_closed_connection(server, remote, folder):
-    server.cut_after = 20_000
+    server.cut_after = 60_000
     with remote.open_stream("train-000000.tar") as stream:
         assert stream.read() == bytes_of(folder, "train-000000.tar", 0, SIZE)
     assert remote.read_at("train-000000.tar", 0, 80_000) == bytes_of(folder, "train-000000.tar", 0, 80_000)

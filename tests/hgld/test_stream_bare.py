@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hgld
@@ -117,8 +117,8 @@ def test_no_shard_is_read_by_two_processes(folder):
 
 
 def test_bare_shards_repeat_without_end(folder):
-    batches = list(stream(tars(folder), batches_per_epoch=60))
-    assert len(batches) == 60  # one pass over the shards gives only 12 batches
+    batches = list(stream(tars(folder), batches_per_epoch=48))
+    assert len(batches) == 48  # one pass over the shards gives only 12 batches
     assert len({i for batch in batches for i in batch.indices.tolist()}) == 188
 
 
@@ -211,7 +211,6 @@ def test_members_of_one_key_do_not_fill_the_memory(tmp_path, suffix):
         tracemalloc.stop()
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 8000), st.integers(0, 255), st.integers(0, 8000))
 def test_damaged_tar_is_reported_and_other_tars_are_read(tmp_path_factory, at, byte, end):
     path = tmp_path_factory.getbasetemp() / "damaged.tar"

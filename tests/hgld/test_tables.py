@@ -7,7 +7,7 @@ from functools import partial
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from polars.testing.parametric import dataframes
@@ -41,6 +41,7 @@ def test_tables_are_read_from_paths_with_glob_characters(tmp_path, name):
     group=st.integers(1, 30),
     compression=st.sampled_from(["zstd", "uncompressed", "snappy", "gzip"]),
 )
+@settings(max_examples=10)
 def test_tables_are_read_back_or_refused_beyond_the_memory_limit(tmp_path_factory, table, group, compression):
     file = tmp_path_factory.mktemp("any") / "t.parquet"
     table.write_parquet(file, row_group_size=group, compression=compression)

@@ -190,8 +190,8 @@ def test_cycles_and_long_chains_are_refused():
     wheel = [(f"n{i}", f"n{(i + 1) % 50}") for i in range(50)]
     with pytest.raises(HierarchyError, match=r"-> 'n4' -> 45 more -> 'n0' \("):
         taxonomy(wheel)
-    with pytest.raises(HierarchyError, match="'n0' is 200,000 steps below the top"):
-        taxonomy([(f"n{i}", f"n{i + 1}") for i in range(200_000)])
+    with pytest.raises(HierarchyError, match="'n0' is 20,000 steps below the top"):
+        taxonomy([(f"n{i}", f"n{i + 1}") for i in range(20_000)])  # far beyond the depth of Python's stack
 
 
 def test_repeated_names_get_different_ids():
