@@ -21,18 +21,17 @@ def served(hgld):
     return run
 
 
-@pytest.mark.parametrize("name", ["out[1]", "ds[v*2]", "a?b"])
-def test_shard_commands_accept_folder_names_with_glob_characters(served, tmp_path, name):
-    place = tmp_path / name
+def test_shard_commands_accept_folder_names_with_glob_characters(served, no_figures, tmp_path):
+    place = tmp_path / "o?t[1]*"
     (place / "images").mkdir(parents=True)
-    (tmp_path / "out1").mkdir()  # "out[1]" as a glob pattern would match this folder
+    (tmp_path / "out1").mkdir()  # "o?t[1]*" as a glob pattern would match this folder
     rng = np.random.default_rng(0)
     rows = []
     for n in range(12):
         (place / "images" / f"{n}.jpg").write_bytes(jpeg(rng))
         rows.append({"image": f"{n}.jpg", "fine": f"c{n // 3}", "coarse": f"g{n // 6}"})
     pl.DataFrame(rows).write_csv(place / "labels.csv")
-    shards = ("--images", place / "images", "--levels", "fine,coarse", "--out", place / "shards")
+    shards = ("--images", place / "images", "--levels", "fine,coarse", "--workers", 1, "--out", place / "shards")
     served("build-shards", "manifest", "--source", place / "labels.csv", *shards)
     served("verify", place / "shards", "--decode", "--json")
     served("index", place / "shards", "--force")
@@ -45,11 +44,10 @@ def test_shard_commands_accept_folder_names_with_glob_characters(served, tmp_pat
     assert (place / "report.html").is_file()
 
 
-@pytest.mark.parametrize("name", ["out[1]"])
-def test_hierarchy_commands_accept_folder_names_with_glob_characters(served, tmp_path, name):
+def test_hierarchy_commands_accept_folder_names_with_glob_characters(served, tmp_path):
     classes = tmp_path / "c[0].csv"
     pl.DataFrame({"name": ["red apple", "green apple", "rye bread", "white bread", "oak", "birch"]}).write_csv(classes)
     levels = ("--levels", "item,group", "--groups", "3", "--encoder", "lexical")
-    served("build-hierarchy", "--classes", classes, "--out", tmp_path / name, *levels)
-    table = tmp_path / name / "labels.csv"
+    served("build-hierarchy", "--classes", classes, "--out", tmp_path / "out[1]", *levels)
+    table = tmp_path / "out[1]" / "labels.csv"
     served("compare", table, table, "--json")

@@ -19,7 +19,9 @@ from hgld.training.log import read_rows
 from hgld.training.loop import train
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import Item, write_dataset
-from tests.training.small_runs import STEPS, Notes, options, write_small
+from tests.training.small_runs import Notes, options, write_small
+
+ONE_STEP = {"epochs": 1, "steps_per_epoch": 1}
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,7 @@ def test_validation_splits_are_recognized_by_name(entry, expected):
 
 
 def test_checkpoint_is_chosen_on_val_if_the_dataset_has_it(with_val, tmp_path):
-    summary = train(options(), with_val, tmp_path / "run")
+    summary = train(options(steps_per_epoch=1), with_val, tmp_path / "run")
     assert list(summary.values) == ["test", "val"]
     assert summary.best["on"] == "val"
     assert "on val after epoch" in summary.to_text()
@@ -54,7 +56,7 @@ def test_checkpoint_is_chosen_on_val_if_the_dataset_has_it(with_val, tmp_path):
         assert embedder.selection == "chosen by H-AP on val"
     kept = RetrievalReport.load_json(tmp_path / "run" / "reports" / "test-epoch-2.json")
     assert kept.settings["best_checkpoint"] == "chosen by H-AP on val"
-    assert train(options(), with_val, tmp_path / "run").best == summary.best
+    assert train(options(steps_per_epoch=1), with_val, tmp_path / "run").best == summary.best
     assert train(read_config(tmp_path / "run" / "config.json"), with_val, tmp_path / "run").best == summary.best
 
 
@@ -72,7 +74,7 @@ def test_monitor_that_val_cannot_measure_is_refused(with_val):
 
 def test_checkpoint_is_chosen_on_test_only_with_select_on_test(data, with_val, tmp_path):
     told = Notes()
-    last = train(options(), data, tmp_path / "last", progress=told)
+    last = train(options(steps_per_epoch=1), data, tmp_path / "last", progress=told)
     assert last.best == {}
     assert any("no checkpoint is chosen" in note for note in told.notes)
     assert not (tmp_path / "last" / "checkpoints" / "best.json").exists()
@@ -88,12 +90,12 @@ def test_checkpoint_is_chosen_on_test_only_with_select_on_test(data, with_val, t
 
 def test_run_selected_on_test_resumes_only_with_select_on_test(data, tmp_path):
     run = tmp_path / "run"
-    train(options(epochs=1, select_on_test=True), data, run)
+    train(options(**ONE_STEP, select_on_test=True), data, run)
     mark = run / "checkpoints" / "best.json"
     with pytest.raises(ConfigError, match=r"chosen on test, a test split.*Pass --select-on-test to resume"):
-        train(options(epochs=1), data, run)
+        train(options(**ONE_STEP), data, run)
     assert mark.is_file()
-    assert train(options(epochs=1, select_on_test=True), data, run).best["step"] == STEPS
+    assert train(options(**ONE_STEP, select_on_test=True), data, run).best["step"] == 1
 
 
 # -- evaluations of a run --
@@ -129,13 +131,13 @@ def test_invalid_evaluations_are_refused_before_training(fields, stated, data, t
 
 def test_resumed_run_may_use_another_monitor(data, tmp_path):
     """With another metric, hgld evaluates the newest checkpoint again and drops the earlier best checkpoint."""
-    first = train(options(epochs=1, select_on_test=True), data, tmp_path)
+    first = train(options(**ONE_STEP, select_on_test=True), data, tmp_path)
     assert first.best["metric"] == "H-AP"
-    fields = {"epochs": 1, "select_on_test": True}
+    fields = {**ONE_STEP, "select_on_test": True}
     same_measure = train(options(**fields, metrics=("H-AP", "ASI"), evaluate_every=2), data, tmp_path)
     assert same_measure.best == first.best
-    another = train(options(epochs=1, metrics=("AP",), monitor="AP", evaluate_on=("train", "test")), data, tmp_path)
-    assert (another.best["metric"], another.best["step"]) == ("AP/fine", STEPS)
+    another = train(options(**ONE_STEP, metrics=("AP",), monitor="AP", evaluate_on=("train", "test")), data, tmp_path)
+    assert (another.best["metric"], another.best["step"]) == ("AP/fine", 1)
     assert another.best["value"] == another.values["train"]["AP/fine"]
     rows = read_rows(tmp_path / "evaluations.csv")
     assert [(row["epoch"], row["split"]) for row in rows] == [("1", "train"), ("1", "test")]
@@ -148,7 +150,7 @@ def test_undefined_monitor_metric_is_reported_and_no_checkpoint_is_chosen(tmp_pa
     write_dataset(tmp_path / "other", single)
     told = Notes()
     entries = (f"{tmp_path / 'other'}:single", "test")
-    config = options(epochs=1, evaluate_on=entries, monitor="AP", select_on_test=True)
+    config = options(**ONE_STEP, evaluate_on=entries, monitor="AP", select_on_test=True)
     summary = train(config, place, tmp_path / "run", progress=told)
     assert summary.finished
     assert summary.best == {}
@@ -166,15 +168,15 @@ def test_evaluation_rows_are_not_duplicated_after_a_killed_run_resumes(data, tmp
 
     monkeypatch.setattr(loop, "save_run", save)
     with pytest.raises(KeyboardInterrupt):
-        train(options(epochs=1), data, tmp_path)
+        train(options(**ONE_STEP), data, tmp_path)
     monkeypatch.undo()
     assert len(read_rows(tmp_path / "evaluations.csv")) == 1
-    train(options(epochs=1), data, tmp_path)
-    assert [row["step"] for row in read_rows(tmp_path / "evaluations.csv")] == ["6"]
+    train(options(**ONE_STEP), data, tmp_path)
+    assert [row["step"] for row in read_rows(tmp_path / "evaluations.csv")] == ["1"]
 
 
 def test_failed_summary_write_keeps_the_old_summary(data, tmp_path, monkeypatch):
-    train(options(epochs=1), data, tmp_path)
+    train(options(**ONE_STEP), data, tmp_path)
     before = (tmp_path / "summary.json").read_bytes()
 
     def full(change: str) -> None:
@@ -183,6 +185,6 @@ def test_failed_summary_write_keeps_the_old_summary(data, tmp_path, monkeypatch)
 
     monkeypatch.setattr(files, "fault_point", full)
     with pytest.raises(StorageError, match=r"summary\.json.*No space left"):
-        train(options(epochs=1), data, tmp_path)
+        train(options(**ONE_STEP), data, tmp_path)
     assert (tmp_path / "summary.json").read_bytes() == before
     assert not list(tmp_path.glob(".*.part"))
