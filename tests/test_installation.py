@@ -196,10 +196,18 @@ def test_workflows_cover_every_promised_python_and_existing_files():
 def test_workflows_have_minimal_permissions():
     assert {flow["name"]: flow["permissions"] for flow in WORKFLOWS} == {
         "tests": {"contents": "read"},
-        "docs": {"contents": "write"},
-        "release": {"contents": "read"},  # only its publishing job requests more
+        "docs": {},
+        "release": {"contents": "read"},
+        "audit": {"contents": "read"},
+    }
+    of_jobs = {(flow["name"], name): job.get("permissions") for flow in WORKFLOWS for name, job in flow["jobs"].items()}
+    assert {key: asked for key, asked in of_jobs.items() if asked} == {
+        ("docs", "publish"): {"contents": "write"},
+        ("release", "publish"): {"id-token": "write"},
     }
     assert "pull_request_target" not in str(WORKFLOWS)
+    actions = [step["uses"] for step in STEPS if "uses" in step]
+    assert [action for action in actions if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action)] == []  # tags can move
     # a branch name inserted into a script could run shell code
     assert not [step for step in STEPS if "${{" in step.get("run", "")]
 
