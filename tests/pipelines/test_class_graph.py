@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.errors import TableError
-from hgld.pipelines.hierarchy.config import TreeConfig
-from hgld.pipelines.hierarchy.names.class_graph import MATCH_COLUMNS, ClassGraph, classes_in_tree, tree_files
+from hgld.pipelines.hierarchy.names.class_graph import MATCH_COLUMNS, ClassGraph, classes_in_tree
 from hgld.pipelines.hierarchy.names.classes import Item
 from hgld.taxonomy.graph import TaxonomyBuilder
 
@@ -163,11 +162,3 @@ def test_items_without_group_get_a_status_if_the_tree_gives_levels():
     known = classes_in_tree(tree(), listed, group_of={"n1", "ship"}, rules={"cut": "root:1"})
     assert known.statuses == {"zebra": "not-in-tree", "bird": "no-class-above"}
     assert known.key["cut"] == "root:1"
-
-
-def test_provenance_lists_the_files_of_the_taxonomy(tmp_path):
-    for name in ("data.noun", "index.noun", "other"):
-        (tmp_path / name).touch()
-    assert [file.name for file in tree_files(TreeConfig(tmp_path))] == ["data.noun", "index.noun"]
-    assert tree_files(TreeConfig(tmp_path / "other")) == [tmp_path / "other"]
-    assert tree_files(TreeConfig(tmp_path / "none")) == tree_files(TreeConfig()) == []

@@ -275,7 +275,7 @@ def test_lack_of_memory_stops_the_build_and_rejects_no_image(tmp_path, monkeypat
     """The error contains the unit of work; with more memory, the same command builds the same dataset."""
     toy = ToyRelease.make()
     large = io.BytesIO()
-    Image.new("RGB", (7000, 7000)).save(large, "PNG", compress_level=1)
+    Image.new("RGB", (5000, 5000)).save(large, "PNG", compress_level=1)
     toy.add("9/large.png", "train", "species 0", "family 0", large.getvalue())
     catalog = toy.catalog(toy.write(tmp_path / "images"))
     monkeypatch.setattr(examine_stage, "FILES_PER_UNIT", 8)

@@ -251,15 +251,6 @@ class TestOutputFolder:
             build(replace(loose, items=loose.items[1:]), finished)
         assert bytes_of(finished) == bytes_of(built[1])
 
-    def test_unfinished_build_restarts_if_options_changed(self, built, loose, tmp_path, monkeypatch):
-        monkeypatch.setattr("hgld.pipelines.shards.build.finish", stop)
-        with pytest.raises(Stopped):
-            build(loose, tmp_path / "out", shard_items=4)
-        assert (tmp_path / "out" / "train-000003.tar").exists()
-        monkeypatch.undo()
-        build(loose, tmp_path / "out")
-        assert bytes_of(tmp_path / "out") == bytes_of(built[1])
-
     def test_second_build_into_the_same_folder_is_refused(self, loose, tmp_path, monkeypatch):
         def second(*_: object) -> None:
             with pytest.raises(StorageError, match="another process is building"):

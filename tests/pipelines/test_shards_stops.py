@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 
 import polars as pl
@@ -70,7 +70,7 @@ def test_build_from_tars_stopped_at_any_disk_change_resumes_to_the_same_bytes(tm
     ends_as(contents(tmp_path / "whole"), stop_everywhere(lambda n: tmp_path / f"out-{n}", run, every), run)
 
 
-def test_build_with_changed_options_removes_all_files_of_a_stopped_build(catalog, tmp_path, every):
+def test_build_with_changed_options_removes_all_files_of_a_stopped_build(catalog, tmp_path, every, monkeypatch):
     """The second build has fewer splits, shards and tables; it keeps files of the user."""
     lists = pl.DataFrame({"list": ["small"], "key": ["0/0"]})
     fewer = replace(catalog, items=catalog.items.filter(pl.col("split") == "train"))
@@ -88,8 +88,17 @@ def test_build_with_changed_options_removes_all_files_of_a_stopped_build(catalog
             (out / name).unlink()
 
     build(fewer, tmp_path / "whole", shard_items=3)
-    whole = contents(tmp_path / "whole")
-    ends_as(whole, unfinished(stop_everywhere(lambda n: tmp_path / f"out-{n}", first, every)), again)
+
+    def put_all_but_the_manifest(aside: Path, path: Path) -> None:
+        stop() if path.name == files.MANIFEST else aside.replace(path)
+
+    monkeypatch.setattr("hgld.pipelines.shards.cards.put_in_place", put_all_but_the_manifest)
+    with pytest.raises(Stopped):
+        first(tmp_path / "late")
+    monkeypatch.undo()
+    assert (tmp_path / "late" / files.LISTS).exists()
+    places = unfinished(stop_everywhere(lambda n: tmp_path / f"out-{n}", first, every))
+    ends_as(contents(tmp_path / "whole"), chain([tmp_path / "late"], places), again)
 
 
 def test_shards_built_with_old_options_are_deleted_before_images_are_examined(catalog, tmp_path, monkeypatch):

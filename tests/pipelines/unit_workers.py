@@ -40,7 +40,7 @@ def add(unit: Sum) -> tuple[int, int]:
 
 
 def examine_in_little_memory(unit: "ExamineUnit") -> str | None:
-    """Examine a unit with only 96 MiB of memory for decoding, which is too little for an image of 147 MB.
+    """Examine a unit with only 48 MiB of memory for decoding, which is too little for an image of 75 MB.
 
     The limit applies only to decoding, because polars ends the process if it lacks memory.
     """
@@ -49,7 +49,7 @@ def examine_in_little_memory(unit: "ExamineUnit") -> str | None:
     def check_decodes(data: bytes, header: "ImageHeader") -> None:
         limits = resource.getrlimit(resource.RLIMIT_AS)
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + (96 << 20), limits[1]))
+        resource.setrlimit(resource.RLIMIT_AS, (used + (48 << 20), limits[1]))
         try:
             given(data, header)
         finally:

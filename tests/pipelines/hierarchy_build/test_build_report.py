@@ -17,7 +17,6 @@ from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig, ReviewConf
 from hgld.pipelines.hierarchy.groups.group_names import Proposal
 from hgld.pipelines.hierarchy.provenance import complete_provenance, provenance, read_provenance
 from hgld.pipelines.hierarchy.report import report as build_report
-from hgld.pipelines.hierarchy.report.report import _tops, group_color
 from hgld.pipelines.stage import silent
 from tests.pipelines.hierarchy_build.conftest import HOSTILE, write_decisions
 
@@ -185,12 +184,6 @@ def test_page_of_5700_names_is_smaller_than_3_mb(tmp_path, tiny_stages):
     text = write_report(tmp_path, tiny_stages, add_names).path("report.html").read_text()
     assert len(text.encode()) < 3 * 2**20
     assert "The 300 most likely wrong of 5,70" in text
-
-
-def test_top_classes_are_ordered_by_size_and_colours_are_distinct():
-    groups = [{"top": top, "labelled": size} for size, top in ((5, "natural"), (90, None), (7, "human-made"))]
-    assert [top["name"] for top in _tops(groups)] == ["human-made", "natural", "undecided"]
-    assert len({group_color(i) for i in range(78)}) == 78
 
 
 # -- the provenance ----------------------------------------------------------------------------------------------------
