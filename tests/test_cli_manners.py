@@ -6,11 +6,10 @@ import json
 import os
 import pty
 import re
-import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -315,39 +314,27 @@ def test_missing_subcommand_prints_the_help(hgld):
     assert all(f"\n  {verb} " in hgld("--help-all")[1] for verb in VERBS)
 
 
-def on_a_terminal(words: list[str], folder: Path, **changes: str) -> tuple[int, bytes]:
-    """Run a command on a terminal; return its exit code and the bytes that it wrote."""
-    ours, theirs = pty.openpty()
-    try:
-        with subprocess.Popen(
-            [*HGLD, *words], cwd=folder, stdout=theirs, stderr=theirs, env=environment(**changes)
-        ) as p:
-            os.close(theirs)
-            return p.wait(60), b"".join(_read(ours))
-    finally:
+def test_colours_follow_the_terminal_and_no_color(everything, monkeypatch):
+    def shown_by(**environment: str) -> str:
+        """Run a command on a terminal and return what it wrote."""
+        ours, theirs = pty.openpty()
+        with monkeypatch.context() as patch, os.fdopen(theirs, "w") as terminal:
+            for name in ("NO_COLOR", "FORCE_COLOR", "JPY_PARENT_PID"):
+                patch.delenv(name, raising=False)
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            for stream in ("stdout", "stderr"):
+                patch.setattr(sys, stream, terminal)
+            with pytest.raises(SystemExit, match=r"^0$"):
+                main(["verify", str(everything / "data")])
+            terminal.flush()
+            shown = os.read(ours, 1 << 16).decode()
         os.close(ours)
+        return shown
 
-
-def _read(descriptor: int) -> Iterator[bytes]:
-    while select.select([descriptor], [], [], 0)[0]:
-        try:
-            yield os.read(descriptor, 1 << 16)
-        except OSError:  # Linux raises it after the last byte if the other side is closed
-            return
-
-
-def test_colours_follow_the_terminal_and_no_color(everything):
-    words = ["verify", "data"]
-    code, shown = on_a_terminal(words, everything, TERM="xterm-256color")
-    assert code == 0
-    assert b"\x1b[" in shown  # without this, the two checks below would pass if no terminal got colours
-    assert re.search(rb"\x1b\[[0-9;]*3[0-9]", shown)
-    code, shown = on_a_terminal(words, everything, TERM="xterm-256color", NO_COLOR="1")
-    assert code == 0
-    assert not re.search(rb"\x1b\[(?:[0-9;]*;)?[349][0-8][0-9;]*m", shown)
-    code, shown = on_a_terminal(words, everything, TERM="dumb")
-    assert code == 0
-    assert b"\x1b" not in shown
+    assert re.search(r"\x1b\[[0-9;]*3[0-9]", shown_by(TERM="xterm-256color"))
+    assert not re.search(r"\x1b\[(?:[0-9;]*;)?[349][0-8][0-9;]*m", shown_by(TERM="xterm-256color", NO_COLOR="1"))
+    assert "\x1b" not in shown_by(TERM="dumb")
 
 
 @pytest.mark.parametrize("term", ["xterm", "dumb", "unknown", None])
@@ -399,10 +386,11 @@ def test_full_output_device_is_reported(unbuffered):
     assert (result.returncode, result.stderr) == (EXIT_BAD_INPUT, said)
 
 
-def test_json_is_ascii_on_a_terminal_without_unicode():
-    command = [*HGLD, "datasets", "--json"]
-    result = subprocess.run(command, capture_output=True, env=environment(PYTHONIOENCODING="ascii"), check=True)
-    assert len(json.loads(result.stdout.decode("ascii"))["datasets"]) > 10
+def test_json_is_ascii_on_a_terminal_without_unicode(hgld, monkeypatch):
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii", write_through=True)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert hgld("datasets", "--json")[0] == 0
+    assert len(json.loads(terminal.buffer.getvalue().decode("ascii"))["datasets"]) > 10
 
 
 def test_file_without_read_permission_prints_one_line(hgld, nowhere, monkeypatch):

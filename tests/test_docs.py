@@ -73,7 +73,7 @@ SHORTER = {  # first words of a slow command: options that make it fast
         *("--epochs", "1", "--schedule", "constant", "--milestones", "", "--amp", "off", "--device", "cpu"),
     ],
     "hgld train": [
-        *("--epochs", "1", "--warmup-steps", "0", "--size", "24", "--resize", "28"),
+        *("--epochs", "1", "--steps-per-epoch", "2", "--warmup-steps", "0", "--size", "24", "--resize", "28"),
         *("--batch-size", "16", "--device", "cpu"),
     ],
 }

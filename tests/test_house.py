@@ -70,10 +70,22 @@ def _tree(path: Path) -> ast.Module:
 
 
 @functools.cache
+def _nodes(path: Path) -> list[ast.AST]:
+    """Return all nodes of a module but expressions inside expressions, which hold no import and no docstring."""
+    found, ahead = [], [_tree(path)]
+    while ahead:
+        for node in ast.iter_child_nodes(ahead.pop()):
+            found.append(node)
+            if not isinstance(node, ast.expr):
+                ahead.append(node)
+    return found
+
+
+@functools.cache
 def _imports_and_docstrings(path: Path) -> tuple[set[str], list[str]]:
     found: set[str] = set()
     docstrings: list[str] = []
-    for node in ast.walk(_tree(path)):
+    for node in _nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -233,12 +245,12 @@ MODULES = {_module_of(path) for path in SOURCES}
 
 def _imported_modules(path: Path) -> set[str]:
     """Return the modules of hgld that a module imports, at its top or in functions, but not only for type checkers."""
-    own, tree = _module_of(path), _tree(path)
+    own, nodes = _module_of(path), _nodes(path)
     package = own if path.name == "__init__.py" else own.rpartition(".")[0]
-    blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    blocks = [node for node in nodes if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     for_types = {node for block in blocks for statement in block.body for node in ast.walk(statement)}
     names: set[str] = set()
-    for node in set(ast.walk(tree)) - for_types:
+    for node in set(nodes) - for_types:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

@@ -36,25 +36,25 @@ class Command:
     before: str = ""
     works_on: tuple[str, ...] = ()
     keeps: bool = True
-    stops: int = 4
+    stops: int = 2
 
 
 _SHARDS = "build-shards folders --source {base}/images --out out --shard-items 4 --test-classes .5"
 _EMBED = "embed --checkpoint {base}/run --data {base}/data --out e.npy"
 _EVALUATE = "evaluate --embeddings {base}/e.npy --labels {base}/e.labels.parquet --levels fine,coarse --out r.json"
 COMMANDS = {
-    "build-hierarchy": Command("build-hierarchy --classes {base}/list.csv --encoder lexical --out out", stops=2),
+    "build-hierarchy": Command("build-hierarchy --classes {base}/list.csv --encoder lexical --out out", stops=1),
     "build-shards": Command(f"{_SHARDS} --workers 1"),
     "build-shards, spooled": Command(f"{_SHARDS} --workers 1 --keep-examined --resize 24"),
     "index": Command("index data --force", works_on=("data",), keeps=False),
-    "train": Command("train --config {base}/config.json --data {base}/data --out out", stops=3),
+    "train": Command("train --config {base}/config.json --data {base}/data --out out"),
     "embed": Command(f"{_EMBED} --split test", f"{_EMBED} --split train"),
     "evaluate": Command(f"{_EVALUATE} --metrics R@1,AP", f"{_EVALUATE} --metrics AP"),
     "report": Command("report {base}/r.json --out p.html", "report {base}/r.json --out p.html --title Before", stops=1),
     "audit": Command(
         "audit --embeddings {base}/e.npy --out out", "audit --embeddings {base}/e.npy --out out --data {base}/data"
     ),
-    "export": Command("export --checkpoint {base}/run --out x.onnx", stops=2),
+    "export": Command("export --checkpoint {base}/run --out x.onnx", stops=1),
     "calibrate": Command(
         "calibrate --checkpoint run --data {base}/many --split test --test-split test", works_on=("run",)
     ),
@@ -74,7 +74,8 @@ def write_base(base: Path) -> None:
         path.write_bytes(jpeg(rng))
     (base / "images/top0/fine00/0.jpg").write_bytes(jpeg(rng))
     (base / "list.csv").write_text("\n".join(THINGS))
-    save_config(options(epochs=1, checkpoint_every=4, evaluate_every=1), base / "config.json")
+    trial = {"epochs": 1, "steps_per_epoch": 3, "checkpoint_every": 2, "loggers": ("tensorboard",)}
+    save_config(options(**trial, evaluate_every=1), base / "config.json")
     for words in (
         f"{_EMBED} --split test",
         f"{_EVALUATE.replace('{base}/', '')} --metrics R@1,AP",

@@ -22,6 +22,6 @@ def test_kept_case_is_read_or_raises_an_hgld_error(case, tmp_path):
 
 @pytest.mark.slow
 def test_short_campaign_finds_no_unexpected_error(tmp_path):
-    outcomes = list(campaign.run(campaign.drawn(20 * len(READERS), 7), tmp_path))
-    assert len(outcomes) == 20 * len(READERS)
+    outcomes = list(campaign.run(campaign.drawn(10 * len(READERS), 7), tmp_path))
+    assert len(outcomes) == 10 * len(READERS)
     assert not [one for one in outcomes if one.failed]

@@ -20,7 +20,7 @@ SETTINGS = {
     "hgld.pipelines.shards.examine:FILES_PER_UNIT": 4,  # gives three units of work
 }
 FAULTS = {fault: EVERY if fault == "kill" else 8 * EVERY for fault in CODES} if EVERY else {"some": 0}
-BUILDS = ((10, "kill"), (20, "full"), (30, "kill"), (25, "interrupt"), (45, "kill"))
+BUILDS = ((10, "kill"), (20, "full"), (25, "interrupt"), (45, "kill"))
 Command = Callable[..., int]  # (folder, injected failure or None) -> exit code of the command in that folder
 
 

@@ -23,9 +23,9 @@ CALIBRATE = ("calibrate", "--checkpoint", "run", "--data", "data", "--device", "
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """A dataset of 36 classes in three splits, a run, and its calibration."""
+    """A dataset of 30 classes in three splits, a run, and its calibration."""
     folder = tmp_path_factory.mktemp("world")
-    write_dataset(folder / "data", items_of_classes([3] * 36, ["train", "val", "test"], per_coarse=6))
+    write_dataset(folder / "data", items_of_classes([2] * 30, ["train", "val", "test"], per_coarse=5))
     write_run(folder / "run")
     (folder / "one.jpg").write_bytes(open_dataset(folder / "data").read(2))
     said = io.StringIO()
@@ -57,11 +57,11 @@ def hgld(world, capfd, monkeypatch):
 def test_calibrate_writes_its_result_and_settings_into_the_run(world):
     made = Calibration.load(world / "run" / "calibration.json")
     assert made.levels == ("fine", "coarse")
-    assert {name: risks[0].queries for name, risks in made.risks.items()} == {"val": 3 * 36, "test": 3 * 36}
+    assert {name: risks[0].queries for name, risks in made.risks.items()} == {"val": 3 * 20, "test": 3 * 20}
     assert {name: made.facts[name] for name in ("split", "items", "gallery_items", "checkpoint")} == {
         "split": "val",
-        "items": 36,
-        "gallery_items": 108,
+        "items": 20,
+        "gallery_items": 60,
         "checkpoint": "step-00000001",
     }
 

@@ -254,14 +254,13 @@ def test_runs_without_checkpoint_or_with_an_edited_config_are_refused(tmp_path):
         load_run(tmp_path / "run")
 
 
-@pytest.mark.parametrize("ema", [pytest.param(0.0, marks=pytest.mark.slow), 0.9])
-def test_evaluating_checkpoints_reproduces_the_evaluations_of_the_run(tmp_path, ema):
-    write_dataset(tmp_path / "data", items_of_classes([6] * 8, ["train", "test"], per_coarse=4))
+def test_evaluating_checkpoints_reproduces_the_evaluations_of_the_run(tmp_path):
+    write_dataset(tmp_path / "data", items_of_classes([4] * 8, ["train", "test"], per_coarse=4))
     config = replace(
         asking("test"),
         batch=BatchConfig(batch_size=8, images_per_class=2),
         loss=LossConfig(loss="SupHAP"),
-        optimizer=OptimizerConfig(lr=1e-3, ema=ema),
+        optimizer=OptimizerConfig(lr=1e-3, ema=0.9),
     )
     config = replace(config, run=replace(config.run, epochs=2, select_on_test=True))
     summary = train(config, str(tmp_path / "data"), tmp_path / "run")

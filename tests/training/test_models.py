@@ -49,20 +49,17 @@ def images(size: int = 64, count: int = 2, seed: int = 1) -> torch.Tensor:
         ("torchvision:resnet18", "avg", 64, 512),
         ("torchvision:regnet_y_400mf", "gem", 64, 440),
         ("torchvision:mobilenet_v3_small", "max", 64, 576),
-        ("torchvision:densenet121", "avg", 64, 1024),
+        pytest.param("torchvision:densenet121", "avg", 64, 1024, marks=pytest.mark.slow),
         pytest.param("torchvision:swin_t", "avg", 64, 768, marks=pytest.mark.slow),
-        ("timm:resnet18", "gem", 64, 512),
+        ("timm:resnet10t", "gem", 64, 512),
         # timm's last convolution follows the pooling, so feature maps do not use it
         ("timm:mobilenetv3_small_050", "avg", 64, 288),
         ("timm:mobilenetv3_small_050", "token", 64, 1024),
         ("timm:test_convnext", "avg", 64, 64),
         ("timm:test_vit", "gem", 160, 64),
         ("timm:test_vit", "token", 100, 64),  # 100 is not a multiple of the patch size, so the image is padded
-        ("timm:vit_tiny_patch16_224", "avg", 64, 192),
         pytest.param("open_clip:RN50", "token", 64, 1024, marks=pytest.mark.slow),
         pytest.param("open_clip:RN50", "gem", 64, 2048, marks=pytest.mark.slow),
-        pytest.param("open_clip:ViT-S-32", "avg", 64, 384, marks=pytest.mark.slow),
-        pytest.param("torchvision:vit_b_32", "avg", 64, 768, marks=pytest.mark.slow),
     ],
 )
 def test_every_backbone_has_documented_output_shapes_and_gradients(backbone, pooling, size, features):
@@ -118,7 +115,12 @@ def test_token_features_equal_the_tokens_of_timm():
         torch.testing.assert_close(model(images(160)), expected)
 
 
-def test_timm_vit_accepts_other_image_sizes_and_torchvision_vit_does_not():
+def test_timm_vit_accepts_other_image_sizes_and_torchvision_vit_does_not(monkeypatch):
+    whole = torchvision.models.vision_transformer._vision_transformer
+    tiny = {"num_layers": 1, "num_heads": 1, "hidden_dim": 16, "mlp_dim": 16}
+    monkeypatch.setattr(
+        torchvision.models.vision_transformer, "_vision_transformer", lambda **given: whole(**given | tiny)
+    )
     assert model_of("timm:test_vit", 160, pooling="token")(images(96)).shape == (2, 16)
     with pytest.raises(ConfigError, match=r"images of 96 x 96 pixels; .* built for 64 x 64"):
         model_of("torchvision:vit_b_32", 64, pooling="token")(images(96))
@@ -135,9 +137,8 @@ def test_model_without_weights_keeps_its_normalization():
     [
         ("small", "avg", 32, ".safetensors"),
         ("small", "avg", 32, ".pt"),
-        ("torchvision:resnet18", "avg", 32, ".safetensors"),
+        ("torchvision:mobilenet_v3_small", "avg", 32, ".safetensors"),
         ("timm:test_vit", "token", 96, ".pt"),
-        pytest.param("open_clip:RN50", "token", 64, ".pt", marks=pytest.mark.slow),
     ],
 )
 def test_backbone_loads_weights_from_a_file(tmp_path, backbone, pooling, size, suffix):
@@ -189,7 +190,7 @@ def test_vit_weights_are_interpolated_to_another_size(tmp_path):
     ("backbone", "options"),
     [
         ("torchvision:resnet18", {}),
-        ("timm:resnet18.a1_in1k", {}),
+        ("timm:resnet10t.c3_in1k", {}),
         ("open_clip:RN50", {"pretrained": "openai", "pooling": "token"}),
     ],
 )
@@ -261,7 +262,7 @@ def test_frozen_batch_norm_does_not_change():
 
 
 def test_frozen_backbone_gets_no_gradients_until_unfrozen():
-    model = model_of("torchvision:resnet18").train()
+    model = model_of("small-resnet").train()
     model.freeze_backbone(True)
     model.train()
     assert not model.backbone.training
@@ -360,13 +361,6 @@ def test_gem_equals_generalized_mean_reference(p, seed):
     torch.testing.assert_close(GeM(p)(values).detach(), slow.float(), rtol=1e-4, atol=1e-6)
 
 
-def test_gem_increases_with_p_from_average_to_maximum():
-    values = maps().float()
-    torch.testing.assert_close(GeM(1.0)(values), AveragePool()(values))
-    torch.testing.assert_close(GeM(500.0)(values), MaxPool()(values), rtol=1e-2, atol=0)
-    assert (GeM(2.0)(values) < GeM(3.0)(values)).all()
-
-
 def test_gem_is_finite_for_extreme_features():
     extreme = torch.tensor([1e-20, 1e20]).view(1, 2, 1, 1).expand(1, 2, 2, 2).clone().requires_grad_()
     pool = GeM(10.0)
@@ -377,14 +371,6 @@ def test_gem_is_finite_for_extreme_features():
     assert extreme.grad.isfinite().all()
     assert pool.p.grad is not None
     assert pool.p.grad.isfinite()
-
-
-def test_gem_exponent_is_trainable_or_fixed():
-    assert [name for name, _ in GeM(2.0).named_parameters()] == ["p"]
-    fixed = GeM(2.0, learned=False)
-    assert not list(fixed.parameters())
-    assert fixed.state_dict()["p"] == 2.0
-    assert "p=2" in repr(fixed)
 
 
 def test_invalid_pooling_is_refused():

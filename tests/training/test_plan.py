@@ -249,7 +249,7 @@ def test_yaml_without_a_config_is_refused(text, message, tmp_path):
 
 # -- whole runs -------------------------------------------------------------------------------------------------------
 
-QUICK = {"backbone": "small", "size": 16, "batch_size": 8, "images_per_class": 2, "epochs": 2, "amp": "off"}
+QUICK = {"backbone": "small", "size": 16, "batch_size": 8, "images_per_class": 2, "epochs": 1, "amp": "off"}
 
 
 def test_resumed_run_reuses_its_saved_plan(data, tmp_path, monkeypatch):

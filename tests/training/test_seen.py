@@ -19,9 +19,9 @@ SPLITS = ("train", "val", "test")
 
 
 def items(shift: int = 0, *, others: int = 0) -> list[Item]:
-    """Return 3 images of each of 36 classes; ``shift`` rotates the three splits, ``others`` seeds the images."""
+    """Return 2 images of each of 30 classes; ``shift`` rotates the three splits, ``others`` seeds the images."""
     rng = np.random.default_rng(others)
-    return [Item((c, c // 6), SPLITS[(c + shift) % 3], jpeg(rng)) for c in range(36) for _ in range(3)]
+    return [Item((c, c // 5), SPLITS[(c + shift) % 3], jpeg(rng)) for c in range(30) for _ in range(2)]
 
 
 @pytest.fixture(scope="module")
@@ -58,19 +58,19 @@ def test_evaluation_on_training_images_is_refused(world, tmp_path, monkeypatch, 
     monkeypatch.chdir(world)
     code, _, err = hgld(*words.split(), "--checkpoint", "run")
     assert code == 2
-    assert "run was trained on 36 of " in err
+    assert "run was trained on 20 of " in err
     assert "(as small, train)" in err
     assert "--seen" in err
     assert not (world / "c.json").exists()
 
 
-def test_seen_flag_allows_training_images_and_marks_every_output(world, tmp_path, monkeypatch, hgld):
+def test_seen_flag_allows_training_images_and_marks_every_output(world, no_figures, tmp_path, monkeypatch, hgld):
     monkeypatch.chdir(tmp_path)
     asked = ["--checkpoint", world / "run", "--data", world / "resplit", "--seen"]
-    said = "TRAINED ON: 36 of 36 images of the queries, as small, train."
+    said = "TRAINED ON: 20 of 20 images of the queries, as small, train."
     code, out, err = hgld("evaluate", *asked, "--split", "val", "--out", "x.md", "--json")
     assert code == 0
-    assert json.loads(out)["settings"]["trained_on"]["images"] == 36
+    assert json.loads(out)["settings"]["trained_on"]["images"] == 20
     assert said in err
     code, _, err = hgld("evaluate", *asked, "--split", "val", "--out", "x.json")
     assert (code, said in err) == (0, True)
@@ -81,17 +81,17 @@ def test_seen_flag_allows_training_images_and_marks_every_output(world, tmp_path
     assert "with --seen" in err
     code, out, _ = hgld("report", "x.json", "--seen", "--out", "p.html", "--latex", "t.tex")
     assert code == 0
-    assert "TRAINED ON: 36 of 36" in (tmp_path / "t.tex").read_text()
+    assert "TRAINED ON: 20 of 20" in (tmp_path / "t.tex").read_text()
     assert said in " ".join(out.split())
     assert said in (tmp_path / "p.html").read_text()
     code, out, _ = hgld("report", "x.json", "--seen", "--json")
     assert said in json.loads(out)["warnings"][0]
     code, out, _ = hgld("calibrate", *asked, "--out", "c.json", "--json")
     assert code == 0
-    assert json.loads(out)["facts"]["trained_on"]["images"] == 36
+    assert json.loads(out)["facts"]["trained_on"]["images"] == 20
     code, out, _ = hgld("audit", *asked, "--out", "a", "--json")
-    assert json.loads(out)["trained_on"]["images"] == 36
-    assert "TRAINED ON: 36 of 108" in (tmp_path / "a" / "audit.html").read_text()
+    assert json.loads(out)["trained_on"]["images"] == 20
+    assert "TRAINED ON: 20 of 60" in (tmp_path / "a" / "audit.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ def test_seen_flag_allows_training_images_and_marks_every_output(world, tmp_path
         ("evaluate --data data --split test", ""),
         ("evaluate --data data --split val", ""),
         ("evaluate --data resplit --query-split test --gallery-split val", ""),  # the gallery may hold training images
-        ("evaluate --data data --split train", "TRAINED ON: 36 of 36"),  # the user asks for the training split by name
-        ("evaluate --data closed --split val", "closed set: the run was trained on 12 of 12 classes."),
+        ("evaluate --data data --split train", "TRAINED ON: 20 of 20"),  # the user asks for the training split by name
+        ("evaluate --data closed --split val", "closed set: the run was trained on 10 of 10 classes."),
         ("evaluate --data resplit --split val --model pixels", ""),
     ],
 )
@@ -120,8 +120,8 @@ def test_run_on_a_large_training_set_records_a_sample_of_its_images(world, tmp_p
     write_seen(tmp_path, trained)
     record = Seen.load(tmp_path)
     assert record is not None
-    assert record.every == 4
-    assert 0 < len(record.images) < 36
+    assert record.every == 2
+    assert 0 < len(record.images) < 20
     facts = record.facts([open_dataset(world / "resplit", "val")])
     assert facts["images"] == facts["of_images"] == len(record.images)
     with pytest.raises(ConfigError, match="was trained on"):
