@@ -28,7 +28,7 @@ def is_http_address(url: str) -> bool:
         host, _ = (parts.hostname or "").encode("idna"), parts.port  # ValueError if the host or port is invalid
     except ValueError:
         return False
-    # "urllib reads "http://a\\@b/" as host b, but urllib3, which connects, reads host a
+    # urllib reads "http://a\\@b/" as host b, but urllib3, which connects, reads host a
     return parts.scheme in _PORTS and host != b"" and "\\" not in parts.netloc
 
 

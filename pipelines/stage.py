@@ -39,7 +39,7 @@ class UnitRecord:
 
     Attributes:
         key: hash of everything that determines the result (:func:`key_of`).
-        table: table of the result.
+        table: the result of the unit; it becomes the content of the parquet file.
         facts: further JSON-ready facts.
     """
 

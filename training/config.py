@@ -117,13 +117,21 @@ class BatchConfig:
     merge_classes: int = setting(
         1, "Number of randomly chosen classes that training merges into one (PNP's robustness test merges 3).", above=0
     )
-    steps_per_epoch: int = setting(0, "Steps per epoch; 0: one round of the sampler.", least=0)
+    steps_per_epoch: int = setting(
+        0,
+        "Steps per epoch; 0: the length of the sampler's own epoch (with --coverage exact, enough to show every "
+        "image).",
+        least=0,
+    )
     micro_batch_size: int = setting(
         0,
         "Images per process in one pass of the model (multi-stage back-propagation); 0: all of the process's images.",
         least=0,
     )
-    stream: bool = setting(False, "Read shards sequentially (from URLs too) instead of random access by the index.")
+    stream: bool = setting(
+        False,
+        "Read the shards sequentially, also from URLs, instead of reading single images at the offsets in the index.",
+    )
     num_streams: int = setting(8, "Sequences of shards that --stream reads in parallel, over all processes.", above=0)
 
 
@@ -154,8 +162,8 @@ class LossConfig:
     bins: int = setting(20, "Bins of SoftBinAP and FastAP.", above=0)
     ties: Literal["ignored", "relaxed", "integral"] = setting(
         "ignored",
-        "Treatment of ties (items in one bin) in SoftBinAP; relaxed and integral: tie-aware AP, the average over all "
-        "orders.",
+        "Treatment of ties (items in one bin) in SoftBinAP; relaxed and integral: two approximations of tie-aware AP, "
+        "the average of AP over all orders of tied items.",
     )
     pnp: Literal["O", "Iu", "Ib", "Ds", "Dq"] = setting("Dq", "Variant of PNP.")
     pnp_b: float = setting(4.0, "Constant b of PNP's variant I_b.", least=0)
@@ -243,13 +251,13 @@ class RunConfig:
     evaluate_on: tuple[str, ...] = setting(
         ("test",),
         "Splits to evaluate on: SPLIT; QUERY/GALLERY for two splits; protocol for the dataset's own protocol; "
-        "protocol=NAME for another protocol. A prefix DIR: selects another dataset.",
+        "protocol=NAME for another protocol. DIR:SPLIT and DIR:protocol evaluate on the dataset in DIR.",
     )
     evaluate_start: bool = setting(False, "Also evaluate the initial model; it can then be the best checkpoint.")
     blend: float = setting(
         0.0,
-        "Interpolation between the initial (0) and last (1) weights to try after the last epoch; it is kept if it is "
-        "better according to --monitor (WiSE-FT). 0: none.",
+        "After the last epoch, also try weights at this point between the initial (0) and the last ones (1), and keep "
+        "them if --monitor is better (WiSE-FT). 0: do not try.",
         least=0,
         most=1,
     )

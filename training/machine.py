@@ -56,7 +56,8 @@ def _kept_bytes(model: nn.Module, size: int, images: int) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         embeddings = model(_images(model, images, size))
-    del embeddings  # the graph had to keep all tensors alive: freed memory could be given out, and counted, twice
+    # kept until here, so that the graph holds all tensors: a freed block could be allocated again and counted twice
+    del embeddings
     return sum(kept.values())
 
 

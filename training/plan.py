@@ -83,7 +83,7 @@ class SetFacts:
 
 @dataclass(frozen=True)
 class NetworkFacts:
-    """Facts of a network that a plan follows from.
+    """The facts about a network from which a plan is derived.
 
     Attributes:
         start: key of :data:`hgld.training.finetune.STARTS`.

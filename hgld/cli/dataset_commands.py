@@ -312,7 +312,9 @@ def _numbers(text: str) -> tuple[int, ...]:
 class DownloadOptions:
     """Files to fetch."""
 
-    name: str = setting(..., "Release: gldv2.", argument=True, offered=lambda: _DOWNLOADABLE)
+    name: str = setting(
+        ..., "Release to download; only gldv2 can be downloaded.", argument=True, offered=lambda: _DOWNLOADABLE
+    )
     split: Literal["train", "index", "test"] = setting(..., "Split of the release.")
     tars: tuple[int, ...] = setting((), "Numbers of the tars to fetch.", metavar="0-3,7", parse=_numbers)
     metadata: bool = setting(False, "Also fetch the CSV files that list the split.")

@@ -98,7 +98,9 @@ def run_demo(out: Path, seed: int, progress: "Progress", size: DemoSize | None =
         if not before:
             marker.write(now.encode())
         elif before != now:
-            raise ConfigError(f"{out} holds a demo of {before[:200]}; this one has {now}. Choose another --out.")
+            raise ConfigError(
+                f"{out} holds a demo made with {before[:200]}; this command asks for {now}. Choose another --out."
+            )
         return _read_result(out) or _run(out, seed, size, progress)
 
 

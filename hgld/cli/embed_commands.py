@@ -25,8 +25,8 @@ class EmbedOptions:
     out: Path = setting(..., ".npy file to write.", path="new")
     parts: int | None = setting(
         None,
-        "Number of parts to embed in. Finished parts are kept next to FILE.npy, so that after a stop the same command "
-        "resumes; at the end hgld joins them.",
+        "Number of parts to split the work into. Each finished part is kept next to FILE.npy, so that the same "
+        "command resumes after a stop.",
         least=1,
         most=9999,
     )

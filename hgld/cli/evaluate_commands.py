@@ -48,7 +48,7 @@ class EvaluateOptions:
     gallery_embeddings: Path | None = setting(
         None, "Embeddings of the gallery. Default: every item queries all others."
     )
-    gallery_labels: Path | None = setting(None, "Table of labels for --gallery.", common=False)
+    gallery_labels: Path | None = setting(None, "Table of labels for --gallery-embeddings.", common=False)
     data: str | None = setting(None, "Dataset to evaluate models on: its directory or URL.")
     protocol: str | None = setting(
         None,

@@ -29,7 +29,7 @@ from hgld.labels import Array
 _FEWEST_ITEMS_A_PLACE = 64  # gallery items per rank; with fewer items, whole rows of scores are as cheap
 _MOST_QUERIES = 1024  # queries per matrix product; more queries are no faster
 _KEPT_BYTES = 256 << 20
-_KEPT_A_PLACE = 4  # entries kept per rank; more entries mean that heads are cut to ``depth`` less often
+_KEPT_A_PLACE = 4  # entries buffered per wanted rank; a larger buffer is cut to the best ``depth`` entries less often
 
 
 @dataclass(frozen=True)

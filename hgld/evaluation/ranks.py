@@ -523,7 +523,10 @@ def _list_sums(
 
 @helper
 def _set_intersection(listed: np.ndarray, totals: np.ndarray) -> float:
-    """Return ASI: the mean over n, up to the number of positives, of the first n's share in an ideal list's first n."""
+    """Return ASI, a mean over n = 1 to the number of positives.
+
+    The value at n is the share of the first n items that an ideal ranking also has in its first n.
+    """
     width = totals.shape[0]
     found = np.zeros(width, np.int64)
     ideal_end = 0

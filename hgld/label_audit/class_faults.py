@@ -225,7 +225,10 @@ def mixture_posterior(found: np.ndarray, planted: np.ndarray, most: float) -> np
 
 
 def share_of_faults(found: np.ndarray, planted: np.ndarray) -> float:
-    """Return the largest share of errors that the upper tails of the scores allow.
+    """Return an upper bound on the share of errors among the existing pairs.
+
+    Above any threshold, the share of existing pairs is at least the share of errors times the share of planted
+    errors. So the result is the smallest ratio of the two shares over several thresholds.
 
     Args:
         found: (M,) scores of existing pairs.

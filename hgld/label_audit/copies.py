@@ -162,8 +162,8 @@ def find_copies(
 ) -> list[tuple[int, int, float, float]]:
     """Find items of other splits that are copies of training items (of the largest split if none is ``train``).
 
-    Similarities to the nearest training item are compared with those of decoys: the nearest training item of another
-    finest class, for training items. A pair that is less similar than 99% of the synthetic copies is no copy.
+    The probability of a copy comes from a comparison with decoys: training items and their nearest training item of
+        another finest class. A pair less similar than 99% of the synthetic copies gets probability 0.
 
     Args:
         unit: (N, D) unit embeddings.

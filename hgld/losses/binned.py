@@ -85,10 +85,10 @@ class SoftBinAP(RankLoss):
         bins: M, the number of bin centres (20 in the paper).
         low: the lowest centre. The paper has -1, the published code 0. With 0 the bins of positive scores are twice as
             fine, and scores below 0 get no gradient.
-        ties: rule for the items of one bin, which are tied. ``ignored`` is the paper's form. The tie-aware variants
-            average precision over all orders within a bin (He et al., "Hashing as Tie-Aware Learning to Rank", CVPR
-            2018). ``integral`` replaces the sum over positions by the integral of the published code. ``relaxed`` is a
-            simpler form that is smooth in the bins' contents.
+        ties: rule for the items of one bin, which are tied. ``ignored`` is the paper's form. ``relaxed`` and
+            ``integral`` approximate tie-aware AP, the average of AP over all orders within a bin (He et al., "Hashing
+            as Tie-Aware Learning to Rank", CVPR 2018). ``integral`` replaces the sum over positions by the integral of
+            the published code. ``relaxed`` is a simpler form that is smooth in the bins' contents.
         level: column of the labels that decides what is positive, 0 the finest.
         options: ``normalize``, ``exclude_self`` and ``reduction`` of :class:`hgld.losses.RankLoss`.
 

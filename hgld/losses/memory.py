@@ -70,7 +70,10 @@ class CrossBatchMemory(KnownArguments, nn.Module):
         if not 0 <= weight < float("inf"):
             raise ConfigError(f"weight is {weight}; expected a finite number of at least 0.")
         if getattr(loss, "reduction", "mean") == "none":
-            raise ConfigError(f"{type(loss).__name__} has reduction='none'; a memory adds two scalars.")
+            raise ConfigError(
+                f"{type(loss).__name__} has reduction='none', but CrossBatchMemory adds the loss of the batch and the "
+                "loss of the memory, so each must be one number. Use reduction='mean'."
+            )
         self.loss = loss
         self.warmup = warmup
         self.weight = weight

@@ -111,7 +111,10 @@ def read_scores(scores: Tensor, grades: Tensor, left_out: Tensor | None) -> Tens
     if grades.is_floating_point() or grades.dtype == torch.bool:
         raise InputError(f"grades have dtype {grades.dtype}; expected integers (hgld.shared_levels returns grades).")
     if left_out is not None and left_out.shape != (len(scores),):
-        raise InputError(f"left_out has shape {tuple(left_out.shape)}; expected ({len(scores)},), a column per query.")
+        raise InputError(
+            f"left_out has shape {tuple(left_out.shape)}; expected ({len(scores)},): the index of the item that each "
+            "query excludes, or -1."
+        )
     return scores if scores.dtype == torch.float64 else scores.float()
 
 
@@ -318,7 +321,7 @@ class QueryLoss(BatchLoss):
 
     @abstractmethod
     def query_values(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the loss of every query: values (Q,), and valid (Q,) bool for the queries that count."""
+        """Return the loss of every query: values (Q,), and valid (Q,) bool, False for queries excluded by the mean."""
 
     def batch_loss(self, batch: Batch) -> Tensor | tuple[Tensor, Tensor]:
         values, valid = self.query_values(batch)

@@ -82,7 +82,7 @@ def level_risk(level: str, confidences: np.ndarray, right: np.ndarray, weights: 
     Args:
         level: name of the level.
         confidences: (Q,) confidences in [0, 1].
-        right: (Q,) bool.
+        right: (Q,) bool, whether each prediction is right.
         weights: (Q,) weights of the queries.
     """
     if not len(right) or not weights.sum():
@@ -123,7 +123,7 @@ def calibration_error(confidences: np.ndarray, right: np.ndarray, weights: np.nd
 
     Args:
         confidences: (Q,) confidences in [0, 1].
-        right: (Q,) bool.
+        right: (Q,) bool, whether each prediction is right.
         weights: (Q,) weights of the queries; None: equal weights.
     """
     weights = np.ones(len(right)) if weights is None else weights

@@ -48,7 +48,7 @@ def choose(words: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Draw k distinct numbers below a limit for each row; all sets of numbers are equally likely.
 
     Args:
-        words: (R, k) random words.
+        words: (R, k) uint64 random integers (:func:`random_words`).
         sizes: (R,) limit of each row, at least k.
 
     Returns:
@@ -92,7 +92,8 @@ def label_column(labels: Labels, level: int | str) -> np.ndarray:
     if isinstance(level, str):
         if levels is None:
             raise ConfigError(
-                f"level {level!r} of labels without names; pass its number, or a table or dataset as labels."
+                f"level is {level!r}, but the labels have no level names. Pass the level's number, or a table or "
+                "dataset as labels."
             )
         if level not in levels:
             raise ConfigError(f"level {level!r} is unknown; the levels are {', '.join(levels)}.")
@@ -182,7 +183,9 @@ def check_enough(classes: int, p: int) -> None:
         ConfigError: there are fewer than ``p`` classes.
     """
     if classes < p:
-        raise ConfigError(f"{classes} classes can be sampled; batches of {p} need as many. Choose a smaller p.")
+        raise ConfigError(
+            f"only {classes} classes can be sampled, but a batch needs p = {p} classes. Choose a smaller p."
+        )
 
 
 # -- the sampler ------------------------------------------------------------------------------------------------------

@@ -366,7 +366,8 @@ def _read_senses(made: TaxonomyBuilder, document: Document) -> None:
                 raise ValueError
         except (ValueError, IndexError) as error:
             raise TableError(
-                f"{document.path}, line {line:,}: {short(text)} is not a word's senses; expected WordNet's index."
+                f"{document.path}, line {line:,}: {short(text)} is not an entry of WordNet's index; expected a word, "
+                "its part of speech, its number of synsets, ..., and the synsets' offsets."
             ) from error
         meant = [f"{fields[1]}{offset}" for offset in offsets]
         if lost := [synset for synset in meant if synset not in made]:

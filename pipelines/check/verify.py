@@ -267,7 +267,7 @@ class _Verifier:
             wrong = rows.filter(pl.col("name") != pl.col(_IMPLIED))
             self.add_rows(wrong, "names", found, pl.format("called {}", _IMPLIED))
 
-    # -- the index against itself -------------------------------------------------------------------------------------
+    # -- consistency of the index -------------------------------------------------------------------------------------
 
     def labels(self, index: pl.DataFrame, tree: Hierarchy) -> None:
         """Check that labels of the index are classes on one path of the hierarchy."""

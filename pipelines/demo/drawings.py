@@ -153,7 +153,8 @@ def trees(canvas: Canvas, rng: np.random.Generator, count: int, bottom: float, s
             canvas.disc((x, bottom + tall * 0.65), tall * 0.35, tall * 0.4, color)
 
 
-# -- painters: the landmark's generator decides the shape ------------------------------------------------------------
+# -- drawing functions: the landmark's random generator varies the shape
+# ------------------------------------------------------------
 
 
 def building(

@@ -254,7 +254,9 @@ class Examination:
 
 def units_of(catalog: Catalog, items: pl.DataFrame, folder: Path, config: ShardConfig) -> list[ExamineUnit]:
     """Cut the items of a catalog, sorted by file, into units; the signature of a missing tar's unit is empty."""
-    first = items["file"].str.split("/").list.first()  # roles of the tars, or parquet files
+    first = (
+        items["file"].str.split("/").list.first()
+    )  # first part of each path: the tars' set (train, index), or the parquet file
     parts: list[tuple[int, int, list[Container | None], str]] = []  # rows, their tars, and the record of the first
     for role in sorted({tar.role for tar in catalog.containers}):
         rows = (first == role).arg_true()

@@ -32,7 +32,7 @@ class Profile:
 
     Attributes:
         images: the images that were read.
-        options: options of reading them, with the proposed levels and splits.
+        options: options to read them with, including the proposed levels and splits.
         catalog: catalog that would be built; None if it cannot be built.
         problem: why it cannot be built; empty: it can.
         missing: paths of the files that are not there.

@@ -1,8 +1,9 @@
 """A simulated disk that fails at its n-th change: the process is killed, or the disk becomes full or read-only.
 
-A change opens a file for writing, renames or removes a file, or makes or removes a folder. Only changes under one given
-folder count. A Python audit hook sees each change before it happens, in every thread. Parquet files that polars writes
-are counted too. Child interpreters with the variables of :func:`in_workers` share one count, and all get the signal.
+A change opens a file for writing, renames, removes or truncates a file, or makes or removes a folder. Only changes
+under one given folder count. A Python audit hook sees each change before it happens, in every thread. Parquet files
+that polars writes are counted too. Child interpreters with the variables of :func:`in_workers` share one count, and all
+get the signal.
 """
 
 import errno

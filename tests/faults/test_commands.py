@@ -80,10 +80,10 @@ def test_command_recovers_from_a_disk_that_fails_at_any_change(base, case, fault
         name = list(SIGNALS)[number % len(SIGNALS)] if fault == "signal" else fault
         place = case.at(tmp_path / str(changes))
         ended, left = fails(case.command.words, base, place, changes, name), contents(place)
-        if ended == 0:  # the run succeeded without this change; the next run removes leftover files
+        if ended == 0:  # the run succeeded although this change failed; leftover files are removed by the next run
             assert case.whole.items() <= left.items(), changes
         if fault == "signal":
-            # A temporary file that was only opened is empty.
+            # Empty temporary files may remain: the signal came after a file was opened and before its first write.
             assert not [name for name, data in left.items() if PART in name and data], changes
         assert_kept(case, left)
         assert_mends(case, base, place, left)

@@ -227,7 +227,7 @@ def test_columns_of_lists_and_judgements_are_checked(tmp_path):
         index_file.read_table(files.JUDGEMENTS, path)
 
 
-def test_class_runs_are_counted_per_shard_and_duplicates_refer_to_the_first():
+def test_class_runs_are_numbered_per_shard_and_duplicates_refer_to_the_first():
     index = pl.DataFrame(
         {
             "key": list("abcdefg"),

@@ -106,7 +106,7 @@ def test_several_streams_and_a_small_window_repeat_no_class():
 
 @pytest.mark.parametrize("num_streams", [4, 8])
 def test_exchanges_between_streams_avoid_repeated_classes(num_streams, monkeypatch):
-    counts = [30, 30, 28, 25, 25, 24, *[20] * 10, *[12] * 15, *[4] * 10]  # 35 batches, each with 16 of 41 classes
+    counts = [30, 30, 28, 25, 25, 24, *[20] * 10, *[12] * 15, *[4] * 10]  # 36 batches, each with 16 of 41 classes
 
     def repeated(seed):
         label = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(counts)), counts))

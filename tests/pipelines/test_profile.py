@@ -109,7 +109,7 @@ def test_complete_options_build_without_a_question_and_keep_spellings_apart(tabl
     assert "val has 5 classes, and hgld calibrate needs 10: raise --val-classes." in shown
 
 
-def test_proposed_command_is_not_built_without_a_terminal(table, hgld, monkeypatch):
+def test_proposed_build_does_not_start_without_a_terminal(table, hgld, monkeypatch):
     monkeypatch.chdir(table.parent)
     for words, code in (((), 0), (("--out", "out"), 2), (("--out", "out", "--json"), 2)):
         assert hgld("build-shards", "manifest", "--source", "Liste.csv", *words)[0] == code

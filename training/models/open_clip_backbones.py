@@ -85,7 +85,7 @@ def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
     elif not token and isinstance(tower, VisionTransformer) and tower.attn_pool is None:
         tower.output_tokens, tower.proj, tower.final_ln_after_pool = True, None, False
     elif not token:
-        raise ConfigError(f"open_clip:{name} has only its own vector; use pooling token.")
+        raise ConfigError(f"open_clip:{name} returns one pooled vector and no feature map. Use --pooling token.")
     module = ImageTower(clip.visual, size)
     with torch.no_grad():
         features = module.eval()(torch.zeros(1, 3, size, size)).shape[1]

@@ -60,7 +60,7 @@ def rank_by_labels(
 
     Returns:
         the report. In its settings, ``levels_without_labels`` lists the excluded levels, and ``truncate_dim`` and
-        ``quantize`` hold the values of smaller embeddings.
+        ``quantize`` hold the metrics of the truncated and of the quantized embeddings.
 
     Raises:
         InputError: no level has labels in queries and gallery, or no value is defined.

@@ -145,7 +145,7 @@ def sup_forward(
         ordered: (q, G) array of :func:`by_grade`.
         starts: (q, L + 2) array of :func:`by_grade`.
         gains: (q, L + 1) float64.
-        step: (4,) float32: tau, rho, delta and the value at delta.
+        step: (4,) float32: tau, rho and delta of SupRank's step, and the step's value at delta.
         offsets: (q + 1,) where each row's positives begin in ``found``.
         found: (5, P) float64, filled with hrank, rank, their derivatives by the positive's own score, and the gain.
     """
@@ -200,11 +200,12 @@ def sup_backward(
         ordered: (q, G) array of :func:`by_grade`.
         columns: (q, G) array of :func:`by_grade`.
         starts: (q, L + 2) array of :func:`by_grade`.
-        step: (4,) float32: tau, rho, delta and the value at delta.
+        step: (4,) float32: tau, rho and delta of SupRank's step, and the step's value at delta.
         offsets: (q + 1,) where each row's positives begin in ``by_self`` and ``by_rank``.
         by_self: (P,) float32, derivatives of the metric by the positives' own scores in all differences.
         by_rank: (P,) float32, derivatives of the metric by the ranks.
-        slopes: (q, G), filled where an item is ranked.
+        slopes: (q, G) output: the derivative of the metric by each score; entries of items with score -inf are not
+            written.
     """
     one, rho, delta = np.float32(1), step[1], step[2]
     inverse = one / step[0]

@@ -98,7 +98,7 @@ def run(
         stages: the finished stages.
         config: the margin, and the encoder of the classes' texts, whose weights are read only if they are needed.
         progress: receives the current task.
-        plan: the levels.
+        plan: names of the levels, and how many or which classes each has.
 
     Raises:
         MissingResourceError: the encoder's weights are needed but not available.
@@ -297,7 +297,7 @@ _DIRECT = 10_000  # most names for which all axes count; with more names, the 64
 
 
 def class_shares(rows: np.ndarray, texts: Sequence[np.ndarray], around: np.ndarray) -> np.ndarray:
-    """Return the (N, C) shares of classes in names without labelled names; each row sums to 1.
+    """Assign names to classes from the classes' texts alone: return (N, C) shares whose rows sum to 1.
 
     1. A name's score for a class is its highest cosine with the class's texts. Half of the class's mean score over all
        names is subtracted, because some texts are near to all names.

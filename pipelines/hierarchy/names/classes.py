@@ -1,4 +1,4 @@
-"""Lists and tables of names, and the source ``--classes``, which turns them into the tables that a scrape writes.
+"""Read lists and tables of names. For ``--classes``, write them as the tables that a scrape would write.
 
 A plain list has one name per line, commas included; double quotes around a whole line are removed. The first line of a
 table names its columns, and commas, tabs or semicolons separate its cells. The column ``name`` is required.

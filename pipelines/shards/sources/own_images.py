@@ -232,7 +232,8 @@ def _read_folders(source: Path, options: "SourceConfig") -> OwnImages:
     protocol = protocol_of(options.protocol) if options.protocol else None
     if protocol is not None and protocol.tables:
         raise ConfigError(
-            f"the protocol {options.protocol} reads {' and '.join(protocol.tables)}, which folders cannot say. "
+            f"the protocol {options.protocol} needs {' and '.join(protocol.tables)}, which a folder tree cannot "
+            "express. "
             f"List the images in a table with the columns {', '.join(protocol.columns)}: hgld build-shards manifest."
         )
     files, dropped = find_images(source)
@@ -271,7 +272,7 @@ def _read_folders(source: Path, options: "SourceConfig") -> OwnImages:
 
 
 def _form_of_folders(folders: Sequence[tuple[str, ...]], depth: int, deeper: int) -> str:
-    """Describe the number of folders around the images, for people."""
+    """Return a line for users: how many folders deep the images are, and how many are in fewer or more folders."""
     parts = [f"{depth} folder{'s' * (depth != 1)} deep"]
     outer = outer_folders(folders)
     fewer = Counter(found in outer for found in folders if len(found) < depth)
