@@ -475,7 +475,8 @@ class DistributedLoss(nn.Module):
         super().__init__()
         if getattr(loss, "reduction", "mean") == "none":
             raise ConfigError(
-                f"{type(loss).__name__} has reduction='none'; several processes need a loss that returns a scalar."
+                f"{type(loss).__name__} has reduction='none', but several processes need a loss that returns one "
+                "number. Use reduction='mean'."
             )
         self.loss = loss
         self._finds_group = processes is None

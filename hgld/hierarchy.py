@@ -509,7 +509,7 @@ class Hierarchy:
         other = frame.filter(~pl.col("level").is_in(levels).fill_null(False))
         if len(other):
             raise HierarchyError(
-                f"{file}: {len(other)} rows of level {quoted(other['level'][0])}; expected {list(levels)}."
+                f"{file}: {len(other)} rows have the level {quoted(other['level'][0])}; expected {list(levels)}."
             )
         parts = [frame.filter(pl.col("level") == level).sort("label") for level in levels]
         for level, part in zip(levels, parts, strict=True):

@@ -132,7 +132,7 @@ def fetched(address: str, kind: Kind, patterns: list[str] | None = None) -> Path
     with _asking(address) as api:
         commit = api.repo_info(name, repo_type=kind).sha
         if commit is None or not re.fullmatch(r"[0-9a-f]{7,64}", commit):
-            raise ServiceError(f"{address}: the Hub calls its revision {quoted(commit)}; expected a commit's hash.")
+            raise ServiceError(f"{address}: the Hub returned the revision {quoted(commit)}; expected a commit's hash.")
         folder = Path(platformdirs.user_cache_dir("hgld")) / "hub" / f"{kind}s--{name.replace('/', '--')}" / commit
         api.snapshot_download(
             name, repo_type=kind, revision=commit, local_dir=folder, allow_patterns=patterns, max_workers=4

@@ -77,7 +77,9 @@ def class_numbers(
     named = [names for _, names in read if names is not None]
     if len(set(named)) > 1:
         found = " and ".join(", ".join(one) for one in named)
-        raise InputError(f"{' and '.join(called)} have the columns {found}; both sides need the same, in one order.")
+        raise InputError(
+            f"{' and '.join(called)} have the columns {found}; both sides need the same columns in the same order."
+        )
     return label_codes(tables, tables[0].columns), named[0] if named else None
 
 

@@ -135,7 +135,7 @@ class Downloader:
         """
         for file in files:
             if not is_http_address(file.url):
-                raise ConfigError(f"{quoted(file.shown)} is not an address; expected http://... or https://...")
+                raise ConfigError(f"{quoted(file.shown)} is not a URL; expected http://... or https://...")
         self._stop.clear()
         results: list[FetchResult] = []
         failures: list[HgldError] = []
@@ -184,7 +184,8 @@ class Downloader:
                     kept = 0
                     part.truncate(0)
         raise ServiceError(
-            f"{file.shown}: the bytes have the MD5 {found}; published is {file.md5}. They were not kept."
+            f"{file.shown}: the received bytes have the MD5 {found}, but the published MD5 is {file.md5}. The bytes "
+            "were discarded."
         )
 
     def _complete(self, file: RemoteFile, part: FileIO) -> int:
@@ -211,7 +212,7 @@ class Downloader:
 
         def before_wait(seconds: float, fault: RemoteFault) -> None:
             if fault.wait > _LONGEST_WAIT:
-                raise ServiceError(f"{file.shown}: {fault}; it asks to be left alone for {fault.wait:,.0f} s.")
+                raise ServiceError(f"{file.shown}: {fault}; the server asks for a pause of {fault.wait:,.0f} s.")
 
         try:
             retry(
@@ -278,7 +279,7 @@ def _begin(response: urllib3.BaseHTTPResponse, file: RemoteFile, part: FileIO) -
         raise fault
     if response.headers.get("Content-Encoding", "identity") != "identity":
         raise ServiceError(
-            f"{file.shown} was sent compressed although that was not accepted; its bytes cannot be checked."
+            f"{file.shown} was sent compressed, although hgld asked for uncompressed bytes; so it cannot be checked."
         )
     total = int(length) if re.fullmatch(r"[0-9]{1,18}", length) else None
     if status == 200:
@@ -290,7 +291,7 @@ def _begin(response: urllib3.BaseHTTPResponse, file: RemoteFile, part: FileIO) -
             raise RemoteFault(f"the server stated no range, or one that does not start at byte {have:,}", passing=True)
     if total is None and file.md5 is None and response.headers.get("Transfer-Encoding") != "chunked":
         raise ServiceError(
-            f"{file.shown} was sent without its length and has no checksum; a cut file could not be noticed."
+            f"{file.shown} was sent without its length and has no checksum; so hgld could not notice a truncated file."
         )
     if (total or 0) > file.most_bytes:
         raise ServiceError(f"{file.shown} has {total:,} bytes; expected at most {file.most_bytes:,}.")

@@ -257,8 +257,8 @@ def refuse_foreign(out: Path, marker: str, what: str) -> None:
         raise ConfigError(f"--out {out} is a file; expected a folder, which is created if it is missing.")
     if out.is_dir() and not (out / marker).is_file() and (found := sorted(path.name for path in out.iterdir())):
         raise ConfigError(
-            f"--out {out} holds files that are not a {what}'s ({some(found, 3)}). Name a new or empty folder, or that "
-            f"of an earlier {what}."
+            f"--out {out} holds files that are not a {what}'s ({some(found, 3)}). Choose a new or empty folder, or "
+            f"the folder of an earlier {what}."
         )
 
 

@@ -254,7 +254,7 @@ class PoliteClient:
 def _refuse_impatience(fault: RemoteFault) -> None:
     if fault.wait > MAX_PATIENCE:
         raise ServiceError(
-            f"{fault}; the server asks us to come back in {fault.wait:,.0f} s. Run the same command then: "
+            f"{fault}; the server asks for a pause of {fault.wait:,.0f} s. Run the same command then: "
             "the answers so far are kept."
         ) from fault
 
@@ -263,25 +263,23 @@ def _check(endpoints: tuple[str, ...], contact: str, rate: float, documented_rat
     for url in endpoints:
         shown = quoted(without_secrets(url))
         if not is_http_address(url):
-            raise ConfigError(
-                f"{shown} is not an address; expected for example https://commons.wikimedia.org/w/api.php."
-            )
+            raise ConfigError(f"{shown} is not a URL; expected for example https://commons.wikimedia.org/w/api.php.")
         if "@" in urlsplit(url).netloc:
             raise ConfigError(
-                f"{shown} is given with a name or password, which the build's records would show. Put them into "
-                "~/.netrc, from which they are sent, and leave them out here."
+                f"{shown} contains a user name or password, which the build's records would show. Put them into "
+                "~/.netrc, from which hgld sends them, and omit them here."
             )
     if contact and (not re.fullmatch(r"[\x20-\x7e]{3,200}", contact) or not re.search(r"\S@\S|https?://\S", contact)):
         raise ConfigError(f"contact is {quoted(contact)}; expected a mail address or the URL of a page, in ASCII.")
     real = [url for url in endpoints if is_wikimedia(url)]
     if real and not contact:
         raise ConfigError(
-            f"{real[0]} belongs to Wikimedia, whose rules want the contact of whoever runs a robot. "
-            "Give your mail address or page: --contact you@example.org"
+            f"{real[0]} belongs to Wikimedia, whose rules require a contact of the person who runs a robot. Pass your "
+            "mail address or web page: --contact you@example.org"
         )
     if not rate > 0 or (real and rate > documented_rate):
         raise ConfigError(
-            f"rate is {rate:g} requests a second; expected more than 0"
+            f"rate is {rate:g} requests per second; expected more than 0"
             + (f" and at most {documented_rate:.3g}, the documented limit of {real[0]}." if real else ".")
         )
 
@@ -291,7 +289,7 @@ def _http_error(url: str, status: int, body: bytes, patience: float) -> AnswerEr
     message = f"{url} answered HTTP {status}: {excerpt(body)}"
     if status in _REFUSALS:
         raise ServiceError(
-            f"{message}. Expected an action API there (.../api.php) that lets us read; check the address and --contact."
+            f"{message}. Expected an action API (.../api.php) that hgld may read; check the URL and --contact."
         )
     if 300 <= status < 400:
         raise ServiceError(f"{url} redirects elsewhere (HTTP {status}); give the address that it redirects to.")

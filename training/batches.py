@@ -134,7 +134,7 @@ class TrainingData:
         images, count = self._config.images, self._processes.count
         wanted = min(len(self.dataset), _IMAGES_PER_DIMENSION * max(self._config.model.dim, 1)) // count * count
         if not wanted:
-            raise ConfigError(f"{len(self.dataset)} images for {count} processes; take fewer processes.")
+            raise ConfigError(f"there are {len(self.dataset)} images for {count} processes; use fewer processes.")
         drawn = EpochSampler(len(self.dataset), wanted, seed=self._config.run.seed).batch(0, 0)
         at_once = min(max(256 // count, 1) * count, wanted)
         index = self._processes.index
@@ -264,8 +264,8 @@ def _sampler(config: TrainConfig, dataset: ShardDataset, processes: Processes) -
         fitting = classes // processes.count * processes.count * k  # the same number of classes per process
         fewer = f"--batch-size {fitting} or less, or more images per class" if fitting else "fewer processes"
         raise ConfigError(
-            f"--batch-size {size} of --images-per-class {k} needs {p} classes, and split {config.run.train_split!r} of "
-            f"{dataset.manifest.name} has {classes}. Take {fewer}."
+            f"--batch-size {size} with --images-per-class {k} needs {p} classes per batch, but split "
+            f"{config.run.train_split!r} of {dataset.manifest.name} has {classes}. Take {fewer}."
         )
     common: dict[str, Any] = {
         "seed": config.run.seed,

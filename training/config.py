@@ -455,7 +455,7 @@ def read_config(path: Path, base: Callable[[str], TrainConfig] | None = None) ->
             raise ConfigError(f"{path}: {name} is {quoted(text)}; expected text.")
     plan = data.pop("plan", {})
     if not isinstance(plan, dict) or not all(name in _OPTIONS and isinstance(why, str) for name, why in plan.items()):
-        raise ConfigError(f"{path}: plan is {quoted(plan)}; expected reasons by the names of fields.")
+        raise ConfigError(f"{path}: plan is {quoted(plan)}; expected names of fields with reasons.")
     try:
         fields = _fields_in(data)
         start = TrainConfig() if base is None or fields.keys() >= _OPTIONS.keys() else base(texts.get("recipe", ""))
@@ -511,7 +511,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path}: not valid YAML ({excerpt(error)}).") from error
     if not isinstance(data, dict):
-        raise InputError(f"{path}: holds {type(data).__name__}; expected fields by name.")
+        raise InputError(f"{path}: holds {type(data).__name__}; expected names of fields with values.")
     return data
 
 

@@ -123,7 +123,9 @@ def build_criterion(
     parts = _Parts(config, hierarchy, train_labels, sizes, dim)
     if dims := config.matryoshka:
         if dims[-1] != dim:
-            raise ConfigError(f"matryoshka is {dims} and embeddings have {dim} dimensions; the last is to be that.")
+            raise ConfigError(
+                f"matryoshka is {dims}, but embeddings have {dim} dimensions; the last value must be {dim}."
+            )
         prefixes = [replace(parts, dim=prefix).build(config.loss, level, level) for prefix in dims]
         loss: nn.Module = losses.MatryoshkaLoss(prefixes, dims)
     elif config.sum_levels:

@@ -97,8 +97,8 @@ def parse_task(entry: str, place: str) -> RetrievalTask:
     query, slash, gallery = splits.partition("/")
     if not query or (slash and not gallery) or (colon and not other) or "/" in gallery:
         raise ConfigError(
-            f"evaluate_on: {entry!r}; expected SPLIT, QUERY/GALLERY, {PROTOCOL} or {PROTOCOL}=NAME, or DIR: and one of "
-            "these."
+            f"evaluate_on: {entry!r}; expected SPLIT, QUERY/GALLERY, {PROTOCOL} or {PROTOCOL}=NAME, or one of these "
+            "after DIR:."
         )
     return RetrievalTask(other or place, query, gallery)
 
@@ -126,7 +126,7 @@ def check_evaluation(config: TrainConfig, place: str) -> tuple[TrainConfig, tupl
     first = asked.evaluate_on[0] if asked.evaluate_on else "nothing"
     if asked.select_on_test and (not asked.evaluate_on or is_validation(first)):
         raise ConfigError(
-            f"--select-on-test has no effect: the first of evaluate_on is {first}, no test split. Leave it out."
+            f"--select-on-test has no effect: the first of evaluate_on is {first}, which is no test split. Omit it."
         )
     if not asked.evaluate_on:
         return config, ()

@@ -142,8 +142,8 @@ def restore_optimizers(optimizers: Sequence[Optimizer], state: Mapping[str, Tens
         parameter, optimizer = members.get(name, (None, None))
         if parameter is None or optimizer is None or (value.ndim and value.shape != parameter.shape):
             raise InputError(
-                f"the optimizer's state {key!r} of shape {tuple(value.shape)} fits no parameter of this run; it is of "
-                "another model. Start a new run, with --init-from for the weights."
+                f"the optimizer's state {key!r} of shape {tuple(value.shape)} fits no parameter of this run, because "
+                "it belongs to another model. Start a new run, with --init-from for the weights."
             )
         # Adam keeps its count of steps on the CPU unless it is fused; moments are on their parameter's device.
         on_cpu = entry == "step" and not optimizer.defaults.get("fused")

@@ -205,7 +205,7 @@ def derive_network(config: TrainConfig, installed: str) -> TrainConfig:
     """
     if "backbone" in config.to_derive and "pretrained" not in config.to_derive:
         raise ConfigError(
-            f"--pretrained {config.model.pretrained}: say which network the weights are of: --backbone, for instance "
+            f"--pretrained {config.model.pretrained}: name the network of these weights with --backbone, for instance "
             f"{PREFERRED}."
         )
     backbone, pretrained, why = config.model.backbone, "default", "its library's own weights"

@@ -278,8 +278,8 @@ def _init_from(config: TrainConfig, out: Path, asked: Path | None, *, fresh: boo
     if given and not (recorded and Path(given).resolve() == Path(recorded).resolve()):
         began = f"with --init-from {recorded}" if recorded else "without --init-from"
         raise ConfigError(
-            f"{out} holds a run that began {began}; the weights of {given} would not be used. Choose another --out to "
-            f"begin there; {began} the run goes on."
+            f"{out} holds a run that began {began}; the weights of {given} would not be used. Choose another --out "
+            f"for a new run, or resume this run {began}."
         )
     return recorded
 

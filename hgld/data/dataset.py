@@ -410,7 +410,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
         if np.ndim(index):
             chosen = np.asarray(index)
             if chosen.dtype == np.bool_ and chosen.shape != (len(self),):
-                raise IndexError(f"a mask of shape {chosen.shape}; expected ({len(self)},)")
+                raise IndexError(f"the mask has shape {chosen.shape}; expected ({len(self)},)")
             return self.select(np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen)
         position = self._position(index)
         image = self.image(position)

@@ -350,12 +350,15 @@ def _read_manifest(facts: dict[str, Any], where: str) -> Manifest:
     for name, facts in found["splits"].items():
         found["splits"][name] = split = _read_fields(facts, _SPLIT, where)
         if not is_safe_split(name) or set(split["classes"]) != set(levels):
-            raise InputError(f"{where}: split {short(name)} with counts of classes at {short(list(split['classes']))}.")
+            raise InputError(
+                f"{where}: split {short(name)} counts classes of the levels {short(list(split['classes']))}; expected "
+                f"a safe split name and a count for each of {short(list(levels))}."
+            )
         _read_fields(split["classes"], dict.fromkeys(levels, _COUNT), where)
     for name, file in found["files"].items():
         found["files"][name] = _read_fields(file, _FILE, where)
         if not re.fullmatch(FILE_PATTERN, name):
-            raise InputError(f"{where}: file {short(name)}; expected a plain file name.")
+            raise InputError(f"{where}: a file is called {short(name)}; expected a file name without folders.")
     _read_fields(found["rejected"], dict.fromkeys(found["rejected"], _COUNT), where)
     found["shards"] = tuple(ShardFacts(**_read_fields(shard, _SHARD, where)) for shard in found["shards"])
     if len({shard.name for shard in found["shards"]}) != len(found["shards"]):

@@ -219,14 +219,15 @@ class ShardStorage:
         most = _MOST_TABLE_BYTES if stated is None else stated["bytes"]
         if most > _MOST_STATED_BYTES:
             raise InputError(
-                f"{self.where}/{name}: {most} bytes, as {MANIFEST} says; a table at a URL may have "
+                f"{self.where}/{name}: {most} bytes according to {MANIFEST}; a table at a URL may have at most "
                 f"{_MOST_STATED_BYTES}. Copy the dataset to a disk."
             )
         data = self.read_file(name, most)
         if stated is not None and hashlib.sha256(data).hexdigest() != stated["sha256"]:
             raise InputError(
-                f"{self.where}/{name}: {len(data)} bytes with another SHA-256 than {MANIFEST} says: the file changed "
-                "later, or was damaged in transfer. Upload the dataset again, or run hgld index --force at its origin."
+                f"{self.where}/{name}: the SHA-256 of its {len(data)} bytes is not the one in {MANIFEST}: the file "
+                "changed later, or was damaged in transfer. Upload the dataset again, or run hgld index --force at "
+                "its origin."
             )
         return data
 
@@ -251,7 +252,8 @@ class ShardStorage:
         for (name, offset, size), data in zip(ranges, result, strict=True):
             if len(data) != size:
                 raise InputError(
-                    f"{self.where}/{name}: {len(data)} bytes at offset {offset}; expected {size}. The file is cut off, "
+                    f"{self.where}/{name}: only {len(data)} bytes could be read at offset {offset}; expected {size}. "
+                    "The file is truncated, "
                     "or the index belongs to other shards: hgld verify tells which."
                 )
         return result

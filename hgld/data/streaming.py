@@ -453,7 +453,7 @@ class BareShards:
             self._passed["dropped"] += len(items)
         else:
             raise InputError(
-                f"{items[0].image.where}: a run of {len(items)} items of class {items[0].labels[0]}; "
+                f"{items[0].image.where}: only {len(items)} items of class {items[0].labels[0]} are adjacent; "
                 f"expected at least {self._k}. Take short='repeat' or short='drop', or a smaller k."
             )
 

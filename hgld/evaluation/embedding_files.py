@@ -40,7 +40,7 @@ def read_embeddings(path: str | Path) -> Array:
             raise
         raise InputError(f"{file}: not a readable {file.suffix} file ({excerpt(error)}).") from error
     if values.ndim != 2 or 0 in values.shape or values.shape[0] * values.shape[1] > _MOST_VALUES:
-        raise InputError(f"{file}: a table of shape {tuple(values.shape)}; expected (N, D), one row per item.")
+        raise InputError(f"{file}: the table has shape {tuple(values.shape)}; expected (N, D), one row per item.")
     floating = values.is_floating_point() if isinstance(values, Tensor) else np.issubdtype(values.dtype, np.floating)
     if not floating:
         raise InputError(
@@ -60,7 +60,8 @@ def _read_safetensors(file: Path) -> Tensor:
         chosen = ["embeddings"] if "embeddings" in names else tables
         if len(chosen) != 1:
             raise InputError(
-                f"{file}: tensors {', '.join(names) or 'none'}; expected a table named 'embeddings', or only one table."
+                f"{file} holds the tensors {', '.join(names) or '(none)'}; expected one table, or a table named "
+                "'embeddings'."
             )
         return stored.get_tensor(chosen[0])
 

@@ -298,8 +298,8 @@ def evaluate_judged(
     gallery = open_embeddings(gallery_embeddings, "gallery", normalize=options.normalize, device=device)
     if judgements.shape != (len(query), len(gallery)) or judgements.num_levels != len(levels):
         raise InputError(
-            f"judgements are of {judgements.shape[0]} queries, {judgements.shape[1]} gallery items and "
-            f"{judgements.num_levels} levels; there are {len(query)} query embeddings, {len(gallery)} gallery "
+            f"judgements have {judgements.shape[0]} queries, {judgements.shape[1]} gallery items and "
+            f"{judgements.num_levels} levels, but there are {len(query)} query embeddings, {len(gallery)} gallery "
             f"embeddings and the levels {', '.join(levels)}."
         )
     query = _expand(query, gallery, options)

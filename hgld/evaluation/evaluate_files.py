@@ -121,7 +121,7 @@ def evaluate_sides(
         InputError: a file cannot be read, or :func:`hgld.evaluate` rejects the embeddings.
     """
     if not options.normalize and whitening is not None:
-        raise ConfigError("whitening makes unit vectors; omit it, or let embeddings be normalised.")
+        raise ConfigError("whitening makes unit vectors, but normalize is off (--no-normalize). Omit one of them.")
     keys = pl.Series(dtype=pl.String)
     splits = {side: EmbeddedSplit(vectors, keys, labels) for side, (vectors, labels) in zip(SIDES, sides, strict=False)}
     benchmark = Benchmark(where, tuple(levels), splits)

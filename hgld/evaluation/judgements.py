@@ -127,7 +127,9 @@ class ListRelevance:
             listed = np.concatenate([*parts, out])
             _check_indices(listed, num_gallery, f"query {number}", lowest=0)
             if len(np.unique(listed)) != len(listed):
-                raise InputError(f"query {number} lists a gallery item twice; expected an item in at most one list.")
+                raise InputError(
+                    f"query {number} lists a gallery item twice; expected each item at most once, in one list."
+                )
 
     def block(self, start: int, stop: int, device: torch.device) -> RelevanceBlock:
         """Return the grades of the queries start..stop - 1."""

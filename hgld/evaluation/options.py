@@ -96,7 +96,7 @@ class EvaluationOptions:
             raise ConfigError(f"quantize is {unknown.pop()!r}; expected int8, binary.")
         if self.query_expansion is not None and not self.normalize:
             raise ConfigError(
-                "query expansion makes unit vectors; omit it, or let embeddings be normalised (--normalize)."
+                "query expansion makes unit vectors, but normalize is off (--no-normalize). Omit one of them."
             )
         if self.query_expansion is not None and (self.truncate_dim or self.quantize):
             raise ConfigError(

@@ -79,7 +79,7 @@ class Whitening:
             raise ConfigError(f"dimensions is {dimensions}; expected at least 1.")
         rows = prepare_embeddings(embeddings, "whitening").numpy()
         if len(rows) < 2:
-            raise InputError(f"{len(rows)} embeddings to fit a whitening; expected at least 2.")
+            raise InputError(f"there are {len(rows)} embeddings to fit a whitening; expected at least 2.")
         mean = rows.mean(axis=0, dtype=np.float64)
         scatter = np.zeros((rows.shape[1], rows.shape[1]))
         for start in range(0, len(rows), _ROWS_AT_ONCE):

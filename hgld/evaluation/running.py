@@ -76,7 +76,9 @@ class Retrieval:
             return
         table, named = class_columns(labels, self.levels)
         if rows.ndim != 2 or len(table) != len(rows):
-            raise InputError(f"embeddings of shape {rows.shape} and {len(table)} labels; expected (B, D) and B labels.")
+            raise InputError(
+                f"embeddings have shape {rows.shape}, and there are {len(table)} labels; expected (B, D) and B labels."
+            )
         numbers = [None] * len(rows) if items is None else torch.as_tensor(items).tolist()
         if len(numbers) != len(rows):
             raise InputError(f"{len(numbers)} items for {len(rows)} embeddings; expected one item index per embedding.")

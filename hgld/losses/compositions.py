@@ -56,7 +56,9 @@ class Composition(BatchLoss):
         self.reduction: Reduction = getattr(rank, "reduction", "mean")
         if getattr(decomposability, "reduction", "mean") != self.reduction:
             one = rank if self.reduction == "none" else decomposability
-            raise ConfigError(f"{type(one).__name__} has reduction='none' and the other part has not; give both one.")
+            raise ConfigError(
+                f"{type(one).__name__} has reduction='none', but the other part has not; give both the same reduction."
+            )
         self.rank = rank
         self.decomposability = decomposability
         self.lambda_ = lambda_
@@ -296,7 +298,10 @@ class SumOverLevels(BatchLoss):
         super().__init__()
         for loss in losses:
             if getattr(loss, "reduction", "mean") == "none":
-                raise ConfigError(f"{type(loss).__name__} has reduction='none'; a sum over levels needs scalars.")
+                raise ConfigError(
+                    f"{type(loss).__name__} has reduction='none', but a sum over levels needs one number per level. "
+                    "Use reduction='mean'."
+                )
         parts = [part for loss in losses for part in loss.modules()]  # a composition is graded if one of its parts is
         if not losses or any(getattr(part, "graded", False) or getattr(part, "level", 0) for part in parts):
             raise ConfigError("SumOverLevels needs one binary loss, or one per level, each with level=0.")

@@ -204,7 +204,10 @@ class MatryoshkaLoss(BatchLoss):
         parts = [losses] if isinstance(losses, nn.Module) else list(losses)
         for loss in parts:
             if getattr(loss, "reduction", "mean") == "none":
-                raise ConfigError(f"{type(loss).__name__} has reduction='none'; a mean over dimensions needs scalars.")
+                raise ConfigError(
+                    f"{type(loss).__name__} has reduction='none', but a mean over dimensions needs one number per "
+                    "dimension. Use reduction='mean'."
+                )
         self.dims = tuple(dims)
         self.weights = (1.0,) * len(self.dims) if weights is None else tuple(map(float, weights))
         if not self.dims or self.dims[0] < 1 or sorted(set(self.dims)) != list(self.dims):

@@ -192,7 +192,7 @@ class Calibration:
         """
         if tuple(levels) != self.levels:
             raise InputError(
-                f"the calibration is of the levels {', '.join(self.levels)}; these labels have {', '.join(levels)}. "
+                f"the calibration has the levels {', '.join(self.levels)}, but these labels have {', '.join(levels)}. "
                 "Calibrate on a dataset with the same levels."
             )
 
@@ -252,7 +252,7 @@ def _parse(found: dict[str, Any]) -> Calibration:
     risks = {name: tuple(map(_parse_risk, rows)) for name, rows in found["risks"].items()}
     of_levels = [[risk.level for risk in rows] for rows in risks.values()]
     if len(scalings) != len(levels) or any(of != levels for of in of_levels) or max(len(risks), len(facts)) > 100:
-        raise ValueError("scalings or risks are not of the levels")
+        raise ValueError("scalings or risks belong to other levels")
     temperature, unknown = _numbers([found["temperature"], found["unknown"]], 2)
     if type(neighbors) is not int or not (1 <= neighbors <= _MOST_NEIGHBORS and temperature > 0 and 0 <= unknown < 1):
         raise ValueError(f"neighbors is {quoted(neighbors)}, temperature {temperature}, unknown {unknown}")
@@ -459,7 +459,8 @@ def calibrate(
     classes = len(np.unique(labels[labels[:, 0] >= 0, 0]))
     if classes < _FEWEST_CLASSES:
         raise InputError(
-            f"the queries are of {classes} classes of {names[0]}; a calibration needs at least {_FEWEST_CLASSES}. "
+            f"the queries have {classes} classes at the level {names[0]}; a calibration needs at least "
+            f"{_FEWEST_CLASSES}. "
             "Calibrate on a larger split."
         )
     cases = Cases(query_embeddings, labels, gallery_embeddings, table, own, progress)

@@ -87,7 +87,7 @@ def label_column(labels: Labels, level: int | str) -> np.ndarray:
     """
     (array,), levels = class_numbers(labels)
     if array.ndim not in (1, 2) or not np.issubdtype(array.dtype, np.integer):
-        raise InputError(f"labels of shape {array.shape} and type {array.dtype}; expected integers (N,) or (N, L).")
+        raise InputError(f"labels have shape {array.shape} and type {array.dtype}; expected integers (N,) or (N, L).")
     array = array.reshape(len(array), -1)
     if isinstance(level, str):
         if levels is None:
@@ -516,7 +516,9 @@ class RepeatedAugmentation(BatchSampler):
         self.repeats, self.num_items = repeats, num_items
         self._images = batch_size // repeats
         if num_items < self._images:
-            raise ConfigError(f"{num_items} images; a batch needs {self._images} images. Choose a smaller batch size.")
+            raise ConfigError(
+                f"there are {num_items} images, but a batch needs {self._images} images. Choose a smaller batch size."
+            )
         super().__init__(
             batch_size=batch_size,
             batches=-(-num_items // self._images),

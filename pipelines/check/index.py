@@ -124,11 +124,13 @@ class ItemConsensus:
         if not len(stated):
             names = check_levels(given or [f"level{c}" for c in range(depth)], "--levels")
             if len(names) != depth:
-                raise ConfigError(f"--levels: {len(names)} names; the items of {self._root} have {depth} labels.")
+                raise ConfigError(
+                    f"--levels has {len(names)} names, but the items of {self._root} have {depth} labels."
+                )
             return names
         names = check_levels(stated["levels"][0].to_list(), str(self._root))
         if given is not None and tuple(given) != names:
-            raise ConfigError(f"--levels {','.join(given)}: the tars say {','.join(names)}. Leave --levels out.")
+            raise ConfigError(f"--levels {','.join(given)}: the tars name the levels {','.join(names)}. Omit --levels.")
         return names
 
     def _agree(self, items: pl.DataFrame, of: pl.Expr, value: pl.Expr, what: str) -> None:
@@ -141,8 +143,8 @@ class ItemConsensus:
             said = [f"{short(row['value'])} in item {quoted(row['key'])} of {row['shard']}" for row in both]
             about = what.replace("{}", str(twice["of"][0]))
             raise InputError(
-                f"{self._root}: {about} is {' and '.join(said)}; expected one answer. Correct the JSON of the wrong "
-                "one, or leave that item out."
+                f"{self._root}: {about} is {' and '.join(said)}; expected the same in all items. Correct the JSON of "
+                "the wrong item, or remove that item."
             )
 
     def _refuse_sparse(self) -> None:
@@ -264,7 +266,7 @@ def _refuse_readable(root: Path) -> None:
     except InputError:
         return
     (root / _EARLIER).unlink(missing_ok=True)  # a run that was stopped after the new manifest leaves it
-    raise ConfigError(f"{root / files.INDEX}: a readable index is there already. Give --force to make it anew.")
+    raise ConfigError(f"{root / files.INDEX}: there is already a readable index. Pass --force to replace it.")
 
 
 def _write(root: Path, name: str, consensus: ItemConsensus, scans: Sequence[ShardScan]) -> files.Manifest:
@@ -337,6 +339,6 @@ def _all_rejected(root: Path, rejected: pl.DataFrame) -> pl.DataFrame:
         earlier = index_file.read_table(files.REJECTED, path) if path.is_file() else rejected.clear()
     except InputError as error:
         raise InputError(
-            f"{error} Move it out of the folder, then run again: it names what the build left out."
+            f"{error} The file lists the items that the build rejected. Move it out of the folder, then run again."
         ) from error
     return pl.concat([earlier, rejected]).unique().sort(pl.all())

@@ -96,7 +96,7 @@ def choose_landmarks(labels: pl.DataFrame, count: int, seed: int = 0) -> pl.Data
     """
     known = labels.drop_nulls(LEVELS[1:]).with_row_index("row")
     if len(known) < count:
-        raise ConfigError(f"{count} landmarks are asked for, and {len(known)} have all their labels.")
+        raise ConfigError(f"{count} landmarks were requested, but only {len(known)} have all their labels.")
     shuffled = known.sample(fraction=1, shuffle=True, seed=seed)
     turns = shuffled.with_columns(turn=pl.int_range(pl.len()).over("hierarchical_label"))
     return turns.sort("turn", "hierarchical_label").head(count).sort("row").drop("row", "turn")

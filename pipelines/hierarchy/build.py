@@ -99,20 +99,24 @@ def _check(config: BuildConfig) -> None:
             "--classes FILE."
         )
     if config.source == "classes" and len(config.tables) > 1:
-        raise ConfigError("--classes takes one file. Join the lists first; the same name twice is one name.")
+        raise ConfigError("--classes takes one file. Join the lists first; a repeated name counts once.")
     if config.source != "classes" and config.taxonomy.tree is not None:
-        raise ConfigError("--tree is a taxonomy of the names of --classes; landmarks have Wikidata's. Leave it out.")
+        raise ConfigError(
+            "--tree is a taxonomy of the names of --classes; landmarks use Wikidata instead. Omit --tree."
+        )
     splits = [split for split, _ in config.tables]
     if len(set(splits)) != len(splits):
-        raise ConfigError(f"the splits of the tables are {splits}; each split has one table. Join the tables first.")
+        raise ConfigError(
+            f"the splits of the tables are {splits}; expected one table per split. Join the tables first."
+        )
     for split in splits:
         if not SPLIT_NAME.fullmatch(split):
             raise ConfigError(
-                f"split {split!r} cannot be part of a file's name; expected letters of ASCII, digits, '_' and, not "
-                "first, '-', at most 64. Use another name: --landmarks train=CSV."
+                f"split {split!r} cannot be part of a file name; expected at most 64 ASCII letters, digits, '_' and "
+                "'-', and no '-' first. Use another name: --landmarks train=CSV."
             )
     if "none" in config.evidence.evidence and len(config.evidence.evidence) > 1:
-        raise ConfigError("--evidence none stands alone; leave it out, or the others.")
+        raise ConfigError("--evidence none cannot be combined with other sources. Omit it, or omit the others.")
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,7 @@ def _plan_levels(config: BuildConfig) -> _Levels:
     groups, group_of, rules = None if into is None else given.read_groups(into), None, {}
     if options.tree_use == "levels":
         if into:
-            raise ConfigError("--into gives groups, and --tree-use levels takes those of the tree. Leave one out.")
+            raise ConfigError("--into and --tree-use levels both define the groups. Omit one of them.")
         items = classes.read_items(config.tables[0][1]).items
         known = class_graph.classes_in_tree(taxonomy, items).of.values()
         groups = given.tree_groups(taxonomy, options, list(known), config.levels.levels)

@@ -202,9 +202,9 @@ def compare(a: Path, b: Path) -> Comparison:
     if not labelled:
         first = [", ".join(str(key)[:60] for key in side[KEY].sort().head(3)) for side in sides]
         raise TableError(
-            f"{a} and {b} have {len(both)} items in common by {' and '.join(dict.fromkeys(columns))}, none of which "
-            f"both label ({pairs[0][0]} and {pairs[0][1]}); nothing can be compared. They begin with {first[0]} in the "
-            f"one and {first[1]} in the other: are they lists of the same split?"
+            f"{a} and {b} have {len(both)} items in common by {' and '.join(dict.fromkeys(columns))}, but no item has "
+            f"a label in both ({pairs[0][0]} and {pairs[0][1]}), so nothing can be compared. The first ids are "
+            f"{first[0]} and {first[1]}. Are these tables of the same split?"
         )
     by_name = columns == [table.name for table in tables]
     named = [f"{side} name" for side, table in zip("ab", tables, strict=True) if table.name and not by_name]
@@ -276,8 +276,8 @@ class LabelTable:
             files = sorted(place.glob(f"*{_LABEL_SUFFIX}")) or known[:1]
         if not files:
             raise TableError(
-                f"{place} is a folder without *{_LABEL_SUFFIX}, {_LABELS} or {_TREE}; expected that of a finished "
-                "build. Give the file of the labels."
+                f"{place} is a folder without *{_LABEL_SUFFIX}, {_LABELS} or {_TREE}; expected the folder of a "
+                "finished build. Or pass the file with the labels."
             )
         parts = [_read(file) for file in files]
         if len(files) > 1:
@@ -330,8 +330,8 @@ def _useful(file: Path, columns: Sequence[str]) -> list[str]:
     if not 1 <= len(levels) <= _MOST_LEVELS:
         raise TableError(
             f"{file} has {len(levels)} columns of labels; found {some([repr(name[:60]) for name in columns], 20)}. "
-            f"Expected one that says which item a row is ({', '.join((*IDS, NAMES[1]))}), and one to {_MOST_LEVELS} "
-            f"columns of levels, such as {GROUP}. Leave others out of the file."
+            f"Expected one column that identifies the items ({', '.join((*IDS, NAMES[1]))}), and one to {_MOST_LEVELS} "
+            f"columns of levels, such as {GROUP}. Remove other columns from the file."
         )
     return [*(column for column in columns if column in (*IDS, SPLIT, *NAMES)), *levels]
 
@@ -361,7 +361,8 @@ def _join_columns(tables: Sequence[LabelTable]) -> list[str]:
         return names
     shown = " and ".join(f"{table.place} has {', '.join(map(quoted, table.rows.columns[1:]))}" for table in tables)
     raise TableError(
-        f"no column that both tables have says which item a row is: {shown}; expected {', '.join(IDS)} or {NAMES[1]}. "
+        f"the two tables have no common column that identifies the items: {shown}; expected {', '.join(IDS)} or "
+        f"{NAMES[1]}. "
         "Rename the column."
     )
 
@@ -413,8 +414,8 @@ def _checked(table: LabelTable, cells: pl.DataFrame, on: str) -> pl.DataFrame:
     if not twice.is_empty():
         raise TableError(
             f"{table.place}: {on} {twice[KEY][0]} has different cells in line {twice[ROW][0]} and line "
-            f"{twice[ROW][1]}; expected one row per item. Delete the wrong row, or tell the lists of different splits "
-            f"apart by a column {SPLIT!r}."
+            f"{twice[ROW][1]}; expected one row per item. Delete the wrong row, or add a column {SPLIT!r} if the rows "
+            "belong to different splits."
         )
     return items.drop(ROW)
 

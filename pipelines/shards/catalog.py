@@ -197,8 +197,8 @@ def check_level_names(levels: Sequence[str], where: str) -> None:
     check_levels(levels, where)
     if taken := BESIDE_LEVELS & set(levels):
         raise InputError(
-            f"{where}: a level cannot be called {', '.join(sorted(taken))}, as a build calls columns of its own "
-            "tables. Give it another name: --levels NAME=COLUMN."
+            f"{where}: a level cannot be called {', '.join(sorted(taken))}, because the build's own tables have "
+            "columns of that name. Give it another name: --levels NAME=COLUMN."
         )
 
 

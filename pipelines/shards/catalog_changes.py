@@ -56,7 +56,7 @@ def draw_classes(
         raise ConfigError(f"{option} is {fraction:g}; expected a fraction between 0 and 1, for instance 0.5.")
     names = sorted(set(classes))
     if len(names) < 2:
-        raise ConfigError(f"there are {len(names)} finest classes; a class-disjoint split needs two at least.")
+        raise ConfigError(f"there are {len(names)} finest classes; a class-disjoint split needs at least two.")
     count = min(max(round(fraction * len(names)), 1), len(names) - 1)
     order = np.random.default_rng(seed).permutation(len(names))
     return frozenset(names[i] for i in order[:count])
@@ -106,8 +106,8 @@ def with_val_classes(catalog: Catalog, fraction: float, seed: int) -> Catalog:
         raise ConfigError(f"{catalog.name} has a split {VAL} of its own; leave --val-classes out.")
     if TRAIN not in there:
         raise ConfigError(
-            f"{catalog.name}: --val-classes takes classes of the split {TRAIN}, and the splits are {', '.join(there)}. "
-            "Leave it out."
+            f"{catalog.name}: --val-classes takes classes of the split {TRAIN}, but the splits are "
+            f"{', '.join(there)}. Omit it."
         )
     in_train = pl.col("split") == TRAIN
     classes = catalog.items.filter(in_train)[finest].drop_nulls().unique()
@@ -186,7 +186,7 @@ def without_excluded(catalog: Catalog, file: Path) -> Catalog:
             f"{short(items['key'][0])}, those of the dataset's index.parquet. Is it the list of another dataset?"
         )
     if len(out) == len(items):
-        raise TableError(f"{file}: excludes all {len(items):,} items of {catalog.name!r}. Leave some.")
+        raise TableError(f"{file}: excludes all {len(items):,} items of {catalog.name!r}. Remove some lines.")
     details = {key: f"{key}: {reason}" for key, reason in reasons.items() if reason}
     notes = [f"{len(out):,} items are left out because {file.name} excludes them."]
     if unknown:
@@ -247,8 +247,8 @@ def with_levels_of(catalog: Catalog, folder: Path) -> Catalog:
     if not rows:
         raise TableError(
             f"{file}: none of its ids and names is one of the {len(counts):,} classes of {finest!r}, as "
-            f"{some(map(repr, counts), 3)}. Is it the build of this dataset's names? Its names must be spelt as the "
-            "classes are."
+            f"{some(map(repr, counts), 3)}. Is it the build of this dataset's names? Its names must have the same "
+            "spelling as the classes."
         )
     reasons = {
         "not in the build": [name for name, key in found.items() if key is None],

@@ -129,7 +129,7 @@ def finished_dataset(out: Path, key: str) -> Manifest | None:
     if manifest.provenance.get("build_key") != key:
         raise ConfigError(
             f"{out} holds the dataset {quoted(manifest.name)}, built from other lists or with other options. Choose "
-            "another --out, or delete that one first."
+            "another --out, or delete that dataset first."
         )
     expected = {shard.name: shard.bytes for shard in manifest.shards}
     expected |= {name: facts["bytes"] for name, facts in manifest.files.items()}

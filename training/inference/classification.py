@@ -94,7 +94,7 @@ def targets_of(dataset: ShardDataset, level: str, names: Sequence[str]) -> Tenso
     """
     if level not in dataset.levels:
         raise ConfigError(
-            f"the classifier's classes are of level {quoted(level)}; {quoted(dataset)} has no such level."
+            f"the classifier predicts classes of the level {quoted(level)}, which {quoted(dataset)} does not have."
         )
     column = dataset.levels.index(level)
     places = {name: place for place, name in enumerate(names)}
@@ -298,8 +298,8 @@ def check_synsets(names: Sequence[str], classes: int, level: str) -> None:
     """
     if len(names) != classes or list(names) != sorted(names) or not all(_SYNSET.match(name) for name in names):
         raise ConfigError(
-            f"the network's classifier has {classes} classes, and level {level!r} {len(names)}, the first "
-            f"{names[0]!r}; expected the {classes} WordNet ids of its training set (build-shards imagenet)."
+            f"the network's classifier has {classes} classes, but level {level!r} has {len(names)} (the first is "
+            f"{names[0]!r}); expected the {classes} WordNet ids of its training set (build-shards imagenet)."
         )
 
 

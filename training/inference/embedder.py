@@ -285,8 +285,8 @@ class Embedder:
         """
         if self.network is None:
             raise ConfigError(
-                "--text: a trained run has no text tower, and training moved its images away from that of its "
-                "backbone. Texts take --model open_clip:MODEL/PRETRAINED."
+                "--text: a trained run has no text tower, and the text tower of its backbone no longer fits its image "
+                "embeddings. Use --model open_clip:MODEL/PRETRAINED for texts."
             )
         return embed_texts(self.network, texts).to(self.processes.device)
 
@@ -358,8 +358,8 @@ def make_embedder(
         if own_view is None:
             if size is None or resize_mode is None:
                 raise ConfigError(
-                    f"{source.name}: its library pads or cuts images as hgld does not. Say how to see them: "
-                    "--resize-mode and --size."
+                    f"{source.name}: its library prepares images in a way that hgld does not offer. Set --resize-mode "
+                    "and --size."
                 )
             own_view = TestView(size, size, resize_mode)
         usual = Embedder(model.to(processes.device), own_view, processes, _NETWORK_AT_ONCE, network=source)

@@ -95,7 +95,7 @@ def embed(
         raise ConfigError(f"scale_p is {scale_p}; expected a number of at least 1.")
     keep_freed_memory(group.device)
     if len(dataset) == 0:
-        raise InputError(f"{dataset!r} holds nothing to embed.")
+        raise InputError(f"{dataset!r} has no items to embed.")
     views = [view.scaled(scale) for scale in scales]
     plan, pinned = _Plan(dataset.sizes, views, batch_size, group), group.device.type == "cuda"
     how: dict[str, Any] = {"workers": workers, "pin_memory": pinned}

@@ -57,7 +57,9 @@ def best_gem_p(
         InputError: no image has two views.
     """
     if not isinstance(model.pooling, GeM):
-        raise ConfigError("p* is the exponent of GeM, and this model pools otherwise; take pooling gem.")
+        raise ConfigError(
+            "p* is the exponent of GeM pooling, but this model has another pooling; use a model with pooling gem."
+        )
     pools = {float(p): GeM(p, learned=False) for p in sorted(candidates)}
     embedded: dict[float, list[Tensor]] = {p: [] for p in pools}
     instances: list[Tensor] = []
@@ -69,7 +71,7 @@ def best_gem_p(
                     embedded[p].append(model.projection(model.norm(pool.to(maps.device)(maps))).float().cpu())
             instances.append(views_of.cpu())
     if not instances:
-        raise InputError("there are no images to choose p by.")
+        raise InputError("there are no images from which p could be chosen.")
     numbers = torch.cat(instances)
     scores = {p: _share_of_views_found(torch.cat(rows), numbers) for p, rows in embedded.items()}
     return max(scores, key=scores.__getitem__), scores
@@ -95,7 +97,7 @@ def set_gem_p(model: EmbeddingModel, p: float) -> None:
         ConfigError: the model does not pool by GeM, or p is not above 0.
     """
     if not isinstance(model.pooling, GeM):
-        raise ConfigError(f"gem_p is {p:g}, and this model does not pool by GeM; leave the option out.")
+        raise ConfigError(f"gem_p is {p:g}, but this model does not have GeM pooling; omit the option.")
     model.pooling = GeM(p, learned=False).to(model.pooling.p.device)
 
 

@@ -150,7 +150,7 @@ def embed_in_parts(
     if out.suffix != ".npy":
         raise ConfigError(f"{out}: embeddings in parts need a .npy file.")
     if not 1 <= count <= len(dataset):
-        raise ConfigError(f"{out} is to have {count} parts; expected 1 to {len(dataset)}, the number of items.")
+        raise ConfigError(f"parts is {count}; expected 1 to {len(dataset)}, the number of items.")
     folder, processes = out.with_suffix(".parts"), embedder.processes
     items = digest_of("\n".join(dataset.keys))
     facts = json.dumps({"parts": count, "items": items, **embedding_facts(embedder)}, sort_keys=True)
@@ -162,7 +162,8 @@ def embed_in_parts(
         made_of = record.read_text(encoding="utf-8", errors="replace")
     if from_main(made_of, processes) != facts:
         raise InputError(
-            f"{folder} was made by another model, with other options or of other items. Remove it, or write elsewhere."
+            f"{folder} was made by another model, with other options or from other items. Remove it, or write to "
+            "another file."
         )
     bounds = [len(dataset) * number // count for number in range(count + 1)]
     files = [folder / f"{number:04d}.npy" for number in range(1, count + 1)]

@@ -180,7 +180,7 @@ class Model:
         """
         folder = Path(path)
         if self.source is None:
-            raise ConfigError("a module of your own has no name to load it by; save it with torch.save.")
+            raise ConfigError("a module of your own cannot be loaded by a name; save it with torch.save.")
         if isinstance(self.source, Path):
             write_run(self.source, folder)
         else:
@@ -235,11 +235,11 @@ def load_model(
             )
         return Model(_own_embedder(source, transform, processes, **options), None, type(source).__name__)
     if transform is not None:
-        raise ConfigError("transform= goes with a torch module; other models know how they see images.")
+        raise ConfigError("transform= is only for torch modules; other models have their own preprocessing. Omit it.")
     found = fetched(source, "model") if isinstance(source, str) and is_address(source) else source
     opened = source_of(str(found), weights, pooling)
     if isinstance(opened, Network) and which != "best":
-        raise ConfigError("which= chooses a checkpoint of a run; a network has none.")
+        raise ConfigError("which= chooses a checkpoint of a run, but a network has no checkpoints. Omit it.")
     return Model(make_embedder(opened, processes, which=which, **options), opened, str(source))
 
 

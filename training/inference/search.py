@@ -240,7 +240,7 @@ def search(
         StorageError: the index cannot be kept.
     """
     if index is not None and within:
-        raise ConfigError("an index searches in all items; leave it out (--index exact) to search within some classes.")
+        raise ConfigError("an index searches all items. To search within some classes, use --index exact.")
     labels, names = dataset.labels.numpy().astype(np.int64), dataset.hierarchy.names
     kept, sure = known_within(labels, dataset.levels, within or {}, names)
     sides = [embedder.embed_texts(texts)] if texts else []  # first, so that bad queries cost no embedding of a dataset
@@ -311,7 +311,9 @@ def kept_embeddings(path: Path, dataset: ShardDataset, embedder: Embedder) -> Ga
     )
     is_whole = len(positions) == len(dataset) or faults_file(path).is_file()  # hgld embed names unreadable items there
     if not (len(positions) and is_whole and keys.gather(positions).equals(items.get_column(KEY))):
-        raise InputError(f"{labels_file(path)}: not the items of {dataset!r}. Embed that split anew with hgld embed.")
+        raise InputError(
+            f"{labels_file(path)}: its items are not those of {dataset!r}. Embed that split again with hgld embed."
+        )
     rows = np.unique(np.linspace(0, len(positions) - 1, _COMPARED).astype(int))
     expected = embedder.embed_dataset(dataset.select(positions[rows]))
     if embeddings.shape[1] != expected.shape[1]:

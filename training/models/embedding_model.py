@@ -197,8 +197,8 @@ def principal_components(features: Tensor, count: int) -> tuple[Tensor, Tensor]:
     items, dimensions = features.shape
     if count > dimensions or count >= items:
         raise ConfigError(
-            f"{count} principal components of {items} items with {dimensions} features; expected at most {dimensions} "
-            f"components, of at least {count + 1} items. Use a smaller dim, or projection random."
+            f"a PCA to {count} components cannot be computed from {items} items with {dimensions} features; expected "
+            f"at most {dimensions} components and at least {count + 1} items. Use a smaller dim, or projection random."
         )
     exact = features.double()
     mean = exact.mean(dim=0)

@@ -188,8 +188,8 @@ def embed_texts(network: Network, texts: Sequence[str]) -> Tensor:
         )
     if network.pooling not in ("", "token"):
         raise ConfigError(
-            f"--text: {network.name} pooled by {network.pooling} has images in another space than texts. Leave "
-            "--pooling out."
+            f"--text: {network.name} with pooling {network.pooling} embeds images into another space than texts. Omit "
+            "--pooling."
         )
     from .open_clip_backbones import open_clip_texts
 

@@ -175,7 +175,9 @@ def _load(clip: Any, path: Path, *, texts: bool) -> None:
     weights = {n: tensor for n, tensor in whole.items() if n.startswith(_VISUAL)}
     if texts:
         if len(weights) in (0, len(whole)):
-            raise InputError(f"{path}: weights of an image tower alone; texts take those of the whole model.")
+            raise InputError(
+                f"{path}: holds only the weights of an image tower; texts need the weights of the whole model."
+            )
         weights = whole
     elif not weights:
         weights = {_VISUAL + n: tensor for n, tensor in whole.items()}

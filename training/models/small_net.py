@@ -140,7 +140,7 @@ def _backbone(name: str, make: Callable[[], SmallNet | SmallResNet], options: Ba
     path = weights_file(options.pretrained)
     if path is None and options.pretrained not in ("default", "none"):
         raise ConfigError(
-            f"pretrained is {options.pretrained!r}; backbone {name} has no weights but a file's, or none."
+            f"pretrained is {options.pretrained!r}; backbone {name} has no pretrained weights; expected a file or none."
         )
     if options.load_weights and path is not None:
         load_into(net, read_weights(path), str(path))

@@ -79,12 +79,14 @@ def rank_by_labels(
     asked = {str(metric) for metric in resolve(options.metrics, levels) if metric.level in without}
     if lost := [str(metric) for metric in options.metrics if str(metric) in asked]:
         raise ConfigError(
-            f"{where}: {', '.join(lost)}: no query, or no gallery item, has a label of {', '.join(without)}. Omit "
-            "these metrics."
+            f"{where}: the metrics {', '.join(lost)} need labels that the queries or the gallery lack "
+            f"({', '.join(without)}). Omit these metrics."
         )
     dim = query.vectors.shape[1]
     if options.truncate_dim and options.truncate_dim[-1] > dim:
-        raise ConfigError(f"truncate_dim is {options.truncate_dim} for {dim} dimensions; expected at most {dim}.")
+        raise ConfigError(
+            f"truncate_dim is {options.truncate_dim}, but the embeddings have {dim} dimensions; expected at most {dim}."
+        )
     stated: dict[str, Any] = {"levels_without_labels": without} if without else {}
     self_index, sides = None, [(query.vectors, query.labels[:, kept])]
     if gallery is not None or benchmark.distractors is not None:

@@ -67,7 +67,9 @@ class SupStep:
             if not 0 <= value < math.inf:
                 raise ConfigError(f"{name} is {value}; expected a finite number >= 0.")
         if self.offset is not None and not 0 <= self.offset < math.inf:  # with an offset below 0 a rank could be 0
-            raise ConfigError(f"offset is {self.offset}; expected a finite number >= 0, or None: the continuous H^-.")
+            raise ConfigError(
+                f"offset is {self.offset}; expected a finite number >= 0, or None for the continuous H^-."
+            )
 
     @property
     def line_start(self) -> float:

@@ -168,10 +168,11 @@ class ClipEncoder(PromptEncoder):
             tokenize = open_clip.get_tokenizer(self._model_name)
         except _UNREADABLE as error:
             raise MissingResourceError(
-                f"--encoder {self.name}: the weights cannot be had or read here ({_first_line(error)}). Connect to the "
+                f"--encoder {self.name}: the weights cannot be downloaded or read here ({_first_line(error)}). "
+                "Connect to the "
                 "internet once, so that open_clip downloads them into Hugging Face's cache (HF_HOME); or give a "
-                "checkpoint as --encoder clip:MODEL/PATH: .safetensors, or a .pt that holds tensors alone; pickled "
-                f"code is never run. {HINT}"
+                "checkpoint as --encoder clip:MODEL/PATH: .safetensors, or a .pt file that holds only tensors; "
+                "pickled code is never run. {HINT}"
             ) from error
         finally:
             logging.disable(before)
@@ -263,5 +264,6 @@ def _check_modules(folder: Path) -> None:
     foreign = [name for name in types if not name.startswith("sentence_transformers.")]
     if foreign:
         raise ConfigError(
-            f"{listing}: module {quoted(foreign[0])} is code from outside sentence-transformers; it is not run."
+            f"{listing}: module {quoted(foreign[0])} is code from outside sentence-transformers, which hgld does not "
+            "run."
         )

@@ -126,7 +126,9 @@ def make_encoder(
     given |= {"templates": templates, "device": device, "batch_size": batch_size}
     asked = inspect.signature(make).parameters
     if templates and "templates" not in asked:
-        raise ConfigError(f"--encoder {spec} reads names as they are; leave --templates out, or take clip: or sbert:.")
+        raise ConfigError(
+            f"--encoder {spec} does not use templates. Omit --templates, or choose an encoder clip: or sbert:."
+        )
     _, colon, rest = spec.partition(":")
     return make(*([rest] if colon else []), **{name: value for name, value in given.items() if name in asked})
 

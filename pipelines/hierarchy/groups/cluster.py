@@ -80,8 +80,8 @@ def cluster_names(rows: np.ndarray, config: ClusterConfig, progress: Progress = 
     points, weights = unit(rows[np.sort(first)]), np.bincount(point).astype(np.float64)
     if config.groups > len(points):
         raise ConfigError(
-            f"--groups {config.groups} is more than the {len(points)} names of different meaning to this encoder "
-            f"({len(rows)} names). Ask for at most {len(points)}."
+            f"--groups is {config.groups}, but the {len(rows)} names have only {len(points)} different embeddings. "
+            f"Choose at most {len(points)}."
         )
     progress("group the names", 0, 1)
     with threadpool_limits(limits=1):

@@ -101,7 +101,8 @@ def read_groups(file: Path) -> GivenGroups:
             )
         if key == NONE:
             raise TableError(
-                f"{file}, line {line}: a group cannot be called {NONE!r}; names without a group have this group."
+                f"{file}, line {line}: a group cannot be called {NONE!r}, because names without a group have this "
+                "label."
             )
         rows[key] = (line, cells)
     parent = {key: cells["parent"] for key, (_, cells) in rows.items() if cells.get("parent")}
@@ -125,7 +126,9 @@ def read_groups(file: Path) -> GivenGroups:
             evidence = f"given in line {line}{f'; {len(seeds)} seeds' * bool(seeds)}{f': {said}' * bool(said)}"
             groups.append(GivenGroup(cells[NAME], evidence, said, seeds, tuple(above)))
     if not groups:
-        raise TableError(f"{file}: no group that is not a parent; expected at least one group to put names into.")
+        raise TableError(
+            f"{file}: every group is the parent of another group; expected at least one group without children."
+        )
     return GivenGroups(tuple(groups), table.notes())
 
 

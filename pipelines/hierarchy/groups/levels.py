@@ -69,8 +69,8 @@ def plan_levels(config: BuildConfig, given: "GivenGroups | None" = None) -> Leve
     landmarks, options = config.domain == "landmarks", config.levels
     if config.names.language_of_names and landmarks:
         raise ConfigError(
-            f"--language-of-names {config.names.language_of_names}: landmarks' names count as English, as Wikidata "
-            "gives them (--language). Add --domain general, or leave it out."
+            f"--language-of-names {config.names.language_of_names}: hgld reads landmarks' names as English names from "
+            "Wikidata. Omit the option, or add --domain general."
         )
     numbers, top = options.coarser, options.top
     asked = [f"--groups ...,{','.join(map(str, numbers))}"] if numbers else []
@@ -79,10 +79,12 @@ def plan_levels(config: BuildConfig, given: "GivenGroups | None" = None) -> Leve
     if given is not None:
         source = f"--into {options.into}" if options.into else "--tree-use levels"
         if config.cluster.groups:
-            raise ConfigError(f"--groups is for groups that hgld finds, but {source} gives groups. Leave one out.")
+            raise ConfigError(
+                f"--groups is the number of groups that hgld finds, but {source} defines the groups. Omit one of them."
+            )
         above = given.levels_above
         if above and asked:
-            raise ConfigError(f"{source} gives the levels above the groups; leave {' and '.join(asked)} out.")
+            raise ConfigError(f"{source} defines the levels above the groups. Omit {' and '.join(asked)}.")
     if top and (len(top) < 2 or len({name.casefold() for name in top}) < len(top) or not all(map(str.strip, top))):
         raise ConfigError(f"--top {','.join(top)}: expected at least two different classes, as in --top animal,plant.")
     stated = [number for number in (config.cluster.groups, *numbers) if number]
@@ -98,8 +100,8 @@ def plan_levels(config: BuildConfig, given: "GivenGroups | None" = None) -> Leve
         wanted = above or len(numbers) + bool(top or (landmarks and not numbers))
         if wanted > 1:
             raise ConfigError(
-                f"{wanted} levels above the groups are asked for ({' and '.join(asked) or 'parents of groups'}); name "
-                "all levels, finest first: --levels item,group,..."
+                f"there are {wanted} levels above the groups ({' and '.join(asked) or 'parents of groups'}), but no "
+                "names for them. Name all levels, finest first: --levels item,group,..."
             )
         plain = config.source != "classes" and landmarks and not asked and not above
         first = ("item", "group") if config.source == "classes" else LANDMARK_LEVELS[:2]
@@ -119,8 +121,8 @@ def plan_levels(config: BuildConfig, given: "GivenGroups | None" = None) -> Leve
     if clustered < len(numbers) or clustered < 0:
         raise ConfigError(
             f"--levels {','.join(names)} has {len(names) - 2} levels above {quoted(names[1])}, but "
-            f"{' and '.join(asked) or 'the options'} ask for {len(numbers) + bool(top)}. Name as many levels, or leave "
-            "numbers out."
+            f"{' and '.join(asked) or 'the options'} ask for {len(numbers) + bool(top)}. Name as many levels, or omit "
+            "numbers."
         )
     return LevelPlan(names, (*numbers, *[0] * (clustered - len(numbers))), top, into=into)
 
@@ -139,4 +141,7 @@ def check_names(names: tuple[str, ...]) -> None:
         raise ConfigError(f"--levels {','.join(names)}: expected at least two levels, as in --levels item,group.")
     if taken := [name for name in names[1:] if name in _RESERVED]:
         columns = ", ".join(sorted({*_RESERVED, *COLUMNS_BESIDE_LEVELS}))
-        raise ConfigError(f"--levels: no level above the items can be called {quoted(taken[0])}; taken are {columns}.")
+        raise ConfigError(
+            f"--levels: no level above the items can be called {quoted(taken[0])}, because hgld uses the names "
+            f"{columns} itself."
+        )

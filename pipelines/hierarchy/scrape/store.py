@@ -128,7 +128,7 @@ class ScrapeStore:
         for name, value in source.items():
             if known.get(name) != value:
                 raise ConfigError(
-                    f"{self.path} holds answers with {name} {quoted(known.get(name))}, and this run asks with "
+                    f"{self.path} holds answers with {name} {quoted(known.get(name))}, but this run uses "
                     f"{quoted(value)}. Build into a new folder, or delete the file to scrape anew."
                 )
 
@@ -153,7 +153,8 @@ class ScrapeStore:
         except sqlite3.OperationalError as error:
             if "locked" in str(error):
                 raise ConfigError(
-                    f"{self.path} is in use by another hgld. Wait for it to end: two would ask everything twice."
+                    f"{self.path} is in use by another hgld process. Wait until that process ends; two processes "
+                    "would send every request twice."
                 ) from error
             raise StorageError(f"{self.path}: {error}. {fix}") from error
         except sqlite3.DatabaseError as error:

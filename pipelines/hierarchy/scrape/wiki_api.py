@@ -123,7 +123,7 @@ def _ask(
     }
     entities = client.api(url, params).get("entities")
     if not isinstance(entities, dict):
-        raise AnswerError("no-entities", f"{url} answered no entities; expected Wikibase's wbgetentities")
+        raise AnswerError("no-entities", f"{url} sent no entities; expected Wikibase's wbgetentities")
     return {key: raw for key, raw in entities.items() if isinstance(raw, dict)}
 
 
@@ -203,14 +203,14 @@ def category_pages(client: PoliteClient, url: str, titles: Sequence[str]) -> dic
         answer = client.api(url, {**params, **continuation})
         query = answer.get("query", {})
         if not isinstance(query, dict):
-            raise AnswerError("no-query", f"{url} answered no query object; expected MediaWiki's action=query")
+            raise AnswerError("no-query", f"{url} sent no query object; expected MediaWiki's action=query")
         _merge(query, steps, pages)
         more = answer.get("continue")
         if not isinstance(more, dict):
             break
         continuation = {str(key): str(value) for key, value in more.items()}
     else:
-        raise AnswerError("continuation", f"{url} continues its answer too often")
+        raise AnswerError("continuation", f"{url} splits its answer into too many parts")
     return {title: page for title in titles if (page := _page(title, steps, pages)) is not None}
 
 

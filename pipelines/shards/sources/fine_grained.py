@@ -71,7 +71,7 @@ def _read_numbered(path: Path) -> dict[int, str]:
     for where, (word, value) in read_words(path, ("number", "value")):
         number = whole_number(word, where, "the number")
         if number in found:
-            raise TableError(f"{where}: {number} stands there twice; expected every number once.")
+            raise TableError(f"{where}: {number} occurs twice; expected every number once.")
         found[number] = value
     return found
 
@@ -154,6 +154,6 @@ def classes_of(table: str, classes: Mapping[int, str], where: str) -> dict[int, 
         if classes.get(number) != expected.get(number):
             raise TableError(
                 f"{where}: class {number} is {quoted(classes.get(number))}; expected {quoted(expected.get(number))}, "
-                f"as in {table}. Is it the release that the card names, and whole?"
+                f"as in {table}. Is it the complete release that the card names?"
             )
     return taxonomy

@@ -180,7 +180,7 @@ def read_labels(path: Path, name: str) -> pl.DataFrame:
     table = read_csv(path, ["landmark_id", "category", group, top], filled=["landmark_id"])
     table = table.filter(pl.col(group).is_not_null() & (pl.col(group).str.to_lowercase() != "unclassified"))
     if not (twice := table.filter(pl.col("landmark_id").is_duplicated())).is_empty():
-        raise TableError(f"{path}: landmark {twice['landmark_id'][0]} has two rows; expected one a landmark.")
+        raise TableError(f"{path}: landmark {twice['landmark_id'][0]} has two rows; expected one row per landmark.")
     titles = [(category_title(url or "") or "").removeprefix("Category:") for url in table["category"].to_list()]
     named = pl.format("{}/{} {}", pl.lit(name), "landmark_id", pl.Series("title", titles, dtype=pl.String))
     return table.select("landmark_id", named.str.strip_chars_end().alias("landmark"), group, top)

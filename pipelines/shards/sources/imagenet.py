@@ -78,7 +78,8 @@ def _synset(image: str, stated: Mapping[str, str], folder: Path) -> str:
     synset = above or stated.get(PurePosixPath(name).stem, "")
     if not synset:
         raise TableError(
-            f"{folder / name}: nothing says of which synset it is; expected it in the folder of one, or val with "
+            f"{folder / name}: the synset of this image is unknown; expected the image in the folder of its synset, "
+            "or for val the file "
             f"{_DEVKIT}/{_TRUTH} or {_SOLUTION}."
         )
     if not _SYNSET.match(synset):

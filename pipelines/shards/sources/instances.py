@@ -40,7 +40,7 @@ def read_sop(source: Path, options: "SourceConfig") -> Catalog:
             if not name or "/" in name or folders.setdefault(category, folder) != folder:
                 raise TableError(
                     f"{where}: {quoted(words[3])} is listed in the category {category}, whose images are in "
-                    f"{folders.get(category, folder)}/; expected one folder per category. Is the list whole?"
+                    f"{folders.get(category, folder)}/; expected one folder per category. Is the list complete?"
                 )
             key = f"{folder}/{name.rpartition('.')[0]}"
             rows.append((key, split, f"{folder}/{name}", f"{product:05d}", folder.removesuffix("_final")))
@@ -126,7 +126,9 @@ def read_vehicleid(source: Path, options: "SourceConfig") -> Catalog:
 def _agree(known: dict, key: object, value: object, where: str, what: str) -> None:
     """Add a fact to the known facts; raise an error if it contradicts them."""
     if known.setdefault(key, value) != value:
-        raise TableError(f"{where}: {quoted(key)} is of {what} {value}, but {known[key]} before; expected one.")
+        raise TableError(
+            f"{where}: {quoted(key)} has the {what} {value} here and {known[key]} in an earlier line; expected one."
+        )
 
 
 # -- releases without a list: the labels follow from the images' names -------------------------------------------------
@@ -165,7 +167,7 @@ def read_ukbench(source: Path, options: "SourceConfig") -> Catalog:
     sizes = Counter(number // 4 for number in numbers.values())
     if torn := [group for group, size in sorted(sizes.items()) if size != 4]:
         raise InputError(
-            f"{source}: {len(torn)} objects have not 4 images, the first {sizes[torn[0]]}; expected "
+            f"{source}: {len(torn)} objects do not have 4 images, the first has {sizes[torn[0]]}; expected "
             f"ukbench{4 * torn[0]:05d}.jpg to ukbench{4 * torn[0] + 3:05d}.jpg. The release is not whole."
         )
     rows = [(f"ukbench{number:05d}", "test", file, f"{number // 4:04d}") for file, number in numbers.items()]

@@ -52,7 +52,7 @@ def read_landmarks_clean(source: Path, options: "SourceConfig") -> Catalog:
             words = line.split()
             if len(words) not in (2, 6):  # 2 words without a box, 6 with a box
                 raise TableError(
-                    f"{where} is {quoted(line)}; expected an address, a landmark and perhaps a box of four."
+                    f"{where} is {quoted(line)}; expected a URL, a landmark and, optionally, a box of four numbers."
                 )
             landmark = f"{whole_number(words[1], where, 'the landmark'):03d}"
             rows.append((split, words[0], landmark, *_find(source, words[0], landmark, where)))

@@ -80,8 +80,8 @@ def read_inaturalist(name: str, source: Path, options: "SourceConfig") -> Catalo
         expected, classes = categories[category]
         if above != expected:
             raise TableError(
-                f"{path}: category {category} has the super-category {quoted(expected)}, its image {quoted(file)} is "
-                f"in {quoted(above)}. Take the files of one release (2018)."
+                f"{path}: category {category} has the super-category {quoted(expected)}, but its image {quoted(file)} "
+                f"is in {quoted(above)}. Take the files of one release (2018)."
             )
         rows.append((f"{above}/{match[2]}/{match[3]}", split, file, *classes))
     return catalog_of(name, levels, rows, source, [*lists.values(), path])
@@ -161,7 +161,7 @@ def _read_dyml_list(path: Path, split: str, levels: tuple[str, ...]) -> Iterator
             continue
         stated, *labels = (cell.strip() for cell in line.split(","))
         if len(labels) != len(levels):
-            raise TableError(f"{where} is {quoted(line)}: {1 + len(labels)} cells; expected {header}.")
+            raise TableError(f"{where} is {quoted(line)} with {1 + len(labels)} cells; expected {header}.")
         name = relative_path(stated, where)
         found = {
             level: f"{classes}/{whole_number(label, where, 'a label')}"

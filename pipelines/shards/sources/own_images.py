@@ -244,8 +244,8 @@ def _read_folders(source: Path, options: "SourceConfig") -> OwnImages:
     levels = options.levels
     if levels and not depth <= len(levels) <= max(depths):
         raise ConfigError(
-            f"--levels names {len(levels)} levels; the images of {source} are in {depth} nested folders. "
-            f"Name {depth}, finest first."
+            f"--levels names {len(levels)} levels, but the images of {source} are in {depth} nested folders. Pass "
+            f"{depth} names, finest first."
         )
     depth = len(levels) or depth
     if depth < 1:
@@ -299,7 +299,7 @@ def find_images(source: Path) -> tuple[list[str], list[tuple[str, str, str, str]
 def _walk(source: Path, inside: str, depth: int) -> Iterator[tuple[str, str]]:
     """Yield every file below a folder and why it is not an image; an image has an empty reason."""
     if depth > _DEEPEST:
-        raise InputError(f"{source / inside}: more than {_DEEPEST} folders deep; expected one folder a level.")
+        raise InputError(f"{source / inside}: more than {_DEEPEST} folders deep; expected one folder per level.")
     try:
         entries = list(os.scandir(source / inside))
     except OSError as error:

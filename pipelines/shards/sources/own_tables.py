@@ -120,13 +120,13 @@ def _decoded(source: Path) -> tuple[str, str]:
         raise TableError(f"{source} is a spreadsheet or an archive; expected a table as text. Save it as CSV.")
     marked = [(codec, name) for mark, codec, name in _MARKS if data.startswith(mark)]
     if not marked and 0 in data[:4096]:
-        raise TableError(f"{source} is no text; expected a table as CSV in UTF-8, or parquet.")
+        raise TableError(f"{source} is not text; expected a table as CSV in UTF-8, or parquet.")
     for codec, name in marked or _WITHOUT_MARK:
         try:
             return data.decode(codec), name
         except UnicodeDecodeError:
             continue
-    raise TableError(f"{source}: not {marked[0][1]}, as which it begins. Save it anew.")
+    raise TableError(f"{source} begins like {marked[0][1]}, but cannot be decoded as such. Save it again as UTF-8.")
 
 
 # -- parquet ----------------------------------------------------------------------------------------------------------
@@ -147,7 +147,10 @@ def _read_parquet(source: Path) -> OwnTable:
     schema = parquet_schema(first)
     for file in others:
         if parquet_schema(file) != schema:
-            raise TableError(f"{file} has other columns than {first.name}; expected the same. Build them apart.")
+            raise TableError(
+                f"{file} has other columns than {first.name}; expected the same columns. Build a separate dataset "
+                "from each."
+            )
     stored = [name for name, kind in schema.items() if _holds_images(kind)]
     if len(stored) > 1:
         raise TableError(f"{first}: several columns hold images: {excerpt(', '.join(stored))}. Keep one of them.")

@@ -104,7 +104,7 @@ def read_words(path: Path, columns: Sequence[str], *, header: bool = False) -> I
             if words != list(columns):
                 raise TableError(f"{where} is {quoted(line)}; expected the header {' '.join(columns)}.")
         elif len(words) != len(columns):
-            raise TableError(f"{where} is {quoted(line)}: {len(words)} words; expected {' '.join(columns)}.")
+            raise TableError(f"{where} is {quoted(line)} with {len(words)} words; expected {' '.join(columns)}.")
         else:
             yield where, words
 
@@ -125,7 +125,9 @@ def read_csv(path: Path, columns: Sequence[str], *, filled: Sequence[str] = ()) 
     for column in filled:
         if table[column].null_count():
             row = table[column].is_null().arg_true()[0] + 2
-            raise TableError(f"{path}, row {row}: {column} is empty; expected a value in every row. Is the file whole?")
+            raise TableError(
+                f"{path}, row {row}: {column} is empty; expected a value in every row. Is the file complete?"
+            )
     return table.select(columns)
 
 
@@ -150,7 +152,9 @@ def read_mats(wanted: Mapping[Path, Sequence[str]]) -> list[dict[str, Any]]:
         return run_alone(_load_mats, asked, seconds=_MAT_SECONDS, memory=_MAT_MEMORY)
     except ProcessEndedError as error:
         names = ", ".join(map(str, wanted))
-        raise TableError(f"{names}: damaged, or too large: its reader was ended ({error}).") from error
+        raise TableError(
+            f"{names}: the file is damaged or too large: the process that read it ended ({error})."
+        ) from error
 
 
 def _load_mats(asked: Sequence[tuple[str, bytes, Sequence[str]]]) -> list[dict[str, Any]]:
