@@ -51,7 +51,7 @@ def test_build_prints_a_table_and_then_json(hgld, table, tmp_path):
     [
         ((), "give exactly one of --sample, --landmarks SPLIT=CSV, --names [SPLIT=]CSV or --classes FILE."),
         (("--sample", "--names", "{table}"), "give exactly one of"),
-        (("--names", "{table}", "--names", "train={table}"), "each split has one table"),
+        (("--names", "{table}", "--names", "train={table}"), "expected one table per split"),
         (("--names", "none.csv"), "'none.csv' is not a file"),
         (("--landmarks", "{table}"), "expected SPLIT=CSV, for instance train=train_label_to_category.csv"),
         (("--landmarks", "../x={table}"), "expected SPLIT=CSV"),

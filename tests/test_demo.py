@@ -177,7 +177,7 @@ def test_drawings_depend_only_on_labels_settings_and_seed(tiny, tmp_path):
     assert twin.manifest.shards == first.manifest.shards
     other = build_drawn_dataset(labels, tmp_path / "c", dataclasses.replace(config, seed=1), silent)
     assert other.manifest.shards != first.manifest.shards
-    with pytest.raises(ConfigError, match="9999 landmarks are asked for"):
+    with pytest.raises(ConfigError, match="9999 landmarks were requested"):
         build_drawn_dataset(labels, tmp_path / "d", dataclasses.replace(config, landmarks=9999), silent)
     assert not (tmp_path / "d" / "drawings").exists()
 

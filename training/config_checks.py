@@ -44,35 +44,35 @@ def has_classifier(config: TrainConfig) -> bool:
     return name in LOSSES and (LOSSES[name].kind in ("proxies", "views") or second_term(config) == "proxy")
 
 
-_GEM = Reader(lambda c: c.model.pooling == "gem", "--pooling gem reads it")
-_GROUPS = Reader(lambda c: c.batch.sampler == "hierarchical-pk", "--sampler hierarchical-pk reads it")
-_MEMORY = Reader(lambda c: c.loss.memory != 0, "a memory (--memory) reads it")
-_PAIR = Reader(lambda c: second_term(c) in ("", "pair"), "--decomposability pair reads it")
-_PROXY = Reader(lambda c: second_term(c) in ("", "proxy"), "--decomposability proxy reads it")
-_FALLING = Reader(lambda c: c.optimizer.schedule in ("cosine", "linear"), "--schedule cosine or linear reads it")
-_STEP = Reader(lambda c: c.optimizer.schedule == "step", "--schedule step reads it")
+_GEM = Reader(lambda c: c.model.pooling == "gem", "--pooling gem uses it")
+_GROUPS = Reader(lambda c: c.batch.sampler == "hierarchical-pk", "--sampler hierarchical-pk uses it")
+_MEMORY = Reader(lambda c: c.loss.memory != 0, "a memory (--memory) uses it")
+_PAIR = Reader(lambda c: second_term(c) in ("", "pair"), "--decomposability pair uses it")
+_PROXY = Reader(lambda c: second_term(c) in ("", "proxy"), "--decomposability proxy uses it")
+_FALLING = Reader(lambda c: c.optimizer.schedule in ("cosine", "linear"), "--schedule cosine or linear uses it")
+_STEP = Reader(lambda c: c.optimizer.schedule == "step", "--schedule step uses it")
 
 READERS: dict[str, Reader] = {
     "gem_p": _GEM,
     "gem_learned": _GEM,
-    "classifier": Reader(lambda c: c.loss.loss == "MultiGrain", "--loss MultiGrain reads it"),
-    "projection": Reader(lambda c: c.model.dim > 0, "a projection (--dim above 0) reads it"),
+    "classifier": Reader(lambda c: c.loss.loss == "MultiGrain", "--loss MultiGrain uses it"),
+    "projection": Reader(lambda c: c.model.dim > 0, "a projection (--dim above 0) uses it"),
     "coverage": Reader(
-        lambda c: c.batch.sampler == "pk" and not c.batch.stream, "--sampler pk without --stream reads it"
+        lambda c: c.batch.sampler == "pk" and not c.batch.stream, "--sampler pk without --stream uses it"
     ),
-    "merge_classes": Reader(lambda c: not c.batch.stream, "a run without --stream reads it"),
-    "crop_min": Reader(lambda c: c.images.train_crop == "random-resized", "--train-crop random-resized reads it"),
+    "merge_classes": Reader(lambda c: not c.batch.stream, "a run without --stream uses it"),
+    "crop_min": Reader(lambda c: c.images.train_crop == "random-resized", "--train-crop random-resized uses it"),
     "images_per_class": Reader(
-        lambda c: c.batch.sampler in ("pk", "hierarchical-pk"), "--sampler pk or hierarchical-pk reads it"
+        lambda c: c.batch.sampler in ("pk", "hierarchical-pk"), "--sampler pk or hierarchical-pk uses it"
     ),
     "super_level": _GROUPS,
     "super_classes": _GROUPS,
-    "repeats": Reader(lambda c: c.batch.sampler == "repeated-augmentation", "--sampler repeated-augmentation reads it"),
+    "repeats": Reader(lambda c: c.batch.sampler == "repeated-augmentation", "--sampler repeated-augmentation uses it"),
     "alpha": Reader(
         lambda c: c.loss.pnp == "Dq" if c.loss.loss == "PNP" else c.loss.relevance in ("population", "total"),
-        "--relevance population or total, or --pnp Dq, reads it",
+        "--relevance population or total, or --pnp Dq, uses it",
     ),
-    "pnp_b": Reader(lambda c: c.loss.pnp == "Ib", "--pnp Ib reads it"),
+    "pnp_b": Reader(lambda c: c.loss.pnp == "Ib", "--pnp Ib uses it"),
     "pair_positive": _PAIR,
     "pair_negative": _PAIR,
     "proxy_temperature": _PROXY,
@@ -80,18 +80,18 @@ READERS: dict[str, Reader] = {
     "lr_floor": _FALLING,
     "lr_floor_proxies": Reader(
         lambda c: _FALLING.reads(c) and _has_own_parameters(c),
-        "--schedule cosine or linear of a loss with parameters of its own reads it",
+        "--schedule cosine or linear of a loss with parameters of its own uses it",
     ),
-    "lr_beta": Reader(lambda c: "beta" in options_of(c.loss.loss), "a loss with a boundary beta reads it"),
+    "lr_beta": Reader(lambda c: "beta" in options_of(c.loss.loss), "a loss with a boundary beta uses it"),
     "weight_decay_proxies": Reader(
         lambda c: _has_own_parameters(c) and c.loss.loss != "Margin",
-        "a loss with proxies or a classifier reads it",
+        "a loss with proxies or a classifier uses it",
     ),
     "blend": Reader(
-        lambda c: c.run.evaluate_start and not c.optimizer.ema, "a run with --evaluate-start and without --ema reads it"
+        lambda c: c.run.evaluate_start and not c.optimizer.ema, "a run with --evaluate-start and without --ema uses it"
     ),
     "milestones": _STEP,
-    "nesterov": Reader(lambda c: c.optimizer.optimizer == "sgd", "--optimizer sgd reads it"),
+    "nesterov": Reader(lambda c: c.optimizer.optimizer == "sgd", "--optimizer sgd uses it"),
     "gamma": _STEP,
 }
 """The reader of each field that has no effect in some runs."""
@@ -140,23 +140,26 @@ def _loss_problems(config: TrainConfig) -> Iterator[str]:
             continue
         takers = ", ".join(name for name in LOSSES if option.name in options_of(name))
         yield (
-            f"--loss {loss.loss} takes no {flag_of(option.name)} (it is {value!r}); leave it at {option.default!r}, or "
-            f"choose one of {takers}."
+            f"--loss {loss.loss} does not use {flag_of(option.name)} (it is {value!r}); leave it at "
+            f"{option.default!r}, or choose one of {takers}."
         )
     if loss.level and loss.sum_levels:
-        yield f"--level is {loss.level!r} and --sum-levels is on; a sum over all levels has no one level."
+        yield (
+            f"--level is {loss.level!r} and --sum-levels is on, but a sum over all levels has no single level. Omit "
+            "one of them."
+        )
     dims = loss.matryoshka
     if dims and (sorted(set(dims)) != list(dims) or dims[0] < 1 or config.model.dim not in (0, dims[-1])):
         yield (
-            f"--matryoshka is {dims} and --dim {config.model.dim}; expected sizes of prefixes, ascending, of which the "
-            "last is --dim."
+            f"--matryoshka is {dims} and --dim {config.model.dim}; expected ascending dimensions, the last of which "
+            "is --dim."
         )
     if dims and loss.sum_levels:
-        yield "--sum-levels is on and --matryoshka given; leave one out."
+        yield "--sum-levels is on and --matryoshka is given; omit one of them."
     if loss.loss == "CSL" and config.batch.merge_classes > 1:
-        yield f"--loss {loss.loss} learns the tree of the classes, which --merge-classes tears; take another loss."
+        yield f"--loss {loss.loss} learns the tree of the classes, which --merge-classes breaks; choose another loss."
     if loss.simix and loss.class_weights:
-        yield "--simix mixes classes' items after they were weighted; take --simix or --class-weights."
+        yield "--simix mixes the items of a class after they were weighted; choose either --simix or --class-weights."
     if loss.class_weights and config.batch.sampler not in _UNIFORM_SAMPLERS:
         yield (
             "--class-weights makes all classes equal only if every image is drawn equally often; --sampler "
@@ -166,7 +169,7 @@ def _loss_problems(config: TrainConfig) -> Iterator[str]:
     if loss.loss == "BlackboxAP" and config.optimizer.amp == "fp16":
         yield (
             "--loss BlackboxAP and --amp fp16: the scale that keeps fp16's gradients from vanishing (65536 at first) "
-            f"would multiply --blackbox-lambda, which is {loss.blackbox_lambda}, and so give another gradient; take "
+            f"would multiply --blackbox-lambda, which is {loss.blackbox_lambda}, and so change the gradient; use "
             "--amp bf16."
         )
 
@@ -177,15 +180,18 @@ def _batch_problems(config: TrainConfig) -> Iterator[str]:
     if grouped and batch.batch_size % batch.images_per_class:
         yield (
             f"--batch-size {batch.batch_size} is not a multiple of --images-per-class {batch.images_per_class}; "
-            "P x K batches have as many images of every class."
+            "P x K batches have the same number of images from every class."
         )
     if grouped and batch.images_per_class == 1 and _needs_pairs(config):
         yield (
-            f"--images-per-class is 1, so that no image has a positive in its batch; --loss {config.loss.loss} learns "
-            "from nothing else. Take 2 or more."
+            f"--images-per-class is 1, so no image has a positive in its batch, but --loss {config.loss.loss} learns "
+            "only from positives. Use 2 or more."
         )
     if batch.stream and batch.sampler != "pk":
-        yield f"--stream reads P x K batches from shards in their order; it cannot serve --sampler {batch.sampler}."
+        yield (
+            "--stream reads P x K batches from shards in their order, so it cannot be combined with --sampler "
+            f"{batch.sampler}."
+        )
     loss = config.loss
     if batch.sampler == "repeated-augmentation" and batch.batch_size % batch.repeats:
         yield f"--batch-size {batch.batch_size} is not a multiple of --repeats {batch.repeats}."
@@ -193,13 +199,13 @@ def _batch_problems(config: TrainConfig) -> Iterator[str]:
         return
     if batch.sampler != "repeated-augmentation":
         yield (
-            f"--sampler {batch.sampler} gives no views of one image, which MultiGrain's retrieval term learns from; "
-            "take --sampler repeated-augmentation, or --lambda 1 for the classification term alone."
+            f"--sampler {batch.sampler} gives only one view of an image, but MultiGrain's retrieval term learns from "
+            "several views; use --sampler repeated-augmentation, or --lambda 1 for only the classification term."
         )
     elif batch.repeats == 1:
         yield (
-            "--repeats is 1, so that no image has another view in its batch; MultiGrain's retrieval term learns from "
-            "nothing else. Take 2 or more, or --lambda 1 for the classification term alone."
+            "--repeats is 1, so no image has another view in its batch, but MultiGrain's retrieval term learns only "
+            "from such views. Use 2 or more, or --lambda 1 for only the classification term."
         )
 
 
@@ -220,20 +226,20 @@ def _run_problems(config: TrainConfig) -> Iterator[str]:
     classified = [name for name in config.run.metrics if name.startswith("top-")]
     if classified and not has_classifier(config):
         yield (
-            f"--metrics name {', '.join(classified)}, and --loss {config.loss.loss} has no classifier that could tell "
-            "classes; take --loss MultiGrain or one with proxies, or leave them out."
+            f"--metrics name {', '.join(classified)}, but --loss {config.loss.loss} has no classifier. Use --loss "
+            "MultiGrain or a loss with proxies, or omit these metrics."
         )
     if optimizer.frozen_epochs and not config.model.dim and not (_GEM.reads(config) and config.model.gem_learned):
         yield (
-            f"--frozen-epochs is {optimizer.frozen_epochs}, but without a projection (--dim 0) nothing else of the "
-            "model can learn meanwhile; take --frozen-epochs 0 or a --dim."
+            f"--frozen-epochs is {optimizer.frozen_epochs}, but without a projection (--dim 0) no other part of the "
+            "model could learn in these epochs; use --frozen-epochs 0 or a --dim above 0."
         )
     if not epochs:  # nothing is trained
         return
     if optimizer.frozen_epochs > epochs:
         yield (
-            f"--frozen-epochs is {optimizer.frozen_epochs} and --epochs {epochs}: the backbone would never move; lower "
-            f"it, to {epochs} where the head alone is to learn."
+            f"--frozen-epochs is {optimizer.frozen_epochs} and --epochs {epochs}: the backbone would never learn; "
+            f"lower it (to {epochs} to train only the head)."
         )
     if config.loss.memory and config.loss.memory_from_epoch >= epochs:
         yield (

@@ -103,7 +103,7 @@ def with_val_classes(catalog: Catalog, fraction: float, seed: int) -> Catalog:
     """
     there, finest = catalog.items["split"].unique().sort().to_list(), catalog.levels[0]
     if VAL in there:
-        raise ConfigError(f"{catalog.name} has a split {VAL} of its own; leave --val-classes out.")
+        raise ConfigError(f"{catalog.name} already has a split {VAL}; omit --val-classes.")
     if TRAIN not in there:
         raise ConfigError(
             f"{catalog.name}: --val-classes takes classes of the split {TRAIN}, but the splits are "

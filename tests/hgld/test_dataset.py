@@ -165,7 +165,7 @@ def test_slices_lists_and_masks_select_datasets(root):
         assert isinstance(chosen, ShardDataset)
         assert chosen.keys.to_list() == expected
     assert dataset[np.int64(3)]["key"] == whole[3]
-    with pytest.raises(IndexError, match=r"a mask of shape \(3,\); expected \(15,\)"):
+    with pytest.raises(IndexError, match=r"the mask has shape \(3,\); expected \(15,\)"):
         dataset[np.array([True, False, True])]
 
 
@@ -399,7 +399,7 @@ def test_image_larger_than_the_limit_is_refused_before_it_is_read(root, monkeypa
 
 def test_errors_of_damaged_remote_files_contain_the_url(root):
     (root / HIERARCHY).write_bytes(b"PAR1" + bytes(40) + b"PAR1")
-    message = f"/{HIERARCHY}: 48 bytes with another SHA-256 than {MANIFEST} says"
+    message = f"/{HIERARCHY}: the SHA-256 of its 48 bytes is not the one in {MANIFEST}"
     with serve(root) as server, pytest.raises(InputError, match=f"{server.url}{message}"):
         open_dataset(server.url)
     manifest = json.loads((root / MANIFEST).read_text())

@@ -321,7 +321,7 @@ def small(**options):
         (
             lambda: evaluate_judged(GOOD, GOOD[:2], judged(), options=EvaluationOptions()),
             InputError,
-            "judgements are of 3 queries, 3 gallery items",
+            "judgements have 3 queries, 3 gallery items",
         ),
         (
             lambda: evaluate_judged(GOOD, GOOD, judged(), options=EvaluationOptions(metrics=("NMI",))),

@@ -207,7 +207,7 @@ COLUMNS = {"a": [1] * 12, "b": [1] * 12}
 @pytest.mark.parametrize(
     ("batches", "error", "said"),
     [
-        ([(EMBEDDINGS, CLASSES[:3])], InputError, r"embeddings of shape \(12, 4\) and 3 labels"),
+        ([(EMBEDDINGS, CLASSES[:3])], InputError, r"embeddings have shape \(12, 4\), and there are 3 labels"),
         ([(EMBEDDINGS, CLASSES, [1])], InputError, "1 items for 12 embeddings"),
         (
             [(EMBEDDINGS, CLASSES), (EMBEDDINGS[:, :3], CLASSES)],

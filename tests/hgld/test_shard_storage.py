@@ -110,7 +110,7 @@ def test_missing_files_are_refused_by_every_method(storage):
 
 
 def test_read_beyond_the_end_of_a_file_raises_an_error_with_its_range(storage):
-    message = r"train-000000.tar: 10 bytes at offset 299990; expected 20. The file is cut off"
+    message = r"train-000000.tar: only 10 bytes could be read at offset 299990; expected 20. The file is truncated"
     with pytest.raises(InputError, match=message):
         storage.read_at("train-000000.tar", SIZE - 10, 20)
     with pytest.raises(InputError, match=message):

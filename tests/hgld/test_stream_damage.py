@@ -87,7 +87,7 @@ def test_complete_items_of_a_truncated_shard_are_used(own):
     faults = {key_in(fault.where): fault.reason for batch in batches for fault in batch.faults}
     assert faults.keys() <= set(lost["key"])
     assert len(faults) > len(lost) / 2
-    assert all("The file is cut off" in reason for reason in faults.values())
+    assert all("The file is truncated" in reason for reason in faults.values())
     assert len(inside) > 0
 
 

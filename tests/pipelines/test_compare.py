@@ -236,7 +236,7 @@ def test_items_of_a_hierarchy_file_are_its_finest_classes(tmp_path):
         (b"landmark_id,hierarchical_label\n", "no rows below the header"),
         (
             b"id,hierarchical_label\n1,x\n",
-            "no column that both .*a.csv has 'id', 'hierarchical_label' and .*b.csv has 'landmark_id', 's",
+            "no common column .*a.csv has 'id', 'hierarchical_label' and .*b.csv has 'landmark_id', 's",
         ),
         (b"landmark_id,title\n1,x\n", "has 0 columns of labels; found 'landmark_id', 'title'"),
         (
@@ -250,7 +250,7 @@ def test_items_of_a_hierarchy_file_are_its_finest_classes(tmp_path):
             "landmark_id 1 has different cells in line 2 and line 4; expected one row per item",
         ),
         (b"landmark_id,label\n1,unclassified\n", "1 items in common by landmark_id, none of which both label"),
-        (b"landmark_id,label\n8,x\n", "0 items in common.*They begin with 8 in the one and 1, 2, 3 in the other"),
+        (b"landmark_id,label\n8,x\n", "0 items in common.*The first ids are 8 and 1, 2, 3"),
     ],
 )
 def test_invalid_csvs_are_refused_with_line_and_column(tmp_path, content, message):

@@ -51,7 +51,7 @@ def test_group_table_gives_descriptions_seeds_and_parents(tmp_path):
         ("name,parent\nx,a\na,b\nb,a\n", "is below itself"),
         ("name,parent\n,b\n", "line 2: no name"),
         ("fruit\nNone of these\n", "line 2: a group cannot be called 'none of these'"),
-        ("name\n\n", "no group that is not a parent"),
+        ("name\n\n", "every group is the parent"),
         ("name,seeds\na," + "x" * 100_001, "seeds has 100,001 characters"),
     ],
 )

@@ -236,7 +236,7 @@ def test_three_unanswered_questions_in_a_row_stop_the_run(tmp_path, server):
         (status(404, b"no such model 'small'"), r"HTTP 404: no such model 'small'.*--propose-model"),
         (status(400, f"bad: {SECRET}".encode()), r"HTTP 400: bad: \[secret\].*response_format"),
         (status(307, Location="http://127.0.0.1:1/"), r"HTTP 307.*check --propose"),
-        (status(429, Retry_After="3600"), r"asks us to come back in 3,600 s"),
+        (status(429, Retry_After="3600"), r"asks for a pause of 3,600 s"),
     ],
 )
 def test_http_refusal_stops_the_run_and_the_error_hides_the_api_key(build, server, monkeypatch, fault, message):

@@ -27,7 +27,7 @@ def test_landmarks_are_sampled_evenly_over_groups():
     assert chosen.group_by("hierarchical_label").len()["len"].to_list() == [2, 2, 2]
     assert chosen["landmark_id"].is_sorted()
     assert chosen.equals(choose_landmarks(labels(), 6))
-    with pytest.raises(ConfigError, match="12 landmarks are asked for, and 11"):
+    with pytest.raises(ConfigError, match="12 landmarks were requested, but only 11"):
         choose_landmarks(labels(), 12)
 
 

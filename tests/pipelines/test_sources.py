@@ -189,7 +189,7 @@ DAMAGED = [  # (source, list file, old text, new text, expected words of the err
     ("cub", f"{CUB}/classes.txt", "Laysan", "Layman", "class 2 is 'Layman Albatross'; expected 'Laysan Albatross'"),
     ("cub", f"{CUB}/image_class_labels.txt", "2 1\n", "2 2\n", "is of class 2"),
     ("cub", f"{CUB}/image_class_labels.txt", "2 1\n", "", "class_id is ''"),
-    ("cub", f"{CUB}/image_class_labels.txt", "2 1\n", "2 1\n2 1\n", "stands there twice"),
+    ("cub", f"{CUB}/image_class_labels.txt", "2 1\n", "2 1\n2 1\n", "occurs twice"),
     ("cub", f"{CUB}/image_class_labels.txt", "2 1\n", "2 1\n999 1\n", "image 999 is not in images.txt"),
     ("cub", f"{CUB}/images.txt", "1 001.Black", "1 ../001.Black", "not a path inside"),
     (
@@ -210,7 +210,7 @@ DAMAGED = [  # (source, list file, old text, new text, expected words of the err
     ),
     ("vehicleid", f"{PKU}/attribute/model_attr.txt", "1 1\n", "1 1\n1 2\n", "of model 2, but 1 before"),
     ("landmarks-clean", CLEAN, "\n", "\n../../etc/passwd 1\n", "line 2: .*not a path inside"),
-    ("landmarks-clean", CLEAN, "\n", "\nhttp://a/b.jpg\n", "line 2 is .*expected an address"),
+    ("landmarks-clean", CLEAN, "\n", "\nhttp://a/b.jpg\n", "line 2 is .*expected a URL"),
     ("imagenet", f"{KIT}/{imagenet.TRUTH}", "2", "9", "line 1 is '9'; expected 1 to 3"),
     ("dyml-vehicle", DYML, "fname, coarse_id", "name, coarse_id", "line 1 .*expected the header 'fname, coarse_id"),
     ("dyml-vehicle", DYML, "\n1.jpg, 0, 0, 0", "\n1.jpg, 0, 0", "line 2 .*3 cells"),
@@ -288,7 +288,7 @@ CHANGED = [  # (source, function that changes its files, expected words of the e
     ("holidays", lambda source: (source / "jpg" / "125000.jpg").unlink(), "the first 1250: 125000.jpg is missing"),
     (
         *("ukbench", lambda source: (source / "full" / "ukbench00006.jpg").unlink()),
-        "1 objects have not 4 images, the first 3; expected ukbench00004.jpg to",
+        "1 objects do not have 4 images, the first has 3; expected ukbench00004.jpg to",
     ),
 ]
 

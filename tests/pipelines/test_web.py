@@ -134,7 +134,7 @@ def test_retry_after_is_obeyed_after_the_last_attempt(server, connect, clock):
     client.api(server.url, ASK)
     assert sum(clock.slept) >= 17
     server.faults += [status(429, Retry_After="86400")]
-    with pytest.raises(ServiceError, match=r"come back in 86,400 s"):
+    with pytest.raises(ServiceError, match=r"pause of 86,400 s"):
         client.api(server.url, ASK)
 
 
@@ -271,7 +271,7 @@ def test_url_with_password_is_refused_without_showing_it():
 def test_http_401_403_and_404_stop_the_run(server, connect):
     for code in (401, 403, 404):
         server.faults += [status(code)]
-        with pytest.raises(ServiceError, match=f"HTTP {code}: .*check the address and --contact"):
+        with pytest.raises(ServiceError, match=f"HTTP {code}: .*check the URL and --contact"):
             connect().api(server.url, ASK)
     assert len(server.log) == 3
 
@@ -319,7 +319,7 @@ def test_page_request_returns_bytes_or_none(server, connect):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "rules want the contact .* --contact"),
+        ({}, "rules require a contact .* --contact"),
         ({"contact": "somebody"}, "expected a mail address"),
         ({"contact": "a@b.c\r\nX-Evil: 1"}, "expected a mail address"),
         ({"contact": "a@b.c", "rate": 3.4}, "at most 3.33, the documented limit"),

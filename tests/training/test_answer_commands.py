@@ -101,7 +101,7 @@ def test_search_restricted_to_a_class_returns_only_images_of_that_class(hgld):
         (("--within", "kind=2"), "within kind=2: the levels are fine, coarse."),
         (("--within", "coarse=church"), "within coarse='church': the classes of coarse have names; such as 0, 1, 2"),
         (("--within", "coarse"), "expected a level and one of its class names"),
-        (("--within", "coarse=2", "--index", "ivf"), "leave it out (--index exact)"),
+        (("--within", "coarse=2", "--index", "ivf"), "use --index exact"),
         (("--within", "coarse=2", "--within", "coarse=3"), "--within has a level twice"),
         (("--level", "kind"), "--level kind: the dataset's levels are fine, coarse."),
     ):
@@ -185,19 +185,19 @@ def test_text_queries_use_the_text_tower_of_the_model(hgld, tiny_clip, world, tm
     torch.save({n.removeprefix("visual."): t for n, t in clip.visual.state_dict().items()}, tmp_path / "tower.pt")
     code, _, err = hgld(*words[:4], str(tmp_path / "tower.pt"), *words[5:], "--text", "a lake")
     assert code == 2
-    assert "weights of an image tower alone" in err
+    assert "only the weights of an image tower" in err
 
 
 def test_text_query_fails_if_the_model_has_no_text_tower(hgld):
     asked = ("search", "--text", "a lake", "--data", "data", "--device", "cpu")
     for words, said in (
-        (("--checkpoint", "run"), "Texts take --model open_clip:MODEL/PRETRAINED."),
+        (("--checkpoint", "run"), "Use --model open_clip:MODEL/PRETRAINED for texts."),
         (("--model", "pixels"), "--text: pixels has no text tower."),
     ):
         code, out, err = hgld(*asked, *words)
         assert (code, out) == (2, "")
         assert said in err
-    with pytest.raises(ConfigError, match="Leave --pooling out"):
+    with pytest.raises(ConfigError, match="Omit --pooling"):
         embed_texts(Network("open_clip:RN50/openai", "none", "avg"), ["a lake"])
     code, _, err = hgld("search", "--data", "data", "--checkpoint", "run")
     assert (code, "missing a query: give an IMAGE or a --text." in err) == (2, True)

@@ -82,7 +82,7 @@ def test_gem_p_scores_equal_a_slow_reference():
 
 def test_best_gem_p_refuses_invalid_input():
     maps, instances = views("mean")
-    with pytest.raises(ConfigError, match="take pooling gem"):
+    with pytest.raises(ConfigError, match="with pooling gem"):
         best_gem_p(maps_as_they_are(AveragePool()), [(maps, instances)])
     with pytest.raises(ConfigError, match="above 0"):
         best_gem_p(maps_as_they_are(GeM()), [(maps, instances)], (0, 1))

@@ -206,11 +206,11 @@ def test_torch_module_embeds_with_the_given_transform(photos):
 
 LOADS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a module without a transform": (Colors(), {}, "a torch module needs transform="),
-    "a transform of a network": ("small", {"transform": to_tensor}, "transform= goes with a torch module"),
+    "a transform of a network": ("small", {"transform": to_tensor}, "transform= is only for torch modules"),
     "a transform of no tensor": (Colors(), {"transform": lambda picture: picture}, "transform returns Image"),
     "a module of maps": (torch.nn.Identity(), {"transform": to_tensor}, "the module returns"),
     "no such library": ("tim:resnet18", {}, "'tim:resnet18' is no model: expected a run's folder"),
-    "a checkpoint of a network": ("small", {"which": "last"}, "a network has none"),
+    "a checkpoint of a network": ("small", {"which": "last"}, "a network has no checkpoints"),
     "a pooling of a run": (".", {"pooling": "max"}, "is a run, which has its own weights and pooling"),
     "no such folder": ("hf:", {}, "expected hf:USER/NAME"),
 }

@@ -132,7 +132,7 @@ def test_unreadable_gallery_items_are_excluded_and_counted(embedder, items, tmp_
             assert found.matches[0].index == 5
             assert all(match.key == dataset.keys[match.index] for match in found.matches)
     (tmp_path / "e.faults.csv").unlink()
-    with pytest.raises(InputError, match="Embed that split anew"):
+    with pytest.raises(InputError, match="Embed that split again"):
         kept_embeddings(tmp_path / "e.npy", dataset, embedder)
 
 

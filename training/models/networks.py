@@ -61,7 +61,7 @@ def source_of(name: str, weights: str = "default", pooling: str = "") -> Path | 
             f"{', '.join(first)} or {last}."
         )
     if weights != "default" or pooling:
-        raise ConfigError(f"{name} is a run, which has its own weights and pooling; leave both out.")
+        raise ConfigError(f"{name} is a run, which has its own weights and pooling; omit both options.")
     return folder
 
 
@@ -144,7 +144,7 @@ def build_network(network: Network, size: int | None = None) -> tuple[EmbeddingM
     is_saved = (folder / SAVED).is_file()
     if is_saved:
         if network.weights != "default" or network.pooling:
-            raise ConfigError(f"{folder} is a saved model, which has its own weights and pooling; leave both out.")
+            raise ConfigError(f"{folder} is a saved model, which has its own weights and pooling; omit both options.")
         network, saved_view = _saved(folder)
         size = size or saved_view.size
     options = BackboneOptions(
@@ -227,7 +227,7 @@ def pixels(options: BackboneOptions) -> Backbone:
         ConfigError: the options have weights or a pooling.
     """
     if options.token is False or options.pretrained not in ("default", "none"):
-        raise ConfigError("the network pixels has neither weights nor a pooling; leave both out.")
+        raise ConfigError("the network pixels has neither weights nor a pooling; omit both options.")
     side = options.image_size or _SIDE
     view = TestView(side, side, "squash")
     return Backbone(RawPixels(side), 3 * side * side, token=True, view=view)

@@ -127,7 +127,7 @@ def onnx_network(name: str, options: BackboneOptions) -> Backbone:
         InputError: the file cannot be read, or is not a network for images.
     """
     if options.pretrained not in ("default", "none"):
-        raise ConfigError(f"onnx:{name} holds its own weights; leave {quoted(options.pretrained)} out.")
+        raise ConfigError(f"onnx:{name} holds its own weights; omit {quoted(options.pretrained)}.")
     path = Path(name).expanduser()
     module = OnnxNetwork(path, token=options.token)
     record, mean, std = path.with_name(path.name + ".json"), IMAGENET_MEAN, IMAGENET_STD

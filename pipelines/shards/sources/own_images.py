@@ -120,7 +120,7 @@ class OwnImages:
         items = self.items
         if self.has_splits and options.test_classes:
             what = "folders of splits" if self.kind == "folders" else f"a column {SPLIT!r}"
-            raise ConfigError(f"{self.source} has {what} already; leave --test-classes out.")
+            raise ConfigError(f"{self.source} already has {what}; omit --test-classes.")
         if not self.has_splits:
             is_test = pl.lit(value=False)
             if options.test_classes:

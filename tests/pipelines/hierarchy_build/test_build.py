@@ -190,15 +190,15 @@ ONE, TWO = ("train", Path("a.csv")), ("train", Path("b.csv"))
     [
         ({"source": "sample", "tables": (ONE,)}, "'sample' was given 1 tables; expected none"),
         ({"source": "names", "tables": ()}, "'names' was given 0 tables"),
-        ({"source": "names", "tables": (ONE, TWO)}, "each split has one table"),
-        *(({"tables": ((split, Path("x.csv")),)}, "cannot be part of a file's name") for split in BAD_SPLITS),
+        ({"source": "names", "tables": (ONE, TWO)}, "expected one table per split"),
+        *(({"tables": ((split, Path("x.csv")),)}, "cannot be part of a file name") for split in BAD_SPLITS),
         ({"embed": EmbedConfig("sbert:/nowhere")}, "No such file or directory"),
         ({"embed": EmbedConfig("lexicon")}, "--encoder is 'lexicon'; expected one of"),
         ({"cluster": ClusterConfig(groups=-1)}, "--groups is -1"),
         ({"toplevel": TopLevelConfig(margin=3.0)}, "--margin is 3.0; expected 1 at most"),
         ({"scrape": ScrapeConfig(retries=0)}, "--retries is 0"),
         ({"evidence": EvidenceConfig(("smell",))}, "expected a list of one of 'wording'"),
-        ({"evidence": EvidenceConfig(("none", "classes"))}, "--evidence none stands alone"),
+        ({"evidence": EvidenceConfig(("none", "classes"))}, "--evidence none cannot be combined"),
         ({"review": ReviewConfig((Path("none.yaml"),))}, r"none\.yaml: the decisions cannot be read"),
     ],
 )
