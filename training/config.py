@@ -44,11 +44,12 @@ class ModelConfig:
     )
     pooling: Literal["avg", "gem", "max", "token"] = setting(
         "avg",
-        "Pooling of the feature map: average, generalised mean (GeM) or maximum; token: the network's own vector.",
+        "Pooling of the feature map. avg: average; gem: generalised mean (GeM); max: maximum; token: the network's "
+        "own vector.",
     )
     gem_p: float = setting(3.0, "Exponent of GeM pooling.", above=0)
     gem_learned: bool = setting(True, "Learn the exponent of GeM pooling.")
-    layer_norm: bool = setting(True, "Layer norm without affine parameters before the projection.")
+    layer_norm: bool = setting(True, "Apply layer norm without affine parameters before the projection.")
     dim: int = setting(512, "Dimension of the embedding; 0: the backbone's dimension, without a projection.", least=0)
     projection: Literal["random", "pca"] = setting(
         "random", "Initial weights of the projection: random, or the PCA of the training set's features."
@@ -58,8 +59,8 @@ class ModelConfig:
         "Initial weights of MultiGrain's classifier: random, or the backbone's pretrained classifier for the 1,000 "
         "classes of ImageNet (torchvision, timm).",
     )
-    freeze_batch_norm: bool = setting(False, "Keep the pretrained statistics and parameters of batch norm.")
-    compile: bool = setting(False, "torch.compile the backbone and the loss.")
+    freeze_batch_norm: bool = setting(False, "Freeze batch norm: keep its pretrained statistics and parameters.")
+    compile: bool = setting(False, "Compile the backbone and the loss with torch.compile.")
 
 
 @dataclass(frozen=True)
@@ -67,15 +68,17 @@ class ImagesConfig:
     """Options of reading and augmenting images."""
 
     size: int = setting(224, "Side of the model's square input.", unit="pixels", above=0, common=True)
-    resize: int = setting(256, "Short side before the central crop of evaluation.", unit="pixels", above=0)
+    resize: int = setting(
+        256, "Length of the image's short side before evaluation crops the central square.", unit="pixels", above=0
+    )
     test_size: int = setting(
         0,
-        "Side of the square in evaluation; --resize scales in proportion. 0: the value of --size.",
+        "Side of the model's square input in evaluation; --resize changes in proportion. 0: the value of --size.",
         unit="pixels",
         least=0,
     )
     interpolation: Literal["bilinear", "bicubic"] = setting(
-        "bilinear", "Interpolation with which evaluation resizes images."
+        "bilinear", "Interpolation method that evaluation uses to resize images."
     )
     test_resize_mode: Literal["crop", "squash", "longest", "original"] = setting(
         "crop",
@@ -84,35 +87,40 @@ class ImagesConfig:
     )
     train_crop: Literal["random-resized", "squared"] = setting(
         "random-resized",
-        "Crop of training images. random-resized: a random rectangle, resized to the size; squared: the image resized "
-        "to a square of --resize pixels, and a square of the size cut out at random.",
+        "How training crops images. random-resized: a random rectangle, resized to --size; squared: the image is "
+        "resized to a square of --resize pixels, and a random square of --size pixels is cut out.",
     )
-    crop_min: float = setting(0.16, "Smallest share of the image that a random-resized crop covers.", above=0, most=1)
-    flip: float = setting(0.5, "Probability of a horizontal flip.", least=0, most=1)
-    jitter: float = setting(0.0, "Strength of the colour jitter; MultiGrain uses 0.3.", least=0)
-    lighting: float = setting(0.0, "Strength of the lighting noise; MultiGrain uses 0.1.", least=0)
+    crop_min: float = setting(
+        0.16, "Minimum share of the image's area that a random-resized crop covers.", above=0, most=1
+    )
+    flip: float = setting(0.5, "Probability that a training image is flipped horizontally.", least=0, most=1)
+    jitter: float = setting(0.0, "Strength of the colour jitter of training images; MultiGrain uses 0.3.", least=0)
+    lighting: float = setting(0.0, "Strength of the lighting noise of training images; MultiGrain uses 0.1.", least=0)
     autoaugment: bool = setting(False, "Apply torchvision's AutoAugment policies for ImageNet.")
     erasing: float = setting(
         0.0, "Probability that a rectangle of 2 to 33% of the image is painted over (random erasing).", least=0, most=1
     )
-    workers: int = setting(0, "Decoding threads per process; 0: one per core of the process, at most 16.", least=0)
+    workers: int = setting(
+        0, "Number of decoding threads per process. 0: one per core of the process, at most 16.", least=0
+    )
 
 
 @dataclass(frozen=True)
 class BatchConfig:
     """Options of making batches."""
 
-    batch_size: int = setting(256, "Images per step, over all processes.", above=0, common=True)
-    images_per_class: int = setting(4, "Images per class in a batch (K of P x K).", above=0)
+    batch_size: int = setting(256, "Number of images per training step, over all processes.", above=0, common=True)
+    images_per_class: int = setting(4, "Number of images per class in a batch (K of P x K).", above=0)
     sampler: Literal["pk", "hierarchical-pk", "repeated-augmentation", "class-balanced", "shuffled"] = setting(
-        "pk", "Rule that chooses the images of a batch."
+        "pk", "Sampler that chooses the images of each batch."
     )
     coverage: Literal["exact", "classes"] = setting(
         "exact",
-        "Images of an epoch. exact: every image at least once; classes: random classes and images, as published.",
+        "Which images an epoch contains. exact: every image at least once; classes: random classes and images, as "
+        "published.",
     )
     super_level: str = setting("", "Level of the super-classes of hierarchical-pk; default: the coarsest.")
-    super_classes: int = setting(2, "Super-classes per batch of hierarchical-pk.", above=0)
+    super_classes: int = setting(2, "Number of super-classes in a batch of hierarchical-pk.", above=0)
     repeats: int = setting(3, "Number of views per image in a batch of repeated-augmentation.", above=0)
     merge_classes: int = setting(
         1, "Number of randomly chosen classes that training merges into one (PNP's robustness test merges 3).", above=0
@@ -125,14 +133,17 @@ class BatchConfig:
     )
     micro_batch_size: int = setting(
         0,
-        "Images per process in one pass of the model (multi-stage back-propagation); 0: all of the process's images.",
+        "Number of images that the model processes at once in each process (multi-stage back-propagation). 0: all "
+        "images of the process's share.",
         least=0,
     )
     stream: bool = setting(
         False,
         "Read the shards sequentially, also from URLs, instead of reading single images at the offsets in the index.",
     )
-    num_streams: int = setting(8, "Sequences of shards that --stream reads in parallel, over all processes.", above=0)
+    num_streams: int = setting(
+        8, "Number of sequences of shards that --stream reads in parallel, over all processes.", above=0
+    )
 
 
 @dataclass(frozen=True)
@@ -141,7 +152,7 @@ class LossConfig:
 
     loss: str = setting("HAPPIER", "Name of the loss in hgld.losses.", choices=loss_names(), common=True)
     sum_levels: bool = setting(False, "Sum a binary loss over all levels instead of using one level.")
-    level: str = setting("", "Level of a binary loss; default: the finest.")
+    level: str = setting("", "Level whose classes a binary loss learns; default: the finest.")
     lambda_: float = setting(
         0.1, "Weight of a composition's second term, or of MultiGrain's classification term.", least=0, most=1
     )
@@ -152,25 +163,29 @@ class LossConfig:
     )
     alpha: float = setting(1.0, "Exponent of a level's relevance in H-AP, or exponent of PNP's D_q.", least=0)
     relevance: Literal["population", "total", "weighted_ap", "exponential"] = setting(
-        "population", "Gain of a shared level in H-AP."
+        "population", "Definition of an item's relevance in H-AP."
     )
     tau: float = setting(0.01, "Temperature of the step function's surrogate.", above=0)
     rho: float = setting(100.0, "Slope of SupRank's straight line.", above=0)
     delta: float = setting(0.05, "Score difference above which SupRank's surrogate is a straight line.", above=0)
-    recall_at: tuple[int, ...] = setting((1, 2, 4, 8, 16), "Cutoffs of the recall losses.")
-    recall_temperature: float = setting(1.0, "Temperature of the sigmoid at the recall's cutoffs.", above=0)
-    bins: int = setting(20, "Bins of SoftBinAP and FastAP.", above=0)
+    recall_at: tuple[int, ...] = setting((1, 2, 4, 8, 16), "Cutoffs k of the recall losses (R@k).")
+    recall_temperature: float = setting(
+        1.0, "Temperature of the sigmoid that compares ranks with the cutoffs of the recall losses.", above=0
+    )
+    bins: int = setting(20, "Number of bins of SoftBinAP and FastAP.", above=0)
     ties: Literal["ignored", "relaxed", "integral"] = setting(
         "ignored",
         "Treatment of ties (items in one bin) in SoftBinAP; relaxed and integral: two approximations of tie-aware AP, "
         "the average of AP over all orders of tied items.",
     )
-    pnp: Literal["O", "Iu", "Ib", "Ds", "Dq"] = setting("Dq", "Variant of PNP.")
+    pnp: Literal["O", "Iu", "Ib", "Ds", "Dq"] = setting("Dq", "Variant of the loss PNP.")
     pnp_b: float = setting(4.0, "Constant b of PNP's variant I_b.", least=0)
     blackbox_lambda: float = setting(4.0, "Interpolation constant lambda of BlackboxAP.", above=0)
     margin: float = setting(0.2, "Margin of Triplet, Margin, MultiGrain and Contrastive.", least=0)
     contrastive: Literal["distance", "cosine"] = setting(
-        "distance", "Unit of Contrastive's margin; cosine: the loss of cross-batch memories (XBM), a sum over pairs."
+        "distance",
+        "Whether Contrastive's margin is a distance or a cosine. cosine: the loss of the cross-batch "
+        "memory paper (XBM), a sum over pairs.",
     )
     beta: float = setting(1.2, "Initial boundary between positives and negatives in Margin and MultiGrain.")
     reach: float = setting(
@@ -179,18 +194,21 @@ class LossConfig:
     pair_positive: float = setting(0.9, "Score above which the pair loss ignores positives.")
     pair_negative: float = setting(0.6, "Score below which the pair loss ignores negatives.")
     proxy_temperature: float = setting(0.05, "Temperature of the proxies; ProxyNCA++ uses 1/9.", above=0)
-    csl_margins: tuple[float, ...] = setting((), "CSL's margins, finest level first; default: the published margins.")
+    csl_margins: tuple[float, ...] = setting((), "Margins of CSL, finest level first; default: the published margins.")
     class_weights: bool = setting(
         False,
-        "Weight each query by the inverse size of its class, so that all classes have equal weight in an epoch of the "
-        "sampler shuffled.",
+        "Weight each query by the inverse size of its class, so that all classes have equal weight in an epoch of "
+        "--sampler shuffled.",
     )
     matryoshka: tuple[int, ...] = setting(
         (),
-        "Dimensions to which embeddings can be truncated, ascending, the last one --dim; each gets the loss.",
+        "Dimensions to which embeddings can be truncated (Matryoshka), ascending, the last one equal to --dim. The "
+        "loss is computed for each.",
     )
     simix: bool = setting(False, "Add virtual items between the items of a class (SiMix).")
-    memory: int = setting(0, "Items of the cross-batch memory; -1: the whole training set; 0: no memory.", least=-1)
+    memory: int = setting(
+        0, "Number of items in the cross-batch memory. -1: the whole training set; 0: no memory.", least=-1
+    )
     memory_from_epoch: int = setting(5, "First epoch that uses the cross-batch memory.", least=0)
 
 
@@ -198,38 +216,39 @@ class LossConfig:
 class OptimizerConfig:
     """Options of the optimizers; learning rates are not rescaled by the batch size."""
 
-    optimizer: Literal["adam", "adamw", "sgd"] = setting("adam", "The optimizer.")
+    optimizer: Literal["adam", "adamw", "sgd"] = setting("adam", "Optimizer of the weights.")
     lr: float = setting(1e-5, "Learning rate of the backbone.", least=0, common=True)
-    lr_head: float = setting(2e-5, "Learning rate of pooling and projection.", least=0)
+    lr_head: float = setting(2e-5, "Learning rate of the head: pooling and projection.", least=0)
     lr_proxies: float = setting(
         1e-3, "Learning rate of the loss's own parameters: proxies, classifiers, beta.", least=0
     )
     lr_beta: float = setting(
         -1.0,
-        "Learning rate of beta in Margin and MultiGrain, with the schedule of --lr-proxies; -1: as --lr-proxies.",
+        "Learning rate of beta in Margin and MultiGrain, with the schedule of --lr-proxies. -1: the value of "
+        "--lr-proxies.",
         least=-1,
     )
     weight_decay: float = setting(
-        1e-4, "Weight decay of the model's weights; biases and norms decay only with decay_all.", least=0
+        1e-4, "Weight decay of the model's weights; biases and norms decay only with --decay-all.", least=0
     )
     weight_decay_proxies: float = setting(0.0, "Weight decay of the loss's proxies or classifier.", least=0)
     decay_all: bool = setting(
         False,
         "Apply weight decay to biases and norms too, like MultiGrain's code, but not to beta or GeM's exponent.",
     )
-    nesterov: bool = setting(False, "Use Nesterov's momentum in sgd.")
+    nesterov: bool = setting(False, "Use Nesterov momentum with --optimizer sgd.")
     schedule: Literal["cosine", "step", "linear", "constant"] = setting("cosine", "Schedule of the learning rates.")
     lr_floor: float = setting(
-        0.0, "Final learning rate of backbone and head in the schedules cosine and linear.", least=0
+        0.0, "Final learning rate of backbone and head with --schedule cosine or linear.", least=0
     )
     lr_floor_proxies: float = setting(
-        0.0, "Final learning rate of the loss's own parameters in the schedules cosine and linear.", least=0
+        0.0, "Final learning rate of the loss's own parameters with --schedule cosine or linear.", least=0
     )
     milestones: tuple[int, ...] = setting((), "Epochs at which --schedule step lowers the learning rates.")
     gamma: float = setting(0.1, "Factor by which --schedule step lowers the learning rates.", above=0, most=1)
-    warmup_steps: int = setting(0, "Number of first steps over which the learning rates rise from 0.", least=0)
-    frozen_epochs: int = setting(0, "Number of first epochs in which the backbone is frozen.", least=0)
-    clip_norm: float = setting(0.0, "Largest norm of the gradient; 0: no clipping.", least=0)
+    warmup_steps: int = setting(0, "Number of steps at the start over which the learning rates rise from 0.", least=0)
+    frozen_epochs: int = setting(0, "Number of epochs at the start in which the backbone is frozen.", least=0)
+    clip_norm: float = setting(0.0, "Norm to which larger gradients are clipped; 0: no clipping.", least=0)
     amp: Literal["off", "bf16", "fp16"] = setting(
         "off", "Mixed precision of the model; the loss is always computed in fp32."
     )
@@ -261,10 +280,12 @@ class RunConfig:
         least=0,
         most=1,
     )
-    evaluate_every: int = setting(1, "Epochs between evaluations; 0: only after the last epoch.", least=0)
+    evaluate_every: int = setting(
+        1, "Number of epochs between evaluations. 0: evaluate only after the last epoch.", least=0
+    )
     metrics: tuple[str, ...] = setting(
         ("R@1", "AP", "H-AP", "NDCG", "ASI"),
-        "Metrics of evaluations on splits; a protocol determines its metrics itself.",
+        "Metrics to compute when evaluating on splits. A protocol has its own metrics.",
         offered=offered_names,
     )
     monitor: str = setting(
@@ -272,26 +293,29 @@ class RunConfig:
     )
     monitor_tolerance: float = setting(
         0.0,
-        "Amount by which a later checkpoint may be below the best value of --monitor and still be chosen. It is never "
-        "worse than the initial model.",
+        "How far a later checkpoint may be below the best value of --monitor and still be chosen. The chosen one is "
+        "never worse than the initial model.",
         least=0,
     )
     select_on_test: bool = setting(
         False,
         "Choose the best checkpoint on the first entry of --evaluate-on, even a test split; reports state this.",
     )
-    checkpoint_every: int = setting(0, "Steps between checkpoints; 0: at the end of every epoch.", least=0)
+    checkpoint_every: int = setting(
+        0, "Number of steps between checkpoints. 0: save at the end of every epoch.", least=0
+    )
     keep: int = setting(1, "Number of newest checkpoints to keep in addition to the best one.", above=0)
-    log_every: int = setting(10, "Steps between lines of the log.", above=0)
+    log_every: int = setting(10, "Number of steps between two lines of the log.", above=0)
     device: str = setting("", "Device: cpu, cuda, ...; default: a GPU if there is one.")
     deterministic: bool = setting(
-        False, "Use only algorithms (slower) with bitwise equal results in every run on the same GPU."
+        False,
+        "Use only deterministic algorithms, which are slower: every run on the same GPU has bitwise equal results.",
     )
-    sync_batch_norm: bool = setting(False, "Compute batch norm's statistics over all processes.")
+    sync_batch_norm: bool = setting(False, "Compute the statistics of batch norm over all processes.")
     loggers: tuple[str, ...] = setting(
         (),
-        "Further loggers: wandb:PROJECT (Weights & Biases), or NAME or NAME:PROJECT of another package (entry points "
-        "hgld.loggers).",
+        "Additional loggers: wandb:PROJECT (Weights & Biases), or NAME or NAME:PROJECT of a logger from another "
+        "package (entry points hgld.loggers).",
     )
 
 

@@ -50,7 +50,7 @@ class BuildOptions:
         "",
         "New or empty folder of the dataset.  [default for your own images: SOURCE-shards, next to SOURCE]",
     )
-    yes: bool = setting(False, "Build the proposed dataset of your own images without confirmation.")
+    yes: bool = setting(False, "Build the proposed dataset of your own images without asking for confirmation.")
 
 
 @verb(sections={SourceConfig: "Reading the release", ShardConfig: "Writing the shards"})
@@ -120,7 +120,7 @@ def _profile(
 class IndexOptions:
     """Tars to index."""
 
-    root: Path = setting(..., "Folder with the tars.", argument=True, path="folder")
+    root: Path = setting(..., "Folder that holds the tars.", argument=True, path="folder")
     levels: tuple[str, ...] = setting((), "Level names, finest first, if the tars do not contain them.")
     force: bool = setting(False, "Replace an existing, readable index.")
     workers: int = setting(1, "Number of shards read in parallel; 0: one per core.", least=0)
@@ -315,12 +315,12 @@ class DownloadOptions:
     name: str = setting(
         ..., "Release to download; only gldv2 can be downloaded.", argument=True, offered=lambda: _DOWNLOADABLE
     )
-    split: Literal["train", "index", "test"] = setting(..., "Split of the release.")
-    tars: tuple[int, ...] = setting((), "Numbers of the tars to fetch.", metavar="0-3,7", parse=_numbers)
-    metadata: bool = setting(False, "Also fetch the CSV files that list the split.")
+    split: Literal["train", "index", "test"] = setting(..., "Split of the release to download.")
+    tars: tuple[int, ...] = setting((), "Numbers of the tars to download.", metavar="0-3,7", parse=_numbers)
+    metadata: bool = setting(False, "Also download the CSV files that list the images of the split.")
     out: Path = setting(..., "Folder for the release; pass it as --source to hgld build-shards.", path="folder")
-    base_url: str = setting("", "URL of a mirror.  [default: the owners' server]")
-    workers: int = setting(4, "Number of files fetched in parallel.", least=1)
+    base_url: str = setting("", "URL of a mirror of the release.  [default: the owners' server]")
+    workers: int = setting(4, "Number of files to download in parallel.", least=1)
 
 
 @verb()
@@ -369,8 +369,10 @@ class PushOptions:
     """A folder to push, and the repository."""
 
     folder: Path = setting(..., "Dataset directory, or folder of a run of hgld train.", argument=True, path="folder")
-    address: str = setting(..., "Repository on the Hub.", argument=True, metavar="hf:USER/NAME")
-    dry_run: bool = setting(False, "List the files with their sizes; send nothing.")
+    address: str = setting(
+        ..., "Repository on the Hugging Face Hub to upload to.", argument=True, metavar="hf:USER/NAME"
+    )
+    dry_run: bool = setting(False, "List the files and their sizes, without an upload.")
     private: bool = setting(False, "Make the repository private if it is new.")
 
 

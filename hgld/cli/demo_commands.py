@@ -206,7 +206,7 @@ def _read_result(out: Path) -> DemoResult | None:
 class DemoOptions:
     """The demo's folder and seed."""
 
-    out: Path = setting(Path("hgld-demo"), "Folder of the demo.", path="folder")
+    out: Path = setting(Path("hgld-demo"), "Folder for the demo's files.", path="folder")
     seed: int = setting(0, "Seed of all random numbers.", least=0, most=2**32 - 1)
 
 

@@ -37,7 +37,7 @@ class EmbedOptions:
     )
     whitening_power: float = setting(
         _FULL,
-        "Exponent of the whitening: 0.5 is full whitening, 0.25 the square-root whitening of the listwise AP paper.",
+        "Exponent of the whitening. 0.5: full whitening; 0.25: the square-root whitening of the listwise AP paper.",
         least=0,
         most=1,
     )

@@ -46,7 +46,7 @@ class EvaluateOptions:
         (), "Columns of --labels, or levels of --data, finest first.  [default: all levels of --data]"
     )
     gallery_embeddings: Path | None = setting(
-        None, "Embeddings of the gallery. Default: every item queries all others."
+        None, "Embeddings of the gallery: .npy or .safetensors.  [default: every item queries all others]"
     )
     gallery_labels: Path | None = setting(None, "Table of labels for --gallery-embeddings.", common=False)
     data: str | None = setting(None, "Dataset to evaluate models on: its directory or URL.")
@@ -57,11 +57,15 @@ class EvaluateOptions:
         common=False,
     )
     split: str | None = setting(None, "Split to evaluate leave-one-out: every image queries all others.")
-    query_split: str | None = setting(None, "Split of the queries, for a search in another split.", common=False)
-    gallery_split: str | None = setting(None, "Split that the queries search.", common=False)
-    distractors: Path | None = setting(None, "Embeddings of gallery items that match nothing.", common=False)
+    query_split: str | None = setting(
+        None, "Split of the queries, if they search in another split (--gallery-split).", common=False
+    )
+    gallery_split: str | None = setting(None, "Split in which the queries of --query-split search.", common=False)
+    distractors: Path | None = setting(
+        None, "Embeddings of distractors: gallery items that match no query.", common=False
+    )
     whitening: Path | None = setting(
-        None, "Whitening to apply before the evaluation (file of embed --fit-whitening).", common=False
+        None, "Whitening to apply before the evaluation, written by hgld embed --fit-whitening.", common=False
     )
     out: Path | None = setting(
         None,

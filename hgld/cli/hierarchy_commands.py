@@ -74,7 +74,7 @@ class BuildOptions:
     out: Path = setting(..., "Folder of the build.", path="folder")
     groups: tuple[int, ...] = setting(
         (),
-        "Number of groups per level above the names, finest level first; 0: hgld chooses the number.",
+        "Number of groups per level above the names, finest level first. 0: hgld chooses the number.",
         metavar="K[,K2,...]",
         least=0,
     )
@@ -121,8 +121,13 @@ def build_hierarchy(asked: BuildOptions, configs: dict[type, Any], *, as_json: b
 class CompareOptions:
     """Two hierarchies."""
 
-    a: Path = setting(..., "Hierarchy to compare.", argument=True, path="existing")
-    b: Path = setting(..., "Reference hierarchy.", argument=True, path="existing")
+    a: Path = setting(
+        ...,
+        "Hierarchy to compare: a table of labels, hierarchy.parquet, or the folder of a build.",
+        argument=True,
+        path="existing",
+    )
+    b: Path = setting(..., "Reference hierarchy, in one of the same formats.", argument=True, path="existing")
 
 
 @verb()
@@ -150,22 +155,25 @@ class ReviewOptions:
     """A build to review, and its annotator."""
 
     build: Path = setting(..., "Folder of the build.", argument=True, metavar="BUILD_DIR", path="folder")
-    annotator: str = setting("", "Your name in the decisions.  [default: your user name on this machine]")
+    annotator: str = setting("", "Your name, as written into the decisions.  [default: your user name on this machine]")
     decisions: Path | None = setting(
         None,
-        "File to append your decisions to; created if missing.  [default: BUILD_DIR/decisions.yaml]",
+        "File to which your decisions are appended; it is created if it is missing.  [default: "
+        "BUILD_DIR/decisions.yaml]",
     )
     compare_with: tuple[Path, ...] = setting(
         (), "Decisions of another annotator to compare with yours.", path="file", repeated=True
     )
     adjudicate: bool = setting(
-        False, "Resolve conflicts between the files of --compare-with; your decisions go to a separate file."
+        False, "Resolve conflicts between the files of --compare-with; your decisions are written to a separate file."
     )
     images: Path | None = setting(
         None, "Folder of the landmarks' images; for a build with --classes, the folder of the class list."
     )
     order: Literal["items", "names"] = setting(
-        "items", "Order of the questions: correct as many items or as many names as possible per action."
+        "items",
+        "Order of the questions. items: those that correct the most items per action come first; names: "
+        "those that correct the most names.",
     )
     propose: str = setting(
         "",
@@ -173,9 +181,9 @@ class ReviewOptions:
         metavar="URL",
     )
     propose_model: str = setting("", "Name of the language model on the server of --propose.", metavar="NAME")
-    propose_requests: int = setting(100, "Largest number of requests to the language model.", least=1)
-    propose_only: bool = setting(False, "Write the language model's proposals and exit; open no page.")
-    port: int = setting(0, "Port of the page; 0: any free one.", least=0, most=65535)
+    propose_requests: int = setting(100, "Maximum number of requests to the language model.", least=1)
+    propose_only: bool = setting(False, "Write the language model's proposals and exit without opening the page.")
+    port: int = setting(0, "Port of the page. 0: any free port.", least=0, most=65535)
     browser: bool = setting(True, "Open the page in a browser, if the output is a terminal.")
 
 
@@ -279,12 +287,12 @@ class ShowOptions:
     )
     cut: str = setting(
         "",
-        "Levels to cut from a tree of uneven depth: root:2,1 (steps below the top), leaves:1,2 (steps above leaves) "
-        "or ranks:species,family.  [default: all ranks or depths]",
+        "Which classes of a tree of uneven depth form the levels: root:2,1 (steps below the top), leaves:1,2 (steps "
+        "above leaves) or ranks:species,family.  [default: all ranks or depths]",
         metavar="RULE",
     )
-    depth: int | None = setting(None, "Number of levels to draw, from the coarsest.  [default: all]", least=1)
-    most: int = setting(8, "Number of classes to draw below each class; 0: all.", least=0)
+    depth: int | None = setting(None, "Number of levels to draw, starting with the coarsest.  [default: all]", least=1)
+    most: int = setting(8, "Maximum number of classes to draw below each class; 0: all.", least=0)
     changes: Path | None = setting(None, "CSV file to write: every class that the rules changed.", path="new")
 
 

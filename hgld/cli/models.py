@@ -48,7 +48,7 @@ class ModelOptions:
         commas=False,
     )
     pooling: Literal["avg", "gem", "max", "token"] | None = setting(
-        None, "Pooling of --model.  [default: the network's own, or average pooling]"
+        None, "Pooling of the features of --model.  [default: the network's own, or average pooling]"
     )
 
     def sources(self) -> "list[Path | Network]":
@@ -142,13 +142,13 @@ class ViewOptions:
     )
     resize: int | None = setting(
         None,
-        "Short side before the central square is cut out.  [default: in proportion to --size]",
+        "Length of the image's short side before the central square is cut out.  [default: in proportion to --size]",
         unit="pixels",
         least=1,
     )
     max_pixels: int | None = setting(
         None,
-        "Largest number of pixels of an image with --resize-mode original; larger images are reduced.",
+        "Maximum number of pixels of an image with --resize-mode original; larger images are downscaled.",
         unit="pixels",
         least=1,
     )
@@ -165,13 +165,15 @@ class ViewOptions:
     gem_p: float | Literal["auto"] | None = setting(
         None,
         "Exponent of GeM pooling. auto: the value from 1 to 10 with which augmented views of the same training image "
-        "of --data find each other best.",
+        "of --data retrieve each other best.",
         metavar="auto|FLOAT",
         parse=_gem_exponent,
     )
-    batch_size: int | None = setting(None, "Images per batch and process.", least=1)
+    batch_size: int | None = setting(None, "Number of images per batch and process.", least=1)
     workers: int | None = setting(None, "Number of threads per process that read and decode images.", least=1)
-    amp: Literal["off", "bf16", "fp16"] | None = setting(None, "Mixed precision of the model's arithmetic.")
+    amp: Literal["off", "bf16", "fp16"] | None = setting(
+        None, "Number format of the model's mixed-precision arithmetic; off: float32."
+    )
     device: str | None = setting(None, "Device: cpu, cuda, ...  [default: a GPU if there is one]", common=True)
 
 

@@ -30,7 +30,7 @@ class HostOptions:
     """Hosts that a subcommand may connect to."""
 
     allow_redirects_to: tuple[str, ...] = setting(
-        (), "Further host that an http(s) URL may redirect to.", metavar="HOST", repeated=True, commas=False
+        (), "Additional host to which an http(s) URL may redirect.", metavar="HOST", repeated=True, commas=False
     )
     allow_private: tuple[str, ...] = setting(
         (), "Host whose public name may resolve to a private IP address.", metavar="HOST", repeated=True, commas=False
@@ -42,7 +42,7 @@ class ReadingOptions(HostOptions):
     """Options for reading datasets."""
 
     verify_reads: bool | None = setting(
-        None, "Compare every image with its SHA-256 in the index.  [default: only at URLs]"
+        None, "Compare the SHA-256 of every image with the index.  [default: only for datasets at URLs]"
     )
 
 

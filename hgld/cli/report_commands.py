@@ -41,12 +41,14 @@ class ReportOptions:
     )
     paper: tuple[str, ...] = setting(
         (),
-        'Table of a paper to print with the runs added, for instance "SupRank Table V".',
+        'Published table to print with the runs added, for instance "SupRank Table V".',
         metavar="TABLE",
         repeated=True,
         commas=False,
     )
-    data: str | None = setting(None, "Dataset with the class names and the gallery images.", metavar="DIR|URL")
+    data: str | None = setting(
+        None, "Dataset from which the page takes class names and gallery images.", metavar="DIR|URL"
+    )
     baseline: str | None = setting(None, "Name of the run to compare all other runs with.  [default: the first]")
     title: str = setting("Retrieval report", "Title of the page.")
 
@@ -141,10 +143,12 @@ def _papers() -> Iterable[str]:
 class PublishedOptions:
     """Published results to find; case, spaces and punctuation are ignored."""
 
-    dataset: str = setting("", "Dataset: sop, inat-base, dyml, h-gldv2, ...", offered=_datasets)
-    method: str = setting("", "Method, or part of its name: HAPPIER, Smooth-AP, NSM, ...")
-    paper: str = setting("", 'Paper or table: suprank, "Smooth-AP Table 3", ...', offered=_papers)
-    metric: str = setting("", "Metric: R@1, H-AP, AP/category, ...")
+    dataset: str = setting(
+        "", "Show only values on this dataset: sop, inat-base, dyml, h-gldv2, ...", offered=_datasets
+    )
+    method: str = setting("", "Show only methods whose name contains this text: HAPPIER, Smooth-AP, NSM, ...")
+    paper: str = setting("", 'Show only this paper or table: suprank, "Smooth-AP Table 3", ...', offered=_papers)
+    metric: str = setting("", "Show only this metric: R@1, H-AP, AP/category, ...")
 
 
 @verb()

@@ -45,8 +45,10 @@ def _within(text: str) -> tuple[str, str]:
 class SearchOptions:
     """Queries, and the gallery to search."""
 
-    images: tuple[Path, ...] = setting((), "Query image.", argument=True, metavar="IMAGE...", path="file")
-    text: tuple[str, ...] = setting((), "Text query; needs a CLIP model as --model.", repeated=True, commas=False)
+    images: tuple[Path, ...] = setting((), "Image to search with.", argument=True, metavar="IMAGE...", path="file")
+    text: tuple[str, ...] = setting(
+        (), "Text to search with; needs a CLIP model as --model.", repeated=True, commas=False
+    )
     data: str = setting(..., "Dataset directory, or its URL.")
     split: str | None = setting(
         None,
@@ -68,7 +70,7 @@ class SearchOptions:
         least=0,
     )
     level: str | None = setting(
-        None, "Finest level to predict.  [default: the finest level of the dataset]", common=False
+        None, "Finest level at which to predict a class.  [default: the finest level of the dataset]", common=False
     )
     within: tuple[tuple[str, str], ...] = setting(
         (),
@@ -191,10 +193,10 @@ class CalibrateOptions:
     data: str = setting(..., "Dataset directory, or its URL.")
     split: str = setting("val", "Split with the query images, preferably of classes that the model was not trained on.")
     gallery_split: str | None = setting(
-        None, "Split that hgld search will search.  [default: the default of hgld search, usually all images]"
+        None, "Split in which hgld search will search.  [default: the default of hgld search, usually all images]"
     )
     test_split: str | None = setting(
-        None, "Split on which to measure the calibration, not to fit it.  [default: test, if there is one]"
+        None, "Split on which to test the calibration, which is fitted on --split.  [default: test, if there is one]"
     )
     k: int = setting(20, "Number of nearest images that vote for a class.", least=1, most=1000)
     unknown: float = setting(

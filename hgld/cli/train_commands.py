@@ -40,7 +40,7 @@ class TrainOptions:
     )
     config: Path | None = setting(
         None,
-        "Config in place of a recipe: YAML that --show printed, or config.json of a run.",
+        "Config file to use instead of a recipe: YAML that --show printed, or config.json of a run.",
         metavar="FILE",
         path="file",
     )
@@ -54,22 +54,29 @@ class TrainOptions:
         None, "Folder of the run; if a stopped run is in it, it resumes.", metavar="RUN", path="folder"
     )
     init_from: Path | None = setting(
-        None, "Run or checkpoint whose model is the start of a new run.", metavar="RUN", path="existing", common=False
+        None,
+        "Run or checkpoint whose weights are the initial weights of the new run.",
+        metavar="RUN",
+        path="existing",
+        common=False,
     )
     loss: tuple[str, ...] = setting(
         (), "Name of a loss in hgld.losses; several names train one run each.", metavar="NAME,...", offered=loss_names
     )
     sweep: tuple[str, ...] = setting(
         (),
-        "Train one run per value, in RUN/FIELD=VALUE, and write a table. If repeated: all combinations. Semicolons "
-        "separate the values of a field that is a list.",
+        "Train one run per value of the field, in RUN/FIELD=VALUE, and write a table. If the option is repeated, "
+        "train all combinations. Semicolons separate the values if the field is a list.",
         metavar="FIELD=A,B,C",
         repeated=True,
         commas=False,
         common=False,
     )
     seeds: int = setting(
-        1, "Number of runs in RUN/seed=N, with consecutive seeds from --seed on; a table lists their means.", least=1
+        1,
+        "Number of runs, with consecutive seeds from --seed on, each in RUN/seed=N. A table lists the means of their "
+        "metrics.",
+        least=1,
     )
 
 

@@ -43,15 +43,16 @@ class EvaluationOptions:
 
     metrics: Iterable[Any] = setting(
         DEFAULT_METRICS,
-        "Metrics: R@1, AP/LEVEL, mAP@R, H-AP, NDCG, ASI, ... Without /LEVEL, R@1 and AP are computed at every level.",
+        "Metrics to compute: R@1, AP/LEVEL, mAP@R, H-AP, NDCG, ASI, ... Without /LEVEL, R@1 and AP are computed at "
+        "every level.",
         metavar="A,B,C",
         parse=_names,
         offered=offered_names,
         common=True,
     )
-    alpha: float = setting(1.0, "Exponent of the relevance kinds population and total.")
+    alpha: float = setting(1.0, "Exponent alpha of --relevance population and total.")
     relevance: Literal["population", "total", "weighted_ap", "exponential"] = setting(
-        "population", "Gain of a shared level in H-AP, H-R@k and H-P@k."
+        "population", "Definition of an item's relevance in H-AP, H-R@k and H-P@k."
     )
     count_query: bool = setting(
         True,
@@ -83,7 +84,7 @@ class EvaluationOptions:
         parse=str,
     )
     chunk_size: int | None = setting(
-        None, "Number of queries ranked at a time.  [default: as many as the free memory allows]", least=1
+        None, "Number of queries that are ranked at once.  [default: as many as the free memory allows]", least=1
     )
     share: Share | None = None
     progress: Progress | None = None

@@ -22,5 +22,5 @@ class AuditOptions:
         progress: function that is called with a task name, the number of finished units and the total.
     """
 
-    probability: float = setting(0.5, "Least probability of a listed finding.", above=0, most=1, common=True)
+    probability: float = setting(0.5, "Minimum probability at which a finding is listed.", above=0, most=1, common=True)
     progress: Progress = silent

@@ -24,7 +24,8 @@ class ScrapeConfig:
 
     route: Literal["api", "html"] = setting(
         "api",
-        "Source of the names. api: requests to Wikidata and Commons, 50 titles each; html: the page of each category.",
+        "How to get the names. api: ask Wikidata and Commons, 50 titles per request; html: read the page of each "
+        "category.",
         common=True,
     )
     contact: str = setting(
@@ -33,9 +34,11 @@ class ScrapeConfig:
         key=False,
         common=True,
     )
-    commons_url: str = setting(COMMONS_URL, "Action API of Commons, or of a mirror.")
-    wikidata_url: str = setting(WIKIDATA_URL, "Action API of Wikidata, or of a mirror.")
-    language: str = setting("en", "Language of the names; names in other languages are a fallback.")
+    commons_url: str = setting(COMMONS_URL, "URL of the action API of Commons, or of a mirror.")
+    wikidata_url: str = setting(WIKIDATA_URL, "URL of the action API of Wikidata, or of a mirror.")
+    language: str = setting(
+        "en", "Language of the names. A landmark without a name in it gets a name in another language."
+    )
     infobox_rows: tuple[str, ...] = setting(
         ("Instance of",),
         "Heading of the infobox row to read with --route html, in the language of the pages.",
@@ -43,13 +46,13 @@ class ScrapeConfig:
         commas=False,
     )
     rate: float = setting(
-        3.0, "Largest rate of requests, which are sent one at a time.", unit="requests per second", above=0, key=False
+        3.0, "Maximum rate of requests; hgld sends them one at a time.", unit="requests per second", above=0, key=False
     )
     request_budget: int = setting(0, "Stop cleanly after this many requests; 0: no limit.", key=False)
-    retries: int = setting(8, "Largest number of attempts per request.", least=1, key=False)
-    max_total_retries: int = setting(2000, "Largest number of retries in the whole run.", least=0, key=False)
-    timeout: float = setting(30.0, "Time to wait for a response.", unit="seconds", above=0, key=False)
-    retry_errors: bool = setting(False, "Repeat requests that earlier ended in an error.", key=False)
+    retries: int = setting(8, "Maximum number of attempts per request.", least=1, key=False)
+    max_total_retries: int = setting(2000, "Maximum number of retries in the whole run.", least=0, key=False)
+    timeout: float = setting(30.0, "Maximum time to wait for a response.", unit="seconds", above=0, key=False)
+    retry_errors: bool = setting(False, "Repeat the requests that ended in an error in an earlier run.", key=False)
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,8 @@ class NamesConfig:
 
     domain: Literal["auto", "landmarks", "general"] = setting(
         "auto",
-        "landmarks: use hgld's lexicon of places, its rules for Wikidata's names, and natural / human-made on top; "
-        "general: use none of them. auto: general for --classes, landmarks otherwise.",
+        "landmarks: use hgld's lexicon of places, its rules for Wikidata's names, and the top level natural / "
+        "human-made; general: use none of them. auto: general for --classes, landmarks otherwise.",
     )
     language_of_names: str = setting(
         "",
@@ -74,12 +77,12 @@ class TreeConfig:
 
     tree: Path | None = setting(
         None,
-        "A taxonomy of the names of --classes, in any format that hgld show reads: edge list, WordNet, "
+        "Taxonomy of the names of --classes, in any format that hgld show reads: edge list, WordNet, "
         "Open Images, iNaturalist, Darwin Core, folders, ...",
         key=False,
     )
     tree_format: str = setting(
-        AUTO, "Format of the tree; auto: detect it from the content.", choices=(AUTO, *FORMAT_LINES), key=False
+        AUTO, "Format of --tree. auto: detect it from the content.", choices=(AUTO, *FORMAT_LINES), key=False
     )
     tree_columns: tuple[str, ...] = setting(
         (),
@@ -116,11 +119,13 @@ class LevelsConfig:
         common=True,
     )
     coarser: tuple[int, ...] = setting(
-        (), "Number of classes per level above the groups, finest first; 0: derive it from the data.", least=0
+        (),
+        "Number of classes per level above the groups, finest level first. 0: hgld derives it from the data.",
+        least=0,
     )
     top: tuple[str, ...] = setting(
         (),
-        "Classes A,B of the coarsest level. Default: natural,human-made for landmarks.",
+        "Names of the classes of the coarsest level, separated by commas. Default: natural,human-made for landmarks.",
     )
     into: Path | None = setting(
         None,
@@ -152,17 +157,23 @@ class EmbedConfig:
 
     encoder: str = setting(
         "auto",
-        "lexical (needs no weights), clip:MODEL/PRETRAINED (open_clip; PRETRAINED may be a file), "
+        "Text encoder: lexical (needs no weights), clip:MODEL/PRETRAINED (open_clip; PRETRAINED may be a file), "
         "clip:hf-hub:USER/NAME or sbert:PATH. Default for landmarks: clip:ViT-L-14/laion2b_s32b_b82k, as published. "
         "Default for --classes: a sentence encoder on this machine (HGLD_SENTENCE_ENCODER may name its folder), else "
         "lexical.",
         common=True,
     )
     templates: tuple[str, ...] = setting(
-        (), "Prompt templates with {}; averaged. Default: the encoder's own.", repeated=True, commas=False
+        (),
+        "Prompt template with {} in place of the name. The embeddings of several templates are averaged. Default: the "
+        "encoder's own templates.",
+        repeated=True,
+        commas=False,
     )
-    batch_size: int = setting(256, "Names per batch.", least=1, key=False)
-    device: str = setting("", "cpu, cuda, cuda:1, ...; default: a GPU if there is one.", key=False)
+    batch_size: int = setting(256, "Number of names per batch of the encoder.", least=1, key=False)
+    device: str = setting(
+        "", "Device of the encoder: cpu, cuda, cuda:1, ... Default: a GPU if there is one.", key=False
+    )
 
 
 @dataclass(frozen=True)
@@ -183,7 +194,7 @@ class ClusterConfig:
 
     groups: int = setting(
         0,
-        "Number of groups; 0: derive it from the data. Further numbers, as in 60,8, are for the levels above.",
+        "Number of groups. 0: hgld derives it from the data. Further numbers, as in 60,8, are for the levels above.",
         least=0,
     )
     method: Literal["ward", "kmeans"] = setting("ward", "Method of grouping names: Ward's linkage or k-means.")
@@ -196,7 +207,7 @@ class TopLevelConfig:
 
     margin: float = setting(
         0.2,
-        "Smallest lead of the encoder's best class over its second, as a share of the group's names.",
+        "Minimum margin of a group's best class over its second-best class, as a share of the group's names.",
         least=0,
         most=1,
     )
@@ -207,7 +218,12 @@ class ReviewConfig:
     """Options of the review: the decisions to apply."""
 
     decisions: tuple[Path, ...] = setting(
-        (), "Decisions of annotators (YAML), applied on every run.", repeated=True, commas=False, key=False, common=True
+        (),
+        "YAML file with an annotator's decisions, which every run of the build applies.",
+        repeated=True,
+        commas=False,
+        key=False,
+        common=True,
     )
 
 

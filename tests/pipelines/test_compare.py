@@ -249,7 +249,7 @@ def test_items_of_a_hierarchy_file_are_its_finest_classes(tmp_path):
             b"landmark_id,label\n1,x\n2,z\n1,y\n",
             "landmark_id 1 has different cells in line 2 and line 4; expected one row per item",
         ),
-        (b"landmark_id,label\n1,unclassified\n", "1 items in common by landmark_id, none of which both label"),
+        (b"landmark_id,label\n1,unclassified\n", "1 items in common by landmark_id, but no item has a label in both"),
         (b"landmark_id,label\n8,x\n", "0 items in common.*The first ids are 8 and 1, 2, 3"),
     ],
 )

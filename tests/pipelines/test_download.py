@@ -58,7 +58,7 @@ def left_in(folder: Path) -> list[str]:
 
 def test_downloaded_file_is_verified_and_not_downloaded_twice(server, tmp_path):
     file = one(server, tmp_path)
-    with pytest.raises(ConfigError, match="is not an address"):
+    with pytest.raises(ConfigError, match="is not a URL"):
         downloader().fetch([RemoteFile("ftp://example.org/a", tmp_path / "a")])
     (first,) = downloader().fetch([file])
     assert (first.bytes, first.received, first.outcome, first.checked) == (len(DATA), len(DATA), "fetched", True)

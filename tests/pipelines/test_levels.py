@@ -65,7 +65,7 @@ def test_options_determine_the_levels(options, expected):
         ({"source": "sample", "language": "de"}, "landmarks' names as English names"),
         ({"groups": 4, "coarser": (9,)}, "--groups 4,9: expected a number per level, finest first, none larger"),
         ({"given": FLAT, "groups": 4}, "--groups is the number of groups that hgld finds"),
-        ({"given": UNDER, "top": ("a", "b")}, "gives the levels above the groups; leave --top a,b out"),
+        ({"given": UNDER, "top": ("a", "b")}, "defines the levels above the groups. Omit --top a,b"),
         ({"given": DEEP}, "2 levels above the groups (parents of groups)"),
         ({"given": UNDER, "levels": ("item", "group")}, "the groups have 1 levels of parents; expected 3 names"),
     ],

@@ -186,7 +186,7 @@ CONTRADICTIONS = [  # (items of x.tar, items of y.tar, --levels, expected words 
     ([item("a", labels=[0] * 65, names=[""] * 65)], [], None, "the items have 65 labels; expected one per level"),
     ([item("a")], [item("b", label=1)], None, "same name: 'cat'"),
     ([item("a")], [], ("one",), "1 names, but the items of"),
-    ([item("a", levels=["x", "y"])], [], ("a", "b"), "the tars say x,y"),
+    ([item("a", levels=["x", "y"])], [], ("a", "b"), "the tars name the levels x,y"),
     ([], [], None, "no usable item"),
     ([item("a", image=b"no image")], [], None, "no usable item"),
 ]

@@ -174,7 +174,7 @@ def test_splits_come_from_the_column_split(tmp_path):
     source = write_csv(tmp_path / "t.csv", rows, ("path", *LEVELS, "split"))
     assert read(source, levels=LEVELS).items["split"].to_list() == ["train", "query", "gallery", "query", "val"]
     assert len(read(source, levels=LEVELS, splits=("query",)).items) == 2
-    with pytest.raises(ConfigError, match="leave --test-classes out"):
+    with pytest.raises(ConfigError, match="omit --test-classes"):
         read(source, levels=LEVELS, test_classes=0.5)
     with pytest.raises(ConfigError, match="no split 'test'; its splits are gallery, query, train, val"):
         read(source, levels=LEVELS, splits=("test",))
@@ -386,5 +386,7 @@ def test_folders_can_follow_only_protocols_that_need_splits_alone(tmp_path):
     assert set(read(tmp_path, "folders", protocol="copydays").items["split"]) == {"query", "gallery", "distractors"}
     with pytest.raises(InputError, match="needs the split test"):
         read(tmp_path, "folders", protocol="sop")
-    with pytest.raises(ConfigError, match=r"reads judgements, which folders cannot say.*build-shards manifest"):
+    with pytest.raises(
+        ConfigError, match=r"needs judgements, which a folder tree cannot express.*build-shards manifest"
+    ):
         read(tmp_path, "folders", protocol="revisited")

@@ -279,7 +279,7 @@ CHANGED = [  # (source, function that changes its files, expected words of the e
         *("imagenet", lambda source: savemat(source / KIT / "meta.mat", {"synsets": np.zeros(2)})),
         "lack 'ILSVRC2012_ID'; found no fields",
     ),
-    ("imagenet", lambda source: shutil.rmtree(source / KIT), "00001.JPEG: nothing says of which synset"),
+    ("imagenet", lambda source: shutil.rmtree(source / KIT), "00001.JPEG: the synset of this image is unknown"),
     ("imagenet", lambda source: (source / VAL / "ILSVRC2012_val_00000009.JPEG").touch(), "00009.JPEG: nothing says"),
     ("imagenet", lambda source: (source / VAL).rename(source / "v"), "holds no val or ILSVRC2012_img_val"),
     ("imagenet", with_folder_of_no_synset, "is no WordNet id"),

@@ -258,12 +258,12 @@ def test_hosts_outside_the_configured_servers_are_never_requested(server, connec
 
 @pytest.mark.parametrize("place", [*NO_ADDRESSES, "http://wikidata..local/w/api.php", "ftp://x/", "http:///api.php"])
 def test_invalid_urls_are_refused_before_any_request(place):
-    with pytest.raises(ConfigError, match="is not an address"):
+    with pytest.raises(ConfigError, match="is not a URL"):
         PoliteClient((place,))
 
 
 def test_url_with_password_is_refused_without_showing_it():
-    with pytest.raises(ConfigError, match=r"http://127.0.0.1/api.php' is given with a name or password") as caught:
+    with pytest.raises(ConfigError, match=r"http://127.0.0.1/api.php' contains a user name or password") as caught:
         PoliteClient(("http://me:s3cret@127.0.0.1/api.php",))
     assert "s3cret" not in str(caught.value)
 

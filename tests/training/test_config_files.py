@@ -61,15 +61,18 @@ def test_every_default_value_can_be_parsed_from_text(name):
         ({"memory": -2}, "-1 or more"),
         ({"pnp": "O"}, "HAPPIER takes no --pnp.*choose one of PNP"),
         ({"loss": "NormSoftmax", "simix": True}, "takes no --simix"),
-        ({"loss": "SupAP", "level": "a", "sum_levels": True}, "no one level"),
+        ({"loss": "SupAP", "level": "a", "sum_levels": True}, "no single level"),
         ({"loss": "SupAP", "simix": True, "class_weights": True}, "--simix or --class-weights"),
-        ({"matryoshka": (64, 32)}, "sizes of prefixes, ascending"),
+        ({"matryoshka": (64, 32)}, "expected ascending dimensions"),
         ({"matryoshka": (32, 128), "dim": 64}, "the last is --dim"),
-        ({"matryoshka": (32, 512), "loss": "SupAP", "sum_levels": True}, "--sum-levels is on and --matryoshka given"),
+        (
+            {"matryoshka": (32, 512), "loss": "SupAP", "sum_levels": True},
+            "--sum-levels is on and --matryoshka is given",
+        ),
         ({"batch_size": 255}, "multiple of --images-per-class"),
         ({"sampler": "repeated-augmentation"}, "multiple of --repeats"),
         ({"loss": "MultiGrain", "lambda_": 0.5}, "repeated-augmentation"),
-        ({"stream": True, "sampler": "shuffled"}, "cannot serve"),
+        ({"stream": True, "sampler": "shuffled"}, "cannot be combined with --sampler"),
         ({"schedule": "step"}, "milestones"),
     ],
 )
@@ -162,13 +165,13 @@ def test_option_without_effect_is_refused_with_a_hint(field):
 @pytest.mark.parametrize(
     ("good", "bad", "message"),
     [
-        ({"frozen_epochs": 2, "epochs": 2}, {"frozen_epochs": 3, "epochs": 2}, "never move; lower it, to 2 where"),
+        ({"frozen_epochs": 2, "epochs": 2}, {"frozen_epochs": 3, "epochs": 2}, "never learn; lower it"),
         ({**MEMORY, "epochs": 6}, {**MEMORY, "epochs": 5}, "memory would never be used"),
         ({**STEP, "gamma": 1.0}, {**STEP, "gamma": -1.0}, "gamma is -1.0; expected more than 0"),
         ({**STEP, "gamma": 0.5}, {**STEP, "gamma": 1.5}, "gamma is 1.5; expected 1 at most"),
         ({**VIEWS, "repeats": 2}, {**VIEWS, "repeats": 1}, "repeats is 1, so that no image has another view"),
         ({**VIEWS, "repeats": 1, "lambda_": 1.0}, {**VIEWS, "repeats": 1}, "or --lambda 1 for the classification"),
-        ({**UNIFORM, "lambda_": 1.0}, UNIFORM, "sampler shuffled gives no views of one image"),
+        ({**UNIFORM, "lambda_": 1.0}, UNIFORM, "sampler shuffled gives only one view of an image"),
     ],
 )
 def test_option_values_that_could_never_take_effect_are_refused(good, bad, message):
@@ -186,8 +189,8 @@ def test_option_values_that_could_never_take_effect_are_refused(good, bad, messa
             {**WEIGHTED, "sampler": "class-balanced"},
             "sampler class-balanced draws by class already",
         ),
-        ({**BLACKBOX, "amp": "bf16"}, {**BLACKBOX, "amp": "fp16"}, "would multiply --blackbox-lambda.*take --amp bf16"),
-        ({"loss": "SmoothAP", "amp": "fp16"}, {**BLACKBOX, "amp": "fp16"}, "take --amp bf16"),
+        ({**BLACKBOX, "amp": "bf16"}, {**BLACKBOX, "amp": "fp16"}, "would multiply --blackbox-lambda.*use --amp bf16"),
+        ({"loss": "SmoothAP", "amp": "fp16"}, {**BLACKBOX, "amp": "fp16"}, "use --amp bf16"),
     ],
 )
 def test_options_that_would_distort_the_loss_are_refused(good, bad, message):

@@ -148,5 +148,5 @@ def test_merge_classes_changes_batches_and_data_checksum(data):
         assert torch.equal(batch.labels, merged.labels[batch.indices])
     with pytest.raises(ConfigError, match="--merge-classes is 3, but only a run without --stream"):
         check_config(options(merge_classes=3, stream=True))
-    with pytest.raises(ConfigError, match="CSL learns the tree of the classes, which --merge-classes tears"):
+    with pytest.raises(ConfigError, match="CSL learns the tree of the classes, which --merge-classes breaks"):
         check_config(with_fields(TrainConfig(), {"loss": "CSL", "merge_classes": 2}))

@@ -103,7 +103,9 @@ def test_unsupported_preprocessing_requires_resize_mode_and_size(data, monkeypat
     network = Network("torchvision:mobilenet_v3_small", "none")
     model, _ = build_network(network)
     monkeypatch.setattr("hgld.training.inference.embedder.build_network", lambda *_: (model, None))
-    with pytest.raises(ConfigError, match=r"mobilenet_v3_small: its library pads or cuts .* --resize-mode and --size"):
+    with pytest.raises(
+        ConfigError, match=r"mobilenet_v3_small: its library prepares images .* --resize-mode and --size"
+    ):
         embedded(network, data, size=64)
     assert embedded(network, data, size=64, resize_mode="squash").shape == (3, 576)
 
