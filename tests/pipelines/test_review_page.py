@@ -577,23 +577,26 @@ def test_browser_gets_the_token_from_a_private_file(monkeypatch):
 
 
 @pytest.mark.slow  # starts a process
-def test_review_command_serves_the_page_until_it_is_stopped(build):
+def test_review_command_serves_the_page_until_it_is_stopped(build, hgld):
     command = [sys.executable, "-m", "hgld", "review", str(build), "--no-browser", "--annotator", "ada", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        home, token = json.loads(process.stdout.readline())["address"].split("/#")
-        assert home.startswith("http://127.0.0.1:")
-        assert len(token) >= 32
-        assert requests.get(f"{home}/api/state", timeout=10).status_code == 403
-        now = requests.get(f"{home}/api/state", headers={"X-Hgld-Token": token}, timeout=10).json()
-        assert (now["who"], now["file"]) == ("ada", "decisions.yaml")
-        body = {"decisions": [MOVE], "revision": 0}
-        requests.post(f"{home}/api/decide", json=body, headers={"X-Hgld-Token": token}, timeout=10).raise_for_status()
-        port = urlsplit(home).port
-        second = CliRunner().invoke(review_command, [str(build), "--no-browser", "--port", str(port)])
-        assert f"--port {port} is in use" in str(second.exception)
-        process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=30)
+        try:
+            assert process.stdout is not None
+            home, token = json.loads(process.stdout.readline())["address"].split("/#")
+            assert home.startswith("http://127.0.0.1:")
+            assert len(token) >= 32
+            assert requests.get(f"{home}/api/state", timeout=10).status_code == 403
+            given = {"X-Hgld-Token": token}
+            now = requests.get(f"{home}/api/state", headers=given, timeout=10).json()
+            assert (now["who"], now["file"]) == ("ada", "decisions.yaml")
+            body = {"decisions": [MOVE], "revision": 0}
+            requests.post(f"{home}/api/decide", json=body, headers=given, timeout=10).raise_for_status()
+            port = urlsplit(home).port
+            code, _, said = hgld("review", build, "--no-browser", "--annotator", "ada", "--port", port)
+            assert (code, f"--port {port} is in use" in said) == (2, True)
+        finally:
+            process.send_signal(signal.SIGINT)
+            _, told = process.communicate(timeout=30)
     assert (process.returncode, "Traceback" in told) == (130, False)
     (entry,) = read_decisions([build / "decisions.yaml"])
     assert entry.decision.why == MOVE["why"]
