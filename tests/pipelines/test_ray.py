@@ -28,20 +28,16 @@ def cluster():
     ray.shutdown()
 
 
-def test_build_command_starts_a_ray_cluster_or_joins_one(cluster, tmp_path):
+def test_build_command_starts_a_ray_cluster_or_joins_one(cluster, tmp_path, hgld):
     release = ToyRelease.make()
     release.write(tmp_path)
     release.items().select("file", *LEVELS).rename({"file": "path"}).write_csv(tmp_path / "labels.csv")
-    command = [sys.executable, "-m", "hgld", "build-shards", "manifest", "--source", str(tmp_path / "labels.csv")]
-    command += ["--levels", ",".join(LEVELS), "--test-classes", "0.4"]
-    for name, more in {
-        "local": ["--executor", "local"],
-        "started": ["--executor", "ray", "--workers", "2"],
-        "running": ["--executor", "ray", "--ray-address", cluster],
-    }.items():
-        done = subprocess.run(
-            [*command, *more, "--out", str(tmp_path / name)], cwd=ROOT, capture_output=True, text=True, check=False
-        )
+    words = ["build-shards", "manifest", "--source", str(tmp_path / "labels.csv")]
+    words += ["--levels", ",".join(LEVELS), "--test-classes", "0.4"]
+    assert hgld(*words, "--workers", 1, "--out", tmp_path / "local")[0] == 0
+    for name, more in {"started": ["--workers", "2"], "running": ["--ray-address", cluster]}.items():
+        command = [sys.executable, "-m", "hgld", *words, "--executor", "ray", *more, "--out", str(tmp_path / name)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert bytes_of(tmp_path / name) == bytes_of(tmp_path / "local")
 

@@ -103,11 +103,16 @@ def test_requests_keep_the_rate_limit(pauses, rate):
     assert all(b - a >= 1 / rate - 1e-9 for a, b in pairwise(starts))
 
 
+def busy_for_twelve_minutes(handler):
+    until = datetime.now(UTC) + timedelta(minutes=12)
+    status(503, Retry_After=format_datetime(until, usegmt=True))(handler)
+
+
 @pytest.mark.parametrize(
     ("fault", "least"),
     [
         (status(429, Retry_After="17"), 17),
-        (status(503, Retry_After=format_datetime(datetime.now(UTC) + timedelta(hours=0.2), usegmt=True)), 300),
+        (busy_for_twelve_minutes, 300),
         (api_error("maxlag", "6 seconds lagged", Retry_After="5"), 5),
         (api_error("ratelimited"), 1),
         (api_error("internal_api_error_Exception"), 1),
