@@ -29,6 +29,7 @@ from tests.documented_files import documented_wiki, write_documented_files
 from tests.hgld.range_server import serve
 from tests.pipelines.wikimedia_server import WikimediaServer
 from tests.test_questions import unanswered
+from tests.undrawn import without_figures
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -282,6 +283,7 @@ def begun(tmp_path_factory):
 def follow(document: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    without_figures(monkeypatch, drawn=1)
     with serve(folder) as server, WikimediaServer(documented_wiki()) as wiki:
         Reader(folder, server.url, wiki.url).follow(document)
 
