@@ -279,8 +279,8 @@ def network(name: str, classes: int = 1000) -> torch.nn.Module:
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
-    path = tmp_path_factory.mktemp("weights") / "resnet18.pt"
-    torch.save(network("resnet18").state_dict(), path)
+    path = tmp_path_factory.mktemp("weights") / "weights.pt"
+    torch.save(network("regnet_y_400mf").state_dict(), path)
     return str(path)
 
 
@@ -289,11 +289,11 @@ def build(spec: str, weights: str, **fields):
 
 
 def test_library_head_on_mean_features_reproduces_network_scores(weights):
-    model = build("torchvision:resnet18", weights, gem_p=1.0).eval()
-    weight, bias = library_head("torchvision:resnet18", weights, model)
+    model = build("torchvision:regnet_y_400mf", weights, gem_p=1.0).eval()
+    weight, bias = library_head("torchvision:regnet_y_400mf", weights, model)
     images = torch.randn(3, 3, 48, 40, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
-        expected = network("resnet18")(images)
+        expected = network("regnet_y_400mf")(images)
         scores = model(images) @ weight.T + bias
     torch.testing.assert_close(scores, expected, atol=1e-4, rtol=1e-4)
 
@@ -312,8 +312,8 @@ def test_library_head_finds_the_timm_classifier(tmp_path):
 @pytest.mark.parametrize(
     ("spec", "fields", "message"),
     [
-        ("torchvision:resnet18", {"dim": 8}, "take --dim 0"),
-        ("torchvision:resnet18", {"layer_norm": True}, "take --dim 0"),
+        ("torchvision:regnet_y_400mf", {"dim": 8}, "take --dim 0"),
+        ("torchvision:regnet_y_400mf", {"layer_norm": True}, "take --dim 0"),
         ("small", {}, "expected weights of torchvision or timm"),
     ],
 )
@@ -329,20 +329,20 @@ def test_library_head_refuses_a_classifier_that_is_not_one_linear_layer(tmp_path
     with pytest.raises(ConfigError, match="not one linear layer"):
         library_head("torchvision:squeezenet1_1", str(tmp_path / "s.pt"), model)
     with pytest.raises(ConfigError, match="not one linear layer"):  # the weights are of another model
-        library_head("torchvision:resnet18", weights, build("torchvision:resnet18", "none"))
+        library_head("torchvision:regnet_y_400mf", weights, build("torchvision:regnet_y_400mf", "none"))
     with pytest.raises(InputError, match="not the weights of this backbone"):
         library_head("torchvision:resnet34", weights, model)
 
 
 def test_run_starts_with_the_pretrained_classifier(tmp_path, monkeypatch):
     """The network gets a classifier of three synsets instead of a thousand."""
-    whole = network("resnet18", classes=3)
+    whole = network("regnet_y_400mf", classes=3)
     make = torchvision.models.get_model
     monkeypatch.setattr(torchvision.models, "get_model", lambda name, **given: make(name, **given | {"num_classes": 3}))
     torch.save(whole.state_dict(), tmp_path / "w.pt")
     rng = np.random.default_rng(0)
     write_dataset(tmp_path / "data", [Item((c, 0), "train", jpeg(rng)) for c in (2, 0, 1) for _ in range(4)])
-    fields = {**PLAIN, "backbone": "torchvision:resnet18", "pretrained": str(tmp_path / "w.pt"), "gem_p": 1.0}
+    fields = {**PLAIN, "backbone": "torchvision:regnet_y_400mf", "pretrained": str(tmp_path / "w.pt"), "gem_p": 1.0}
     fields |= {"loss": "MultiGrain", "lambda_": 1.0, "sampler": "shuffled", "images_per_class": 4}
     config = options(**fields, classifier="pretrained", epochs=0, evaluate_on=(), size=32, resize=32)
     with pytest.raises(ConfigError, match="'fine' 3, the first '0'; expected the 3 WordNet ids"):
@@ -362,7 +362,7 @@ def test_run_starts_with_the_pretrained_classifier(tmp_path, monkeypatch):
 
 def test_pretrained_network_is_evaluated_as_a_classifier_without_a_run(tmp_path, monkeypatch):
     """The values equal top-k of the scores of the whole network."""
-    whole = network("resnet18", classes=3)
+    whole = network("regnet_y_400mf", classes=3)
     make = torchvision.models.get_model
     monkeypatch.setattr(torchvision.models, "get_model", lambda name, **given: make(name, **given | {"num_classes": 3}))
     torch.save(whole.state_dict(), tmp_path / "w.pt")
@@ -370,7 +370,7 @@ def test_pretrained_network_is_evaluated_as_a_classifier_without_a_run(tmp_path,
     rng = np.random.default_rng(0)
     items = [Item((c, 0), split, jpeg(rng)) for split in ("train", "val") for c in (2, 0, 1) for _ in "ab"]
     write_dataset(tmp_path / "data", items)
-    source = Network("torchvision:resnet18", str(tmp_path / "w.pt"), "gem")
+    source = Network("torchvision:regnet_y_400mf", str(tmp_path / "w.pt"), "gem")
     task, asked = RetrievalTask(str(tmp_path / "data"), "val"), EvaluationOptions(metrics=("top-1", "top-2"))
     dataset, given = open_dataset(tmp_path / "data", "val"), {"device": "cpu", "data": task.place, "size": 48}
     with trained_embedder(source, gem_p=1.0, resize_mode="squash", **given) as embedder:

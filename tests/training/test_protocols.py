@@ -106,7 +106,7 @@ def test_recipe_monitors_are_metrics_of_their_protocols():
     assert chosen
 
 
-def test_checkpoint_is_evaluated_by_the_protocol_of_the_dataset(place, judged, tmp_path, hgld):
+def test_checkpoint_is_evaluated_by_the_protocol_of_the_dataset(place, judged, no_figures, tmp_path, hgld):
     write_run(tmp_path / "run")
     of_run = ["evaluate", "--checkpoint", tmp_path / "run", "--device", "cpu", "--data"]
     code, out, _ = hgld(*of_run, place, "--out", tmp_path / "report.json")
