@@ -13,7 +13,7 @@ LONGEST_WAIT = 1e9  # seconds; the limit of every wait
 _PORTS = {"http": 80, "https": 443}
 HTTP = tuple(_PORTS)  # URL schemes
 _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")  # IPv4 addresses as IPv6 (RFC 6052)
-_TRANSLATED_INSIDE = ipaddress.IPv6Network("64:ff9b:1::/48")  # the same, for local translators (RFC 8215)
+_TRANSLATED_INSIDE = ipaddress.IPv6Network("64:ff9b:1::/48")  # IPv4 addresses as IPv6 in local networks (RFC 8215)
 _INSIDE = (".localhost", ".local", ".internal", ".lan", ".home.arpa")  # names that no public server can have
 
 

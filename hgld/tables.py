@@ -29,8 +29,8 @@ NUMPY_FAULTS = (  # numpy raises these for malicious npy headers, which are Pyth
 )
 MAX_CSV_BYTES = 1 << 30
 _MAX_COLUMNS = 1 << 14
-_LEAST_BUDGET = 1 << 29  # bytes in memory that every table may take
-_MOST_GROWTH = 64  # a larger table may take this multiple of its file's size
+_LEAST_BUDGET = 1 << 29  # bytes of memory that any table may use
+_MOST_GROWTH = 64  # a larger table may use at most this multiple of its file's size
 _COMPRESSED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda", b"\x28\xb5\x2f\xfd")  # gzip, zlib, zstd
 
 Source = Path | str | bytes

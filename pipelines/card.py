@@ -73,7 +73,7 @@ def write_card(
     is_landmarks = facts["config"]["build"]["source"] != "classes"
     if is_landmarks:
         header, published = read_card(card_path("h-gldv2"))
-        header.pop("hgld")  # the part that hgld itself reads: counts of the images' shards
+        header.pop("hgld")  # the part of the header that hgld itself reads: counts of the shards
         splits = sorted(facts["stages"]["clean"]["details"]["own"]["splits"])
         files = [{"split": split, "path": f"{split}_label_to_hierarchical.csv"} for split in splits]
         configs = [{"config_name": "labels", "data_files": files}]

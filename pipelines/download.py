@@ -37,7 +37,7 @@ _CHUNK = 1 << 18
 _PROGRESS = 1 << 16  # bytes after which an attempt counts as progress
 _SLOWEST = 1 << 10  # bytes per second, over one timeout; a slower transfer is cut and resumed
 _LONGEST_WAIT = 300.0
-_FETCHES = 2  # times that a file is fetched whole before its published checksum is taken to be wrong
+_FETCHES = 2  # complete downloads of a file before hgld concludes that its published checksum is wrong
 _MAX_CHECKSUM_BYTES = 1 << 10
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,18})-\d{1,18}|\*)/(\d{1,18}|\*)\Z")
 
@@ -154,7 +154,8 @@ class Downloader:
                 self._stop.set()
                 pool.shutdown(wait=False, cancel_futures=True)
                 running = [future for future in futures if not future.cancelled()]
-                while wait(running, timeout=0.1).not_done:  # repeated for workers that were about to send a request
+                # repeat it, because a worker may just have been about to send a request
+                while wait(running, timeout=0.1).not_done:
                     self._client.interrupt()
                 raise
         if failures:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 3
 START = "spawn"  # start method: threads do not survive a fork
-_UNITS_AHEAD = 2  # units per worker, so that no worker waits for its next unit
+_UNITS_AHEAD = 2  # units queued per worker, so that no worker waits for its next unit
 
 
 class Unit(Protocol):
@@ -250,7 +250,7 @@ def _exit_with_parent(parent: Connection) -> None:
         os._exit(1)
 
 
-# -- Ray: the machines of the cluster must see the same folders by the same paths -------------------------------------
+# -- Ray: all machines of the cluster need the same folders at the same paths -----------------------------------------
 
 
 def run_on_ray(

@@ -29,7 +29,7 @@ _MAXLAG = "5"  # seconds of database lag above which an API may reject requests;
 _LONGEST_GET = 6000  # characters; some proxies refuse URLs over 8 KB
 _WIKIMEDIA = ("wikimedia.org", "wikidata.org", "wikipedia.org", "mediawiki.org", "wmcloud.org", "toolforge.org")
 _TRANSIENT_ERRORS = ("maxlag", "ratelimited", "readonly", "internal_api_error", "timeout", "unavailable")
-_MEDIAWIKI = b'content="MediaWiki '  # every page of a MediaWiki names its generator, error pages too
+_MEDIAWIKI = b'content="MediaWiki '  # every page of a MediaWiki, even an error page, names its generator
 _REFUSALS = {401, 403, 404, 405, 407, 410, 451}
 _Answer = TypeVar("_Answer")
 
@@ -95,7 +95,8 @@ class PoliteClient:
     ):
         _check(endpoints, contact, rate, documented_rate)
         self.requests = 0
-        self._hosts = sorted({urlsplit(url).hostname or "" for url in endpoints})  # no other host learns the contact
+        # the contact is sent to no other host
+        self._hosts = sorted({urlsplit(url).hostname or "" for url in endpoints})
         self._reached: set[str] = set()
         self._interval, self._timeout = 1 / rate, timeout
         self._attempts, self._retries_left, self._budget = retries, max_total_retries, request_budget
@@ -234,7 +235,7 @@ class PoliteClient:
                 before_wait=self._before_waiting,
             )
         except AnswerError as error:
-            if error.passing and error.wait:  # no attempt is left, but the server still asks us to wait
+            if error.passing and error.wait:  # no attempt is left, but the server still asks for a pause
                 _refuse_impatience(error)
                 self._next_start = max(self._next_start, self._clock() + error.wait)
             raise

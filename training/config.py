@@ -24,7 +24,7 @@ SCHEMA_VERSION = 2
 _MOST_BYTES = 1 << 20
 
 
-# -- The options, by subject --
+# -- the options, by section ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

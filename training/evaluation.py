@@ -46,7 +46,7 @@ _T = TypeVar("_T")
 EMBEDDINGS = "embeddings"
 REPORTS = "reports"
 VAL = "val"
-PROTOCOL = "protocol"  # entry that means the dataset's own protocol, in place of a split
+PROTOCOL = "protocol"  # entry of --evaluate-on that means the dataset's own protocol
 _LONGEST_NAME = 48  # limit in letters of at most 4 bytes; a file name has at most 255 bytes
 _MOST_NAMED = 20  # most unreadable items listed in a report; the file next to the embeddings lists all
 

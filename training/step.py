@@ -100,7 +100,7 @@ class Backward:
         loss, terms = self._loss(own, labels, instances)
         self.scale(loss).backward()
         if in_parts:
-            assert own.grad is not None  # even a zero loss has a gradient path
+            assert own.grad is not None  # a loss of zero also has a gradient
             grads = own.grad.split(self.micro_batch_size)
             for number, (part, grad) in enumerate(zip(parts, grads, strict=True)):
                 _seed(batch.seed, stream, number)  # dropout must draw the same numbers as in the first pass

@@ -29,7 +29,7 @@ from hgld.hub import dataset_folder, is_address
 Transform = Callable[[Image.Image], Any]
 Positions = Sequence[int] | np.ndarray | Tensor
 
-_DRAWN = 12  # images in a notebook
+_DRAWN = 12  # most images shown in a notebook
 _DIGEST = 32  # bytes of a SHA-256
 
 
@@ -218,7 +218,8 @@ class ShardDataset(Dataset[dict[str, Any]]):
         self._boxes = index.select(pl.col(BOX).fill_null(-1)).to_numpy() if BOX[0] in index.columns else None
         self._sha256 = _digests(index["sha256"], f"{storage.where}/{INDEX}") if "sha256" in index.columns else None
         stored = index.select("width", "height").to_numpy()
-        self.sizes = np.where(self._orientation[:, None] >= 5, stored[:, ::-1], stored)  # these orientations swap sides
+        # these orientations swap width and height
+        self.sizes = np.where(self._orientation[:, None] >= 5, stored[:, ::-1], stored)
         if self._boxes is not None:
             self.sizes = np.where(self._boxes[:, :1] >= 0, self._boxes[:, 2:] - self._boxes[:, :2], self.sizes)
 

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from hgld.errors import InputError, SchemaError, quoted
 from hgld.files import parse_json
 
-SCHEMA_VERSION = 2  # of the manifest
+SCHEMA_VERSION = 2  # schema version of the manifest
 INDEX_VERSION = 3
 INDEX = "index.parquet"
 MANIFEST = "dataset.json"

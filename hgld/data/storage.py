@@ -186,7 +186,7 @@ class ShardStorage:
             self._files: LocalFiles | RemoteFiles = LocalFiles(folder)
             self.where = str(folder)
         else:
-            from hgld.data import remote_files  # its packages take 0.15 s to import
+            from hgld.data import remote_files  # imported here, because its packages take 0.15 s to import
 
             policy = READING.get()
             hosts = {name: getattr(policy, name) for name in ("allow_redirects_to", "allow_private")}
@@ -320,7 +320,7 @@ def expand_braces(urls: Iterable[str]) -> list[str]:
     for url in urls:
         try:
             found += islice(braceexpand(url), _MOST_SHARDS + 1 - len(found))
-        except ValueError as error:  # its UnbalancedBracesError
+        except ValueError as error:  # braceexpand's UnbalancedBracesError
             raise ConfigError(
                 f"{quoted(url)}: a brace is not closed; expected train-{{000000..000012}}.tar."
             ) from error

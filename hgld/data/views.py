@@ -85,8 +85,7 @@ def uniforms(seed: int, epoch: int, positions: Integers, count: int) -> Floats:
 # hgld applies colour jitter and lighting noise as one affine map of RGB per image. Brightness, contrast and saturation
 # are linear in the pixels and in the image's average colour; lighting adds a colour. So all four together are a 3 x 3
 # matrix and an offset that is linear in the average colour. They need one pass over the pixels and round once.
-# torchvision
-# rounds and clips after each operation; if nothing is clipped, both results agree up to rounding.
+# torchvision rounds and clips after each operation; if nothing is clipped, both results agree up to rounding.
 #
 # Sources: torchvision's ColorJitter; Krizhevsky, Sutskever and Hinton, "ImageNet classification with deep convolutional
 # neural networks", NeurIPS 2012, for the lighting; Berman et al., "MultiGrain", 2019, for the use of both.

@@ -42,7 +42,7 @@ from hgld.relevance import GainFunction
 
 # -- metrics from a table of scores -----------------------------------------------------------------------------------
 
-_LARGEST_SCORE = 1e37  # differences of scores stay finite in float32
+_LARGEST_SCORE = 1e37  # below this, differences of scores stay finite in float32
 
 
 def ranking_metrics(

@@ -24,7 +24,7 @@ from hgld.evaluation.scores import (
 )
 from hgld.labels import Array
 
-# -- ranking heads: the first ranks, from one pass over a gallery of any size ------------------------------------------
+# -- the first ranks of each query, from one pass over a gallery of any size ------------------------------------------
 
 _FEWEST_ITEMS_A_PLACE = 64  # gallery items per rank; with fewer items, whole rows of scores are as cheap
 _MOST_QUERIES = 1024  # queries per matrix product; more queries are no faster

@@ -24,7 +24,7 @@ SQUARE_ROOTED = 0.25
 _ROWS_AT_ONCE = 8192
 _LARGEST_CODE = 127
 _MOST_BYTES = 2 << 30
-_RANK_TOLERANCE = 1e-10  # share of the largest variance; in float32, a smaller variance is rounding noise
+_RANK_TOLERANCE = 1e-10  # share of the largest variance; a smaller variance is rounding noise of float32
 
 
 @dataclass(frozen=True, eq=False)

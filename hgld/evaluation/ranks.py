@@ -97,7 +97,8 @@ def find_spans(scores: np.ndarray, spans: np.ndarray) -> None:
     """
     for row in range(scores.shape[0]):
         bits = scores[row].view(np.uint32)
-        least, most = np.uint32(0xFFFFFFFF), np.uint32(0)  # less 1, and less infinity: 0 and infinity lie at the ends
+        # the differences below wrap around, so that min ignores scores of 0, and max ignores infinity
+        least, most = np.uint32(0xFFFFFFFF), np.uint32(0)
         for i in range(bits.shape[0]):
             magnitude = bits[i] & np.uint32(0x7FFFFFFF)
             least = min(least, np.uint32(magnitude - np.uint32(1)))
@@ -175,11 +176,12 @@ def _walk_sorted(keys: np.ndarray, num: int, bits_of_grade: np.uint64, grades: n
         left -= np.uint64(grade != np.uint64(0))
 
 
-# Of a row with few positives only these are sorted, and every item is counted at the first positive that it does not
+# In a row with few positives, only the positives are sorted, and every item is counted at the first positive that it
+# does not
 # score below. On a processor without 512-bit registers sorting the whole row takes twice as long.
 
-_COUNTED_SHARE = 32  # items per positive from which on counting is quicker
-_SLICES_PER_POSITIVE = 8  # so that most slices of the scores hold one positive at most
+_COUNTED_SHARE = 32  # with at least this many items per positive, counting is faster than sorting
+_SLICES_PER_POSITIVE = 8  # so that most slices of the score range hold at most one positive
 _MOST_SLICES = 1 << 13  # their table stays in the first-level cache
 
 
@@ -224,13 +226,14 @@ def _count_ranks(
         starts[_slice_of(positives[i], highest, scale, last) + 1] += 1
     for i in range(number):
         starts[i + 1] += starts[i]
-    for i in range(scores.shape[0]):  # a loop of its own, which the processor does for several scores at once
+    for i in range(scores.shape[0]):  # a separate loop, which the compiler vectorises
         slices[i] = _slice_of(scores[i], highest, scale, last)
     for i in range(scores.shape[0]):
         score = scores[i]
         if score >= lowest:
             first = np.uint32(starts[np.uint32(slices[i])])
-            first += np.uint32(positives[first] > score)  # mostly enough, and no branch to mispredict
+            # usually one step is enough; this form has no branch that could be mispredicted
+            first += np.uint32(positives[first] > score)
             while positives[first] > score:
                 first += np.uint32(1)
             ranks[first] += 1
@@ -238,7 +241,7 @@ def _count_ranks(
         ranks[i] += ranks[i - 1]
 
 
-# -- the heads of rankings --------------------------------------------------------------------------------------------
+# -- the first ranks of each query ------------------------------------------------------------------------------------
 #
 # If only the first ranks matter, every score is read once, as the matrix product yields it. A row keeps the scores that
 # are not below the lowest of the best ``depth`` scores so far.
@@ -328,7 +331,7 @@ def _shorten_head(
 
 # -- order statistics of rows -----------------------------------------------------------------------------------------
 #
-# :mod:`hgld.evaluation.statistics` has the same in torch.
+# :mod:`hgld.evaluation.statistics` computes the same in torch.
 
 
 class Wanted(NamedTuple):
@@ -530,7 +533,7 @@ def _set_intersection(listed: np.ndarray, totals: np.ndarray) -> float:
     width = totals.shape[0]
     found = np.zeros(width, np.int64)
     ideal_end = 0
-    shared = np.int64(0)  # shared items of the grades that the ideal list has passed
+    shared = np.int64(0)  # items of finer grades that are in both lists
     total = 0.0
     for ideal_grade in range(width - 1, 0, -1):
         start = ideal_end

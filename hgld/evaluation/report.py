@@ -298,7 +298,8 @@ def compare(
     apart = {name: table - tables[first] for name, table in tables.items()}
     whole = np.concatenate([*tables.values(), *apart.values()], axis=1)
     unit = _units(classes, len(whole))
-    low, high = _intervals(whole, unit, samples).reshape(2, 2, len(names), len(chosen))  # axis 1: value, difference
+    # axis 1: the value, and its difference from the first report
+    low, high = _intervals(whole, unit, samples).reshape(2, 2, len(names), len(chosen))
     p_values = _sign_flip(np.concatenate(list(apart.values()), axis=1), unit, samples)
     p_values = p_values.reshape(len(names), len(chosen))
     rows = []

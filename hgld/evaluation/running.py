@@ -154,7 +154,8 @@ class Retrieval:
                 table.serialize(written)
             except InputError as error:
                 fault = str(error)
-        if faults := [told for told in from_all(fault.encode(), processes) if told]:  # all raise, so no process waits
+        # every process raises the error, so that none waits for the others
+        if faults := [told for told in from_all(fault.encode(), processes) if told]:
             raise InputError(faults[0].decode())
         parts = from_all(written.getvalue(), processes)
         tables = [pl.DataFrame.deserialize(io.BytesIO(part)) for part in parts if part]
@@ -178,7 +179,8 @@ class Retrieval:
         Args:
             value: name of one metric to compute, as a scalar for ``self.log``; None: all metrics, as a dictionary.
         """
-        from hgld.evaluation.torchmetric import TorchRetrieval  # imports the optional package torchmetrics
+        # imported here, because it needs the optional package torchmetrics
+        from hgld.evaluation.torchmetric import TorchRetrieval
 
         return TorchRetrieval(Retrieval(self.levels, self.metrics, **self.options), value)
 

@@ -58,7 +58,7 @@ _CPU_TILE = 2048  # gallery items per product on the CPU: their embeddings fit i
 # multiples of these numbers has no remainder.
 _ROW_MULTIPLE = 16
 _CPU_COLUMN_MULTIPLE = 64
-_SCORE_BYTES = {"cpu": 16, "cuda": 96}  # per pair: the score, the grade, and the memory for ordering them
+_SCORE_BYTES = {"cpu": 16, "cuda": 96}  # bytes per pair for the score, the grade and their sorting
 _SHARE_OF_FREE = 0.4
 _MOST_SCORES = 1 << 30
 _LARGEST_DOT = 1e37  # differences of scores stay finite in float32
@@ -264,7 +264,8 @@ def block_rows(num_queries: int, num_gallery: int, device: torch.device, chunk_s
 
 def _free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # unused, in torch's allocator
+        # reserved by torch's allocator, but unused
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + kept
     try:
         with open("/proc/meminfo", encoding="ascii") as file:

@@ -126,7 +126,7 @@ def metric_values(
     """
     depths = depths_of(metrics).tolist()
     values = {}
-    with np.errstate(invalid="ignore", divide="ignore"):  # 0 / 0 is what undefined means here
+    with np.errstate(invalid="ignore", divide="ignore"):  # 0 / 0 gives NaN, which means undefined
         for metric in metrics:
             grade = len(levels) - levels.index(str(metric.level)) if metric.binary else 1
             at = depths.index(metric.depth) if metric.depth is not None else -1
@@ -222,7 +222,7 @@ def hierarchical_precision_at_k(ranked: RankedQueries) -> np.ndarray:
     """Return H-P@k."""
     gains = ranked.gains
     here = np.take_along_axis(gains, ranked.found.grade_at[:, ranked.at, None], axis=1)
-    # Where the gain of place k is 0, the share is its limit: the sum is the number of positives.
+    # If the gain at rank k is 0, the shares are 1, their limit, so that the sum is the number of positives.
     shares = np.divide(np.minimum(gains, here), here, out=np.ones_like(gains), where=here > 0)
     value = (shares * ranked.found.hits[:, ranked.at])[:, 1:].sum(axis=1) / ranked.number
     return np.where(ranked.total > 0, value, np.nan)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-TRAINED_ON = "trained_on"  # key of the setting
+TRAINED_ON = "trained_on"  # key in a report's settings
 _TOLERATED = 0.01  # tolerated share of the images, because real datasets hold a few images twice
 
 

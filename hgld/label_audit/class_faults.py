@@ -24,11 +24,11 @@ _NEAREST = 5  # nearest classes that each class is compared with
 _MOST_ITEMS = 200  # items per class; a larger class is sampled
 _MOST_PLANTED = 400
 _LEAST_ITEMS = 6  # smaller classes are not split to plant errors
-_NEAR = 3  # nearest items counted per item
+_NEAR = 3  # number of nearest items that are counted per item
 _VOTERS = 10
 _FREEDOM = 15
 _TAILS = np.linspace(0.1, 0.9, 17)  # quantiles of the planted errors that bound the share of errors
-_TO_DEVIATION = 1.4826  # standard deviation of a Gaussian, in median absolute deviations
+_TO_DEVIATION = 1.4826  # standard deviation of a Gaussian divided by its median absolute deviation
 
 
 @dataclass(frozen=True, eq=False)

@@ -63,7 +63,7 @@ class ClassModel:
         scale, axes = np.linalg.eigh(within)
         whiten = axes / np.sqrt(scale)
         spread = whiten.T @ ((means * counts[:, None]).T @ means / num) @ whiten
-        excess = spread - np.eye(dim) * (classes / num)  # means of few items vary by chance
+        excess = spread - np.eye(dim) * (classes / num)  # subtract the variance that means of few items have by chance
         between, turn = np.linalg.eigh(excess)
         basis = whiten @ turn
         return cls(x @ basis, labels, np.maximum(between, _LEAST_BETWEEN), counts, sums @ basis)
@@ -123,7 +123,8 @@ class ClassRegression:
         """
         x = reduced(embeddings)
         x = np.concatenate([x / np.maximum(x.std(axis=0), 1e-12), np.ones((len(x), 1))], axis=1)
-        along = x @ np.random.default_rng(0).standard_normal(x.shape[1])  # an order that depends only on the items
+        # a projection for an order that depends only on the items
+        along = x @ np.random.default_rng(0).standard_normal(x.shape[1])
         folds = np.empty(len(x), np.int64)
         folds[np.lexsort((along, labels))] = np.arange(len(x)) % _FOLDS
         items, targets = torch.from_numpy(x.astype(np.float32)), torch.from_numpy(labels)

@@ -19,14 +19,14 @@ from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.evaluation.options import Progress
 
 TRAIN = "train"
-_CANDIDATES = 5  # possible copies compared per image
-_MADE = 200  # synthetic copies, which show how similar copies are
+_CANDIDATES = 5  # number of candidates that are compared with each image
+_MADE = 200  # number of synthetic copies, which show how similar copies are
 _COPY_QUANTILE = 0.01  # pairs less similar than 99% of the synthetic copies are not copies
 _SIDE = 32
-_COARSE = 12  # side of the images among which candidates are searched
+_COARSE = 12  # side in pixels of the small images that find candidates
 _BLURRED = 1.2  # standard deviation of the blur before the first comparison, in pixels
 _ALIGNED_FROM = 0.75  # less correlated images are not aligned; crops by 5% reach at least 0.79
-_LARGEST_CHANGE = 0.15  # share of the side; an alignment that moves more means another image
+_LARGEST_CHANGE = 0.15  # share of the side; if an alignment moves more, the images differ
 _STOP = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 15, 1e-4)
 _BLUR = 3  # size of the Gaussian filter of the alignment, in pixels
 _LEAST_CONTRAST = 4.0  # an image whose grey values have a smaller standard deviation counts as blank

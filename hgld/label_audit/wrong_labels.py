@@ -35,7 +35,7 @@ _MOST_REGRESSED = 100_000_000  # items x classes, some minutes on a core; beyond
 # temperature of the neighbours' votes, which have the weights exp((similarity - highest similarity) / scale)
 _SIMILARITY_SCALE = 0.1
 _PRIOR_SHARE = 0.1  # additive smoothing: weight of the class frequency that is added to the neighbours' votes
-_LEAST_SIZE = 0.5  # size of a class without another item, because log 0 is infinite
+_LEAST_SIZE = 0.5  # size assumed for a class without another item, because log 0 is infinite
 _SIZE = 1  # column of the evidence: log size
 _LEAST_SIZE_SPREAD = 0.25
 _BLOCK = 1024
@@ -144,7 +144,7 @@ def distinct(table: np.ndarray) -> np.ndarray:
     return np.where(np.take_along_axis(again, front, axis=1), -1, np.take_along_axis(table, front, axis=1))
 
 
-# -- the channel ------------------------------------------------------------------------------------------------------
+# -- the noise channel: the probability of a label given the true class -----------------------------------------------
 
 
 def meeting_levels(own: np.ndarray, others: np.ndarray, ancestors: np.ndarray) -> np.ndarray:

@@ -173,7 +173,7 @@ def _at_or_above(ordered: Tensor, used: Tensor) -> Tensor:
 
 def _counted_above(ordered: Tensor, scores: Tensor, counted: Tensor) -> Tensor:
     """Return, for each of (q, P) ascending scores, the number of ``counted`` (q, G) ``scores`` at least as high."""
-    passed = torch.searchsorted(ordered, scores, right=True)  # number of ascending scores up to each item
+    passed = torch.searchsorted(ordered, scores, right=True)  # number of scores that are at most the item's score
     counts = ordered.new_zeros(len(ordered), ordered.shape[1] + 1, dtype=torch.float64)
     counts.scatter_add_(1, passed, counted.double())
     return counts.flip(1).cumsum(1).flip(1)[:, 1:]

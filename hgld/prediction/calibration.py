@@ -39,7 +39,7 @@ _FOLDS = 5
 _FEWEST_CLASSES = 10  # finest classes; with fewer, the cross-validation folds are too small
 _LEAST_SHARE = 1e-3  # shares are clipped this far from 0 and 1, so that log-odds are finite
 _FEATURES = 3
-_UNMEASURED = -30.0  # log-odds
+_UNMEASURED = -30.0  # log-odds of a level without measured labels: a confidence of almost 0
 _MOST_BYTES = 1 << 20
 _MOST_LEVELS, _MOST_NEIGHBORS, _MOST_TEXT = 32, 1000, 200
 
@@ -182,7 +182,8 @@ class Calibration:
 
     def _scale(self, features: np.ndarray) -> np.ndarray:
         columns = [expit(features[:, c] @ np.array(s.weights) + s.intercept) for c, s in enumerate(self.scalings)]
-        return np.maximum.accumulate(np.stack(columns, axis=1), axis=1)  # right here: right at coarser levels
+        # a prediction that is right at a level is right at coarser levels
+        return np.maximum.accumulate(np.stack(columns, axis=1), axis=1)
 
     def check_levels(self, levels: Sequence[str]) -> None:
         """Raise an error if levels differ from the calibration's levels.
@@ -376,7 +377,7 @@ class _CaseVotes:
         features, right, weights = self.features[known, column], self.right[known, column], self.weights[known]
         if not len(right):  # without labels, the level takes the confidence of the finer level
             return LevelScaling((0.0,) * _FEATURES, _UNMEASURED)
-        if right.all() or not right.any():  # one outcome only: Laplace's rule of succession
+        if right.all() or not right.any():  # all predictions are right, or all wrong: use Laplace's rule of succession
             return LevelScaling((0.0,) * _FEATURES, float(logit((right.sum() + 1) / (len(right) + 2))))
         middle, spread = features.mean(axis=0), np.maximum(features.std(axis=0), 1e-6)
         model = LogisticRegression(max_iter=1000)

@@ -172,7 +172,8 @@ def predict(
         own = checked_self_index(self_index, len(query_embeddings))
         if len(own) and own.max() >= len(labels):
             raise InputError(f"self_index reaches {own.max()}; expected indices of a gallery of {len(labels)}.")
-        own = np.where((own >= 0) & kept[own], np.cumsum(kept)[own] - 1, -1)  # index among the searched rows
+        # index of the query among the searched rows
+        own = np.where((own >= 0) & kept[own], np.cumsum(kept)[own] - 1, -1)
     most = len(rows) - int(own is not None and bool((own >= 0).any()))
     if most < 1:
         raise InputError("a query is the only gallery item that can be searched; add classes to within, or omit it.")

@@ -64,7 +64,8 @@ def _count(scores: np.ndarray, labels: np.ndarray, temperature: float) -> tuple[
     equal = (labels[:, :, None] == labels[:, None]) & (labels >= 0)[:, :, None]  # (q, K, K, L): j, i, level
     same = np.logical_or.accumulate(equal, axis=3)  # items that share a class share all coarser classes
     shares = np.einsum("qjil,qi->qjl", same, weights)
-    worth = np.where(real, (shares * (labels >= 0)).sum(axis=2), -1.0).round(9)  # equal sums may differ by rounding
+    # sums that are equal in exact arithmetic may differ by rounding
+    worth = np.where(real, (shares * (labels >= 0)).sum(axis=2), -1.0).round(9)
     best, row = worth.argmax(axis=1), np.arange(len(scores))
     chosen = same[row, best] & real[:, :, None]
     lowest = np.where(real, scores, np.inf).min(axis=1, keepdims=True)[:, :, None]

@@ -183,7 +183,8 @@ class Severity:
         """
         if not self.mistakes > 0:
             return math.nan
-        heights = np.arange(self.by_rank.shape[1] - 1, 0, -1)  # levels to climb for the grades 0 .. L - 1
+        # steps up the hierarchy that correspond to the grades 0 .. L - 1
+        heights = np.arange(self.by_rank.shape[1] - 1, 0, -1)
         return float(self.by_rank[0, :-1] @ heights / self.mistakes)
 
 

@@ -123,7 +123,7 @@ def _query_values(evaluation: Evaluation, metric: str) -> np.ndarray:
 
 def _defined_order(values: np.ndarray) -> np.ndarray:
     """Return the indices of the values that are not NaN, in ascending order of the values."""
-    return np.argsort(values, kind="stable")[: int((~np.isnan(values)).sum())]  # NaN last
+    return np.argsort(values, kind="stable")[: int((~np.isnan(values)).sum())]  # sorting puts NaN last
 
 
 def _one_per_class(evaluation: Evaluation, order: np.ndarray) -> list[int]:

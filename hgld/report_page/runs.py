@@ -232,7 +232,7 @@ def _merge_seeds(runs: Sequence[Run], parents: Mapping[str, Path]) -> list[Run]:
     merged, names = [], set[str]()
     for members in groups.values():
         by_seed = {run.seed: run for run in members if run.seed is not None}
-        if len(members) == 1 or len(by_seed) < len(members):  # a seed that occurs twice makes no group of seeds
+        if len(members) == 1 or len(by_seed) < len(members):  # runs are grouped by seed only if every seed occurs once
             found = members
         else:
             stems = {_SEED.sub("", run.name).strip(",._-") or parents[run.name].name for run in members}

@@ -16,7 +16,7 @@ from hgld.evaluation.trained_on import trained_on_text
 from hgld.report_page.runs import Evaluation
 
 GRADED = "all levels"
-SIGNIFICANT = 0.05  # with a smaller p-value two runs differ
+SIGNIFICANT = 0.05  # two runs differ significantly if the p-value is smaller
 _OVER_QUERIES = "queries, taken as independent: where many share few classes, intervals are too narrow"
 _TEST = f"p < {SIGNIFICANT} (paired sign-flip permutation test, two-sided, not corrected for several tests)"
 _SEED_TEST = "the tooltip and JSON have the paired t-test over seeds too"
@@ -124,7 +124,7 @@ def seed_p_value(ours: Mapping[int, float], theirs: Mapping[int, float]) -> floa
     differences = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
     if len(differences) < 2 or any(map(math.isnan, differences)):
         return math.nan
-    if statistics.stdev(differences) < 1e-12:  # differences by rounding only
+    if statistics.stdev(differences) < 1e-12:  # the differences are only rounding
         return float(abs(differences[0]) < 1e-12)
     result: Any = ttest_1samp(differences, 0.0)  # scipy annotates the result as a tuple of objects
     return float(result.pvalue)

@@ -152,7 +152,8 @@ class ShardOrderSampler(BatchSampler):
         order = np.argsort(rank[self._shard], kind="stable")
         chunks = chunks_of(runs, self.k)[order]
         run = np.repeat(order, chunks)
-        number = np.arange(len(run)) - np.repeat(np.cumsum(chunks) - chunks, chunks)  # within its group
+        # number of the chunk within its group
+        number = np.arange(len(run)) - np.repeat(np.cumsum(chunks) - chunks, chunks)
         begin = int(below(random_words(1, *key, _BEGIN), len(run))[0])
         sequence = np.resize(np.roll(np.arange(len(run)), -begin), self._all_batches * self.p)
         run, number = run[sequence], number[sequence]
@@ -241,7 +242,7 @@ def deal(label: np.ndarray, num_streams: int, per_stream: int, window: int, *key
             hand.take_class(c)
         words = iter(random_words(num_streams * per_stream, *key, step).tolist())
         for at in range(num_streams):
-            stream = (at + step) % num_streams  # another stream chooses last in every batch
+            stream = (at + step) % num_streams  # in each batch, another stream is the last one to choose
             while len(hand.chunks[stream]) < per_stream:
                 hand.take_any(stream, next(words))
         dealt = [chunk for chunks in hand.chunks for chunk in chunks]

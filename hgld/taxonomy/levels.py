@@ -145,7 +145,8 @@ def _choose_parents(taxonomy: Taxonomy, rule: str, changes: _Changes) -> list[in
     for place in several:
         candidates = taxonomy.parents[place]
         if rule == "most-specific":
-            above[place] = max(candidates, key=lambda parent: taxonomy.steps_to_top[parent])  # the first if equal
+            # if several are equal, the first one
+            above[place] = max(candidates, key=lambda parent: taxonomy.steps_to_top[parent])
         others = [names[parent] for parent in candidates if parent != above[place]]
         detail = f"kept {names[above[place]]}, left out {' | '.join(others)}"
         changes.append((taxonomy.ids[place], names[place], "several parents", detail))

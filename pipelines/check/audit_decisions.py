@@ -16,7 +16,7 @@ from ..hierarchy.review.decisions import Decision, Merge, Move, SetTop, file_hea
 
 WHO = "hgld audit"
 HEADER = file_header()
-_NAMES, _GROUPS = 0, 1  # columns of the levels
+_NAMES, _GROUPS = 0, 1  # indices of the two levels in a row of labels
 
 
 def decision_texts(faults: pl.DataFrame, levels: Sequence[str]) -> list[str]:

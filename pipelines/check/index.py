@@ -31,10 +31,10 @@ from ..stage import Progress
 from .scan import WRONG_SUFFIX, ShardScan, scan_shards
 from .verify import short_runs
 
-MOST_LEVELS = 64  # more than any taxonomy has ranks
-_CLASSES, _CLASSES_AN_ITEM = 1 << 20, 100  # a single tar of a dataset with a million classes stays below
+MOST_LEVELS = 64  # no taxonomy has as many ranks
+_CLASSES, _CLASSES_AN_ITEM = 1 << 20, 100  # even one tar of a dataset with a million classes stays below
 _EARLIER = ".dataset.json.earlier"  # name of the manifest while files are replaced
-_KEPT = (files.LISTS, files.JUDGEMENTS, files.CARD)  # files that stay as they are
+_KEPT = (files.LISTS, files.JUDGEMENTS, files.CARD)  # files that a rebuild does not change
 
 
 class ItemConsensus:
@@ -244,7 +244,7 @@ def rebuild_index(
             _refuse_readable(root)
         scans = scan_shards(shards, workers=workers, progress=progress)
         consensus = ItemConsensus(scans, root, levels)
-        consensus.hierarchy()  # refuses before anything is written
+        consensus.hierarchy()  # raises its errors before anything is written
         remove_parts(root)
         with storage_errors(f"write to {root}", "Free space, then run the same command again.", *POLARS_FAULTS):
             manifest = _write(root, name, consensus, scans)

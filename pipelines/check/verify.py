@@ -222,7 +222,8 @@ class _Verifier:
         place = pl.format("{} (offset {})", "detail", "offset")
         self.add_rows(rows, pl.col("reason"), place, "a sound member", "member")
 
-    # -- the index against the tars -----------------------------------------------------------------------------------
+    # -- comparison of the index with the tars
+    # -----------------------------------------------------------------------------------
 
     def against_tars(self, index: pl.DataFrame, stored: pl.DataFrame) -> None:
         """Check that the index and the tars hold the same items with the same facts.
@@ -324,7 +325,8 @@ class _Verifier:
         kept = kept.with_columns(shard=pl.lit(files.REJECTED))
         self.add_rows(kept, "rejected-key", pl.col("reason"), "no item of the index")
 
-    # -- the splits against each other --------------------------------------------------------------------------------
+    # -- comparison of the splits with each other
+    # --------------------------------------------------------------------------------
 
     def classes(self, index: pl.DataFrame, tree: Hierarchy | None) -> None:
         """Look for finest classes that training and evaluation share.

@@ -153,8 +153,7 @@ def trees(canvas: Canvas, rng: np.random.Generator, count: int, bottom: float, s
             canvas.disc((x, bottom + tall * 0.65), tall * 0.35, tall * 0.4, color)
 
 
-# -- drawing functions: the landmark's random generator varies the shape
-# ------------------------------------------------------------
+# -- drawing functions: the landmark's random generator varies the shape ----------------------------------------------
 
 
 def building(
@@ -276,7 +275,7 @@ def park(canvas: Canvas, rng: np.random.Generator) -> None:
 
 
 classical = partial(building, front="columns", top="gable", halves=(0.7, 1.0))
-PAINTERS: tuple[tuple[str, Painter], ...] = (  # the first painter with a word of the kind's name is taken
+PAINTERS: tuple[tuple[str, Painter], ...] = (  # the first entry with a word of the class name applies
     ("church cathedral chapel abbey monastery basilica religious", partial(building, flank="gable")),
     (
         "castle fort fortress fortification citadel",
@@ -291,7 +290,8 @@ PAINTERS: tuple[tuple[str, Painter], ...] = (  # the first painter with a word o
         "lighthouse tower power obelisk column",
         partial(building, front="bands", top="dome", halves=(0.1, 0.25), heights=(1.0, 1.5)),
     ),
-    ("garden park zoo cemetery forest reserve protected", park),  # before statues, for gardens of sculptures
+    # before the statues, so that sculpture gardens are gardens
+    ("garden park zoo cemetery forest reserve protected", park),
     ("statue fountain sculpture triumphal monument memorial", statue),
     (
         "office residential hotel university skyscraper street square road location",

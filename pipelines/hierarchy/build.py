@@ -173,7 +173,7 @@ def _names(root: Path, config: BuildConfig, levels: _Levels, progress: Progress)
     if config.source == "names":
         return landmark_tables.run_names(root, tables, progress)
 
-    def try_encoder() -> None:  # missing weights must show before hours of scraping
+    def try_encoder() -> None:  # report missing weights before hours of scraping, not after
         embed.encoder_of(None, config).encode(["name"])
 
     if config.source == "landmarks":
@@ -231,7 +231,7 @@ def _replace(out: Path, made: Mapping[str, Path], record: Mapping[str, Any]) -> 
     write_atomic(out / PROVENANCE, json_text(record))
 
 
-# -- summaries for people and machines -----------------------------------------------------------------------------
+# -- summaries as text and as JSON ------------------------------------------------------------------------------------
 
 
 def build_summary(build: Build) -> dict[str, Any]:

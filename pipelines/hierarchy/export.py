@@ -169,7 +169,8 @@ def write_raw_names(scrape: pl.DataFrame, file: Path) -> None:
 
 
 def _write_csv(rows: pl.DataFrame, file: Path) -> None:
-    empty_is_null = pl.col(pl.String).replace("", None)  # polars writes "" for an empty text, GLDv2 nothing
+    # polars writes "" for an empty text, but GLDv2's files have an empty cell
+    empty_is_null = pl.col(pl.String).replace("", None)
     rows.with_columns(empty_is_null).write_csv(file, quote_style="necessary", line_terminator="\n")
 
 

@@ -44,7 +44,7 @@ from .work import (
 
 _EXAMINED = ("key", "split", "file", "origin", "source_offset", "size", "suffix", "width", "height", "orientation")
 _PLANNED = ("shard", "sha256", "duplicate_of", "class_run")
-_CODECS = ("opencv-python-headless", "pillow", "simplejpeg")  # packages that decide the bytes of resized images
+_CODECS = ("opencv-python-headless", "pillow", "simplejpeg")  # packages that determine the bytes of resized images
 _MOST_SHOWN = 10
 
 
@@ -317,7 +317,7 @@ def _provenance(job: _Job, examination: Examination, notes: list[str]) -> dict[s
     return facts
 
 
-# -- reports for people and machines --------------------------------------------------------------------------------
+# -- reports as text and as JSON --------------------------------------------------------------------------------------
 
 
 def result_summary(result: BuildResult) -> dict[str, Any]:

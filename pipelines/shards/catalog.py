@@ -93,7 +93,7 @@ class Catalog:
         expected = {**dict.fromkeys([*_ITEM_COLUMNS, *self.levels], pl.String), **dict.fromkeys(boxes, pl.Int32)}
         self._check_columns("items", self.items, expected)
         known = self.items.with_columns(pl.col(self.levels).replace("", None))
-        object.__setattr__(self, "items", known)  # unknown has one spelling, null
+        object.__setattr__(self, "items", known)  # only null means unknown
         self._check_names()
         for name, columns in _TABLES.items():
             if (table := getattr(self, name)) is not None:
@@ -155,7 +155,8 @@ class Catalog:
             if count := items[column].null_count():
                 raise TableError(f"dataset {quoted(self.name)}: {count} items have no {column}.")
         for column, most in {"file": _LONGEST_FILE, **dict.fromkeys(self.levels, _LONGEST_CLASS)}.items():
-            long = items.filter(pl.col(column).str.len_bytes() > most)[column]  # readers bound the JSON of an item
+            # readers limit the size of an item's JSON
+            long = items.filter(pl.col(column).str.len_bytes() > most)[column]
             self._refuse(long.head(1), f"{column} {{}} is longer than {most} bytes; shorten it.")
         unsafe = (key.str.len_bytes() > LONGEST_KEY) | ~key.str.contains(f"^{KEY_PATTERN}$")
         self._refuse(

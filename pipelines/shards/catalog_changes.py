@@ -17,8 +17,8 @@ from .catalog import TRAIN, Catalog, check_level_names
 
 VAL = "val"
 CALIBRATION_CLASSES = 10  # number of classes that hgld calibrate needs
-_VAL_AIM = 12  # a margin for classes with one image, or with broken images
-_MANY_CLASSES = 40  # number of classes from which val can have _VAL_AIM of them
+_VAL_AIM = 12  # more than needed, because classes may have only one image or broken images
+_MANY_CLASSES = 40  # least number of classes from which val gets _VAL_AIM classes
 _LONGEST_REASON = 500
 
 

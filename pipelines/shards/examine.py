@@ -257,7 +257,7 @@ def units_of(catalog: Catalog, items: pl.DataFrame, folder: Path, config: ShardC
     first = (
         items["file"].str.split("/").list.first()
     )  # first part of each path: the tars' set (train, index), or the parquet file
-    parts: list[tuple[int, int, list[Container | None], str]] = []  # rows, their tars, and the record of the first
+    parts: list[tuple[int, int, list[Container | None], str]] = []  # rows, their tars, and the record of the first tar
     for role in sorted({tar.role for tar in catalog.containers}):
         rows = (first == role).arg_true()
         if len(rows):

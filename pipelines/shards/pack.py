@@ -22,8 +22,8 @@ from ..stage import UnitRecord
 from .examine import LOOSE
 from .reading import read_inside
 
-VERSION = 2  # raise it when the same plan gives another tar
-_AHEAD = 64  # images that are announced to the system together before they are read
+VERSION = 2  # increase it if a change writes another tar for the same plan
+_AHEAD = 64  # images whose reading is announced to the operating system together
 _MOST_OPEN = 128
 _AGAIN = "Give back the file that was examined, or run the same command again to examine it anew."
 
@@ -164,7 +164,8 @@ def _images(rows: Sequence[Mapping[str, Any]], unit: PackUnit) -> Iterator[bytes
 
 # -- the order ---------------------------------------------------------------------------------------------------------
 #
-# Groups of a class stand together, spread over the shards. Within a split, the items of a finest class are cut into
+# The items of a group are adjacent, and the groups of a class are spread over the shards. Within a split, the items of
+# a finest class are cut into
 # groups of k (the last one takes the rest), the groups are shuffled by the seed, and the row of groups is cut into
 # shards of about equal size. So a reader of one shard meets many classes, each with several items at once, and every
 # part of the dataset is like the whole.

@@ -102,7 +102,7 @@ def _broken(images: OwnImages, files: Sequence[str]) -> Iterator[tuple[str, str]
                 yield file, error.reason
 
 
-# -- reports for people and machines ----------------------------------------------------------------------------------
+# -- reports as text and as JSON --------------------------------------------------------------------------------------
 
 
 def facts(found: Profile) -> dict[str, Any]:

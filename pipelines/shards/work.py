@@ -26,11 +26,11 @@ from .catalog import Catalog
 from .config import ShardConfig, SourceConfig
 from .reading import read_manifest
 
-VERSION = 6  # raise it when the same images give another dataset
+VERSION = 6  # increase it if a change builds another dataset from the same images
 SCHEMA_VERSION = 1  # schema version of build.json
 _ROWS_AT_ONCE = 100_000
 _STATE = "build.json"
-_MARGIN = 64 << 20  # bytes that tables and other files may take beside the images
+_MARGIN = 64 << 20  # bytes that tables and other files may need in addition to the images
 
 
 def stated_options(options: SourceConfig, config: ShardConfig) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def _read_state(path: Path) -> str | None:
     return state.get("key") if state.get("schema_version") == SCHEMA_VERSION else None
 
 
-# -- the disk ---------------------------------------------------------------------------------------------------------
+# -- free space on the disk -------------------------------------------------------------------------------------------
 
 
 def check_space(out: Path, needed: int) -> None:

@@ -35,7 +35,7 @@ from .embedding import Amp, embed, evaluating
 from .gem_exponent import choose_gem_p, set_gem_p
 
 _MOST_AT_ONCE = 256
-_NETWORK_AT_ONCE = 64  # batch size of a network that no run has trained
+_NETWORK_AT_ONCE = 64  # default batch size for a network without a run
 _CENTRED_ON = 2000  # number of images whose mean centres raw pixels
 
 
@@ -353,7 +353,7 @@ def make_embedder(
     """
     config = TrainConfig()
     if isinstance(source, Network):
-        whole = resize_mode in ("longest", "original")  # a size is then no side of a square
+        whole = resize_mode in ("longest", "original")  # here the size is not the side of a square
         model, own_view = build_network(source, None if whole else size)
         if own_view is None:
             if size is None or resize_mode is None:

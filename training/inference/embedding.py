@@ -114,7 +114,7 @@ def embed(
     if faults is not None:
         told = json.dumps([(fault.index, fault.where, fault.reason) for fault in found.values()]).encode()
         everyone = {index: Fault(index, *text) for said in from_all(told, group) for index, *text in json.loads(said)}
-        added = [everyone[index] for index in sorted(everyone)]  # each once, in the order of the dataset
+        added = [everyone[index] for index in sorted(everyone)]  # every item once, in the order of the dataset
         faults += added
         rows[[fault.index for fault in added]] = torch.nan
     return rows
@@ -133,7 +133,8 @@ class _Plan(BatchSampler):
         if batch_size < 1:
             raise ConfigError(f"batch_size is {batch_size}; expected at least 1.")
         shapes = np.hstack([view.shapes(*sizes.T) for view in views])
-        most = min(batch_size, -(-len(sizes) // processes.count))  # so that small datasets are shared too
+        # smaller batches, so that every process gets a part of a small dataset
+        most = min(batch_size, -(-len(sizes) // processes.count))
         pixels = shapes.reshape(len(sizes), -1, 2).prod(axis=2).max(axis=1)
         budget = batch_size * max(view.size for view in views) ** 2
         kinds, kind_of, counts = np.unique(
@@ -189,7 +190,7 @@ def _own_rows(
     filled = done = 0
     faults: dict[int, Fault] = {}
     for loader in loaders:
-        loader.load_state_dict({"epoch": 0, "step": 0})  # they share their sampler
+        loader.load_state_dict({"epoch": 0, "step": 0})  # the loaders share their sampler
         table, filled = None, 0  # one table from the beginning: parts and their sum would take twice the memory
         for batch in loader:
             part = _embeddings(model, batch.images, processes.device, amp, unit=unit)

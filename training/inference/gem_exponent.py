@@ -25,8 +25,8 @@ from ..config import ImagesConfig
 from ..models.embedding_model import EmbeddingModel, GeM, prepare_images
 from .embedding import Amp, autocast, evaluating
 
-_IMAGES, _OF_CLASS, _VIEWS = 2000, 2, 5  # as the paper
-EXPONENTS = tuple(range(1, 11))  # as the paper
+_IMAGES, _OF_CLASS, _VIEWS = 2000, 2, 5  # as in the paper
+EXPONENTS = tuple(range(1, 11))  # as in the paper
 
 
 def best_gem_p(

@@ -148,7 +148,8 @@ def calibration_of(
 # -- the search itself --
 
 _COMPARED = 8  # items whose embeddings are computed again
-_SAME_MODEL = 0.98  # least mean cosine: half precision and other decoders stay above, another scale falls below
+# least mean cosine of the same model: half precision and other decoders stay above, another image scale is below
+_SAME_MODEL = 0.98
 
 
 @dataclass(frozen=True)
@@ -243,11 +244,12 @@ def search(
         raise ConfigError("an index searches all items. To search within some classes, use --index exact.")
     labels, names = dataset.labels.numpy().astype(np.int64), dataset.hierarchy.names
     kept, sure = known_within(labels, dataset.levels, within or {}, names)
-    sides = [embedder.embed_texts(texts)] if texts else []  # first, so that bad queries cost no embedding of a dataset
+    # first, so that an invalid query is reported before the dataset is embedded
+    sides = [embedder.embed_texts(texts)] if texts else []
     query = torch.cat([embedder.embed_dataset(dataset_of_images(images)), *sides] if images else sides)
     most = k if calibration is None or k < 1 else max(k, calibration.neighbors)
     opened = None if index is None else index.load()
-    is_embedded = any_process(opened is None, embedder.processes)  # processes embed together or not at all
+    is_embedded = any_process(opened is None, embedder.processes)  # either all processes embed, or none
     if is_embedded and gallery is None:
         embedded = embed_once(embedder, dataset, progress)
         gallery = embedded.vectors, embedded.positions(len(dataset))

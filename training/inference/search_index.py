@@ -23,8 +23,9 @@ from .kept import dataset_facts, embedding_facts
 IndexKind = Literal["ivf", "hnsw"]
 
 # How indexes are made and searched; benchmarks/README.md has the figures.
-_CELLS, _ITEMS_A_CELL, _TRAINED_ON = 4, 39, 64  # ivf: about 4 sqrt(G) cells; k-means sees 64 vectors per cell
-_PROBED, _LEAST_PROBED = 8, 8  # a query looks into one cell in 8
+# ivf: about 4 sqrt(G) cells, at least 39 items per cell; k-means is fitted on 64 vectors per cell
+_CELLS, _ITEMS_A_CELL, _TRAINED_ON = 4, 39, 64
+_PROBED, _LEAST_PROBED = 8, 8  # a query searches one in 8 cells, and at least 8
 _NEIGHBORS, _CANDIDATES_OF_BUILD, _CANDIDATES = 32, 80, 128  # hnsw
 _INDEX, _POSITIONS = "index.faiss", "positions.npy"
 
@@ -102,7 +103,7 @@ class SearchIndex:
         else:
             index.hnsw.efSearch = max(_CANDIDATES, 2 * k)
         scores, indices = index.search(query, k)
-        few = np.flatnonzero((indices < 0).any(axis=1))  # -1: the query reached no further item
+        few = np.flatnonzero((indices < 0).any(axis=1))  # -1: the search reached fewer than k items
         if len(few):
             whole = index
             if self._kind == "ivf":

@@ -22,7 +22,8 @@ from hgld.errors import ConfigError, InputError, MissingResourceError, excerpt, 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 USUAL_VIEW = TestView()
-FETCH_FAULTS = (  # raised by the libraries, Hugging Face's client and torch on weights that they cannot get or read
+# errors of the libraries, Hugging Face's client and torch for weights that they cannot download or read
+FETCH_FAULTS = (
     *(RuntimeError, OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, ImportError, AssertionError),
     *(pickle.UnpicklingError, SafetensorError),
 )
@@ -113,7 +114,8 @@ def require_size(images: Tensor, side: int) -> None:
 
 _MOST_BYTES = 64 << 30
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
-_WRAPPED = ("state_dict_ema", "model_ema", "state_dict", "model", "model_state_dict")  # trainers' keys for weights
+# keys under which training programs store weights
+_WRAPPED = ("state_dict_ema", "model_ema", "state_dict", "model", "model_state_dict")
 _PREFIXES = ("module.", "_orig_mod.", "backbone.", "net.")  # added by DDP, torch.compile and models with a backbone
 _NOT_OF_A_BACKBONE = ("fc", "head", "heads", "head_dist", "classifier", "last_linear", "projection", "pooling")
 _UNREADABLE = (  # raised by torch and safetensors on damaged files, as mutated files showed

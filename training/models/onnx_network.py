@@ -142,7 +142,7 @@ def onnx_network(name: str, options: BackboneOptions) -> Backbone:
             ) from error
         side = module.side or options.image_size or view.size
         view = replace(view, size=side, resize=max(side, view.resize))
-        mean, std = (0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)  # the file normalises by itself
+        mean, std = (0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)  # the network normalises its input itself
     else:
         side = module.side or options.image_size or USUAL_VIEW.size
         view = USUAL_VIEW.changed(side)

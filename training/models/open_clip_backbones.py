@@ -81,7 +81,7 @@ def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
     view = None if mode is None else TestView(size, size, mode, interpolation=interpolation)
     tower = clip.visual
     if not token and isinstance(tower, ModifiedResNet):
-        setattr(tower, "attnpool", nn.Identity())  # noqa: B010  # it says AttentionPool2d
+        setattr(tower, "attnpool", nn.Identity())  # noqa: B010  # its declared type is AttentionPool2d
     elif not token and isinstance(tower, VisionTransformer) and tower.attn_pool is None:
         tower.output_tokens, tower.proj, tower.final_ln_after_pool = True, None, False
     elif not token:

@@ -18,8 +18,8 @@ from hgld.errors import ConfigError, InputError
 from hgld.evaluation.metric import Metric, MetricDefinition, definition_of
 from hgld.plugins import Plugins, read_definitions
 
-FINEST = "finest"  # in names of metrics: the finest level of the dataset
-EVERY = "every"  # in names of metrics: each level in turn
+FINEST = "finest"  # level name in a metric that stands for the finest level of the dataset
+EVERY = "every"  # level name in a metric that stands for every level
 _LEAVE_ONE_OUT = "hgld.evaluation.protocols.by_labels:evaluate_leave_one_out"
 _QUERY_GALLERY = "hgld.evaluation.protocols.by_labels:evaluate_query_gallery"
 

@@ -145,7 +145,7 @@ def evaluate_copydays(benchmark: Benchmark, options: EvaluationOptions) -> Retri
 # -- the trapezoid rule and precision at k ----------------------------------------------------------------------------
 #
 # The evaluation code of Oxford Buildings, Holidays, Copydays, and revisited Oxford and Paris computes the area under
-# the precision-recall curve with straight lines between its points. This area is smaller than AP in
+# the precision-recall curve with straight lines between its points. This area is never larger than AP in
 # :func:`hgld.evaluate`, so these values have different names: ``mAP`` and ``mP@k``.
 
 _BLOCK_SCORES = 32_000_000  # 128 MB of scores, plus one byte of grade per score and task
@@ -246,7 +246,8 @@ def evaluate_trapezoid(
         raise InputError(f"query embeddings have {query.shape[1]} dimensions, gallery embeddings {gallery.shape[1]}.")
     names = [f"{m}{'/' * bool(task)}{task}" for task in tasks for m in ("mAP", *(f"mP@{k}" for k in precision_at))]
     rows = block_rows(len(query), len(gallery), query.device, options.chunk_size)
-    if options.chunk_size is None:  # larger blocks than usual: a gallery with distractors should be read few times
+    # larger blocks than usual, so that a gallery with distractors is read only a few times
+    if options.chunk_size is None:
         rows = max(rows, min(len(query), _BLOCK_SCORES // len(gallery)))
     values: list[list[float]] = []
     with exact_products(query.device):

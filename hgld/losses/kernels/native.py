@@ -66,7 +66,7 @@ def exp_float32(x: Any) -> Any:
 @helper
 def sigmoid(t: Any) -> Any:
     """Return 1 / (1 + e^-t) and its derivative, in float32."""
-    decay = exp_float32(-min(abs(t), np.float32(80)))  # at most 1, so that no order of factors overflows
+    decay = exp_float32(-min(abs(t), np.float32(80)))  # at most 1, so that no order of the multiplications overflows
     upper = np.float32(1) / (np.float32(1) + decay)
     lower = decay * upper
     return upper if t >= 0 else lower, lower * upper

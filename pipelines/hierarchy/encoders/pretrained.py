@@ -35,7 +35,7 @@ TEMPLATES = (  # prompts published with CLIP that fit scenes and places
     "a picture of a {} on a sunny day.",
 )
 _HUB = "hf-hub:"  # a repository describes its model and holds its weights
-_MOST_LISTED = 25  # every model has fewer tags
+_MOST_LISTED = 25  # most tags listed in a message; every model has fewer
 _UNREADABLE = (  # errors of open_clip, torch and the readers of weights, for weights that cannot be fetched or read
     *(RuntimeError, OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration, EOFError, ImportError),
     *(pickle.UnpicklingError, SafetensorError),
@@ -155,7 +155,8 @@ class ClipEncoder(PromptEncoder):
 
         known = open_clip.get_pretrained_cfg(self._model_name, self._pretrained)
         before = logging.root.manager.disable
-        logging.disable(max(before, logging.ERROR))  # libraries log every attempt at a download; our error says it once
+        # libraries log every attempt to download; hgld's error reports the failure once
+        logging.disable(max(before, logging.ERROR))
         try:
             model: Any = open_clip.create_model(
                 self._model_name,

@@ -147,7 +147,7 @@ def _class_of(spec: str) -> Callable[..., Any]:
         return getattr(import_module(f".{module}", __package__), name)
 
 
-# -- encoders on this machine: nothing is downloaded, and no server is asked -------------------------------------------
+# -- encoders that are already on this machine, without any download --------------------------------------------------
 
 VARIABLE = "HGLD_SENTENCE_ENCODER"
 _SENTENCE_FILES = ("model.safetensors", "pytorch_model.bin")

@@ -38,7 +38,7 @@ from .group_names import label_groups
 
 MOST_LINKED = 6000  # most points for the linkage, whose distances then take 150 MB
 _LEAST_PARTS, _PARTS_PER_GROUP = 2000, 4
-_MOST_COPIES = 2000  # copies of points, which stand for weights in the linkage
+_MOST_COPIES = 2000  # copies of points that represent weights in the linkage
 _MOST_TRIED = 24
 _MOST_ROUNDS = 100
 _TRIAL_RESTARTS = 2  # enough to compare numbers of groups
@@ -76,7 +76,7 @@ def cluster_names(rows: np.ndarray, config: ClusterConfig, progress: Progress = 
     """
     rows = np.ascontiguousarray(rows, dtype=np.float32)
     _, first, point = np.unique(np.round(rows, 6), axis=0, return_index=True, return_inverse=True)
-    point = np.argsort(np.argsort(first))[point.ravel()]  # points in the order of their first rows
+    point = np.argsort(np.argsort(first))[point.ravel()]  # number the points in the order of their first rows
     points, weights = unit(rows[np.sort(first)]), np.bincount(point).astype(np.float64)
     if config.groups > len(points):
         raise ConfigError(

@@ -149,13 +149,14 @@ def _head_nouns(members: Sequence[Member]) -> list[Proposal]:
     ]
 
 
-# -- words of names in any language --------------------------------------------------------------------------------
+# -- group names from the words of names, in any language -------------------------------------------------------------
 
 _LEAST_NAMES = 2
 _LEAST_LETTERS = 3  # most shorter words are articles and prepositions
 _NOT_LETTERS = re.compile(r"[^\w'’-]+|_")
 _LONGEST_ENDING = 4
-_Found = tuple[str, str, str]  # key that names may share, its spelling in this name, and the method
+# a key that several names may share, its spelling in this name, and the method that found it
+_Found = tuple[str, str, str]
 
 
 def _shared_words(members: Sequence[Member], known: Set[str]) -> list[Proposal]:

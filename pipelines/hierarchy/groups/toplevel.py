@@ -293,7 +293,7 @@ _SAME = 0.05
 _LEAST_COSINE = 0.05  # names with a lower cosine are no neighbours
 _SCALE = 0.35
 _NEIGHBOURS, _FROM_NEIGHBOURS, _ROUNDS = 10, 0.7, 30
-_DIRECT = 10_000  # most names for which all axes count; with more names, the 64 leading axes find the neighbours
+_DIRECT = 10_000  # with more names, neighbours are found along the 64 leading axes instead of all axes
 
 
 def class_shares(rows: np.ndarray, texts: Sequence[np.ndarray], around: np.ndarray) -> np.ndarray:

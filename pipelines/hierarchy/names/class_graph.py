@@ -202,7 +202,7 @@ def classes_in_tree(
         named[match_key(name)][place] = None
     for name, meant in taxonomy.synonyms.items():
         further[match_key(name)].update(dict.fromkeys(meant))
-    if taxonomy.by_usage:  # the order by usage counts more than which class has the name as its first name
+    if taxonomy.by_usage:  # the order by usage has priority over whether the name is a class's first name
         named = defaultdict(dict, {key: meant for key, meant in named.items() if key not in further})
     of, how = {}, {}
     for item in items:

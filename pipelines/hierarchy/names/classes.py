@@ -34,7 +34,7 @@ from .landmark_tables import (
 )
 
 NAME = "name"
-SHOWN = 80  # characters of a text from outside in a message
+SHOWN = 80  # most characters of a user's text that a message shows
 _OTHER_HEADERS = {"label", "class", "category", "landmark_id", "supercategory", "title", "names", "classes", "labels"}
 _DELIMITERS = "\t,;"
 _LINE_END = re.compile(r"\r\n|\n|\r")

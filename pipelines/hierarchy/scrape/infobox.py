@@ -23,7 +23,7 @@ MAX_TAGS = 50_000  # such a page has about 8,000 tags; 50,000 nested tags take 0
 
 _LINE_TAGS = frozenset({"br", "dd", "div", "dl", "dt", "li", "ol", "p", "table", "td", "th", "tr", "ul"})
 _SKIPPED_CLASSES = frozenset({"reference", "mw-editsection", "penicon"})  # footnote marks and edit links
-_WORD = re.compile(r"[^\W_]")  # a name has more than dashes and bullets
+_WORD = re.compile(r"[^\W_]")  # a name has at least one letter or digit, not only dashes and bullets
 _SEPARATORS = re.compile(r"[,;،、·•|]")
 _HIDDEN = re.compile(r"display\s*:\s*none", re.IGNORECASE)
 _CATEGORY_LINK = re.compile(r"(?:^|[/=])category(?::|%3a)([^?&#]+)", re.IGNORECASE)

@@ -105,7 +105,7 @@ class ScrapeStore:
         self.failures.clear()
 
     def _open(self, source: Mapping[str, str]) -> None:
-        # Only one process may open the file: two would ask everything twice, at twice the polite rate.
+        # Only one process may open the file: two would send every request twice, at twice the polite rate.
         self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
         self._db.execute("PRAGMA journal_mode = WAL")
         # NORMAL survives a kill. A power failure may lose the last answers, and the next run asks for them again.

@@ -105,7 +105,7 @@ def best_values(statements: Any) -> tuple[str, ...]:
         snak = as_object(as_object(statement).get("mainsnak"))
         value = as_object(as_object(snak.get("datavalue")).get("value"))
         rank = by_rank.get(str(as_object(statement).get("rank", "normal")))
-        item = value.get("id") or f"Q{value.get('numeric-id')}"  # answers before 2016 have the number alone
+        item = value.get("id") or f"Q{value.get('numeric-id')}"  # answers from before 2016 have only the number
         if rank is not None and snak.get("snaktype") == "value" and isinstance(item, str) and is_item_id(item):
             rank[item] = None
     return tuple(by_rank["preferred"] or by_rank["normal"])

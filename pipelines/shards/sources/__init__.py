@@ -43,7 +43,7 @@ SOURCES = {  # name: module of this package, function of the adapter, and its fi
 CARDS = {"gldv2": "h-gldv2"}  # sources whose card has another name; either name is accepted
 OWN_DATA = ("folders", "manifest")  # adapters of the user's own data: no card, no published counts
 _OWN_OPTIONS = ("name", "license", "description", "protocol", "levels", "test_classes", "merge_spellings")
-_OPTIONS = {  # fields of SourceConfig that an adapter takes beside those that every source takes
+_OPTIONS = {  # fields of SourceConfig that an adapter accepts in addition to the fields that every source accepts
     "gldv2": ("labels", "distractors"),
     "inat-base": ("labels",),
     "inat-full": ("labels",),

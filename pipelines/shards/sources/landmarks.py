@@ -58,7 +58,8 @@ def read_landmarks_clean(source: Path, options: "SourceConfig") -> Catalog:
             rows.append((split, words[0], landmark, *_find(source, words[0], landmark, where)))
     columns = ("split", "stated", "landmark", "file", "reason")
     table = pl.DataFrame(rows, dict.fromkeys(columns, pl.String), orient="row")
-    several = pl.col("file").is_not_null() & pl.col("file").is_duplicated()  # the file may belong to either address
+    # two URLs have this file name, so the file may belong to either
+    several = pl.col("file").is_not_null() & pl.col("file").is_duplicated()
     table = table.with_columns(reason=pl.when(several).then(pl.lit("ambiguous-name")).otherwise("reason"))
     items = table.filter(pl.col("reason").is_null())
     if items.is_empty():

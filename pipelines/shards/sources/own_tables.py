@@ -31,7 +31,7 @@ from hgld.tables import (
 
 from .release import read_bytes, relative_path
 
-# Includes formats that shards do not hold: such an image is rejected by name, not passed over as some other file.
+# Includes formats that shards cannot hold, so that such an image is reported as rejected and not ignored.
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
 MISSING = ("", "nan", "NaN", "NAN", "None", "none", "NONE", "null", "NULL", "NA", "N/A", "n/a", "#N/A", "<NA>", "-1")
 """Cells that mean an unknown label."""
@@ -256,7 +256,7 @@ def _split_of(file: Path) -> str | None:
     return SPLITS_OF_FILES.get(stated[0]) if stated else None
 
 
-# -- which column is what ---------------------------------------------------------------------------------------------
+# -- roles of the columns ---------------------------------------------------------------------------------------------
 
 _PATH_COLUMNS = (  # normalised names: lower case, no characters between words
     *("path", "file", "image", "filename", "filepath", "imagepath", "imagefile", "imagefilename", "imagename"),
@@ -265,7 +265,7 @@ _PATH_COLUMNS = (  # normalised names: lower case, no characters between words
 _SAMPLED_PATHS = 200
 _MOST_SUBFOLDERS = 200
 _MOST_COLUMNS = 40
-_MOST_CLASSES = 0.6  # largest number of values per labelled row; a column with more names images, not classes
+_MOST_CLASSES = 0.6  # most different values per labelled row; a column with more values names images, not classes
 _LONGEST_NAME = 80  # largest mean number of letters; longer texts are remarks
 _AGREEMENT = 0.98  # share of classes with one parent above which a column is a level, in spite of typing errors
 _FRACTION = r"^[+-]?\d*[.,]\d+(e[+-]?\d+)?$"

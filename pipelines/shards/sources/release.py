@@ -165,7 +165,7 @@ def _load_mats(asked: Sequence[tuple[str, bytes, Sequence[str]]]) -> list[dict[s
     for path, data, names in asked:
         try:
             found = loadmat(io.BytesIO(data), variable_names=list(names), verify_compressed_data_integrity=True)
-        except Exception as error:  # noqa: BLE001  # scipy raises what its parts raise at damaged files
+        except Exception as error:  # noqa: BLE001  # scipy raises many types of errors for damaged files
             said = excerpt(str(error) or type(error).__name__)
             raise TableError(f"{path}: not a MATLAB file of version 5 that can be read ({said}).") from None
         missing = [name for name in names if name not in found]
