@@ -328,7 +328,7 @@ def small(**options):
             ConfigError,
             r"NMI/relevant: .*have no classes",
         ),
-        (lambda: small(truncate_dim=(2, 9)), ConfigError, "for 3 dimensions; expected at most 3"),
+        (lambda: small(truncate_dim=(2, 9)), ConfigError, "have 3 dimensions; expected at most 3"),
         (lambda: small(truncate_dim=(2, 1)), ConfigError, "ascending"),
         (lambda: small(quantize=("int4",)), ConfigError, "'int4'; expected int8, binary"),
         (lambda: small(truncate_dim=(1,)), InputError, "truncate_dim 1: query embeddings: row 1 is a zero vector"),

@@ -255,7 +255,7 @@ def test_labels_may_be_tensors_arrays_or_datasets():
         assert PKSampler(labels, 2, 2, level=-1).batch(0, 0).tolist() == by_name.batch(0, 0).tolist()
     with pytest.raises(ConfigError, match="'top' is unknown; the levels are fine, coarse"):
         PKSampler(dataset, 2, 2, level="top")
-    with pytest.raises(ConfigError, match="without names"):
+    with pytest.raises(ConfigError, match="have no level names"):
         PKSampler(table, 2, 2, level="fine")
     with pytest.raises(ConfigError, match="level is 2; the labels have 2 columns, so expected -2 to 1"):
         PKSampler(table, 2, 2, level=2)

@@ -278,7 +278,7 @@ def test_gldv2_tars_and_lists_are_downloaded_and_verified(serve, tmp_path):
     ]
     assert [f.checked for f in fetched] == [False] * 3 + [True] * 2
     server.planned["index/images_000.tar"] = [lies.other_bytes] * 2
-    with pytest.raises(ServiceError, match=r"images_000\.tar: the bytes have the MD5"):
+    with pytest.raises(ServiceError, match=r"images_000\.tar: the received bytes have the MD5"):
         download_gldv2(tmp_path, "index", [0], downloader(), base_url=server.url)
 
 

@@ -245,7 +245,7 @@ def test_options_that_contradict_the_columns_of_the_table_are_refused(tmp_path, 
         (b"\xff\xfep\0\xff", "begins like UTF-16"),
         (b"path,path\na.jpg,x\n", "has the column 'path' twice"),
         (b"PK\x03\x04\x14\0", "is a spreadsheet or an archive; .* Save it as CSV"),
-        (b"\x7fELF\2\0abcdefgh", "is no text"),
+        (b"\x7fELF\2\0abcdefgh", "is not text"),
         (b" \n", "is empty"),
         (b"PAR1 no", "not a readable parquet file"),
     ],
@@ -322,7 +322,7 @@ def test_folders_named_like_splits_become_splits(tmp_path):
     catalog = read(tmp_path, "folders", levels=LEVELS)
     assert dict(catalog.items.group_by("split").len().iter_rows()) == {"train": 5, "test": 5}
     assert set(catalog.items["kind"]) == {"farm", "pet"}
-    with pytest.raises(ConfigError, match="has folders of splits already"):
+    with pytest.raises(ConfigError, match="already has folders of splits"):
         read(tmp_path, "folders", test_classes=0.5)
 
 
@@ -346,7 +346,7 @@ def test_files_that_are_not_images_are_dropped_with_a_reason(tmp_path):
     [
         (("1.jpg", "2.jpg"), {}, InputError, "are in no subfolder"),
         (("a/1.txt",), {}, InputError, r"no images in it \(1 other files\)"),
-        (TREE, {"levels": ("fine",)}, ConfigError, "--levels names 1 levels; .* are in 3 nested folders"),
+        (TREE, {"levels": ("fine",)}, ConfigError, "--levels names 1 levels, but .* are in 3 nested folders"),
         (TREE, {"images": Path("x")}, ConfigError, "folders does not use --images"),
         (("/".join("abcdefghijklmnopqrst") + "/1.jpg",), {}, InputError, "more than 16 folders deep"),
     ],

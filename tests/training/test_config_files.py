@@ -59,12 +59,12 @@ def test_every_default_value_can_be_parsed_from_text(name):
         ({"tau": 0.0}, "tau is 0.0; expected more than 0"),
         ({"flip": 1.5}, "1 at most"),
         ({"memory": -2}, "-1 or more"),
-        ({"pnp": "O"}, "HAPPIER takes no --pnp.*choose one of PNP"),
-        ({"loss": "NormSoftmax", "simix": True}, "takes no --simix"),
+        ({"pnp": "O"}, "HAPPIER does not use --pnp.*choose one of PNP"),
+        ({"loss": "NormSoftmax", "simix": True}, "does not use --simix"),
         ({"loss": "SupAP", "level": "a", "sum_levels": True}, "no single level"),
         ({"loss": "SupAP", "simix": True, "class_weights": True}, "--simix or --class-weights"),
         ({"matryoshka": (64, 32)}, "expected ascending dimensions"),
-        ({"matryoshka": (32, 128), "dim": 64}, "the last is --dim"),
+        ({"matryoshka": (32, 128), "dim": 64}, "the last of which is --dim"),
         (
             {"matryoshka": (32, 512), "loss": "SupAP", "sum_levels": True},
             "--sum-levels is on and --matryoshka is given",
@@ -156,7 +156,7 @@ def test_option_without_effect_is_refused_with_a_hint(field):
     value, read, unread = CASES[field]
     check_config(with_fields(TrainConfig(), {**read, field: value}))
     check_config(with_fields(TrainConfig(), unread))
-    said = rf"^{flag_of(field)} is .*, but only .* reads? it; .*leave it at "
+    said = rf"^{flag_of(field)} is .*, but only .* uses? it; .*leave it at "
     with pytest.raises(ConfigError, match=said) as refused:
         check_config(with_fields(TrainConfig(), {**unread, field: value}))
     assert str(refused.value).endswith(f"at {flat(TrainConfig())[field]!r}.")
@@ -169,8 +169,8 @@ def test_option_without_effect_is_refused_with_a_hint(field):
         ({**MEMORY, "epochs": 6}, {**MEMORY, "epochs": 5}, "memory would never be used"),
         ({**STEP, "gamma": 1.0}, {**STEP, "gamma": -1.0}, "gamma is -1.0; expected more than 0"),
         ({**STEP, "gamma": 0.5}, {**STEP, "gamma": 1.5}, "gamma is 1.5; expected 1 at most"),
-        ({**VIEWS, "repeats": 2}, {**VIEWS, "repeats": 1}, "repeats is 1, so that no image has another view"),
-        ({**VIEWS, "repeats": 1, "lambda_": 1.0}, {**VIEWS, "repeats": 1}, "or --lambda 1 for the classification"),
+        ({**VIEWS, "repeats": 2}, {**VIEWS, "repeats": 1}, "repeats is 1, so no image has another view"),
+        ({**VIEWS, "repeats": 1, "lambda_": 1.0}, {**VIEWS, "repeats": 1}, "or --lambda 1 for only the classification"),
         ({**UNIFORM, "lambda_": 1.0}, UNIFORM, "sampler shuffled gives only one view of an image"),
     ],
 )
@@ -218,7 +218,7 @@ def test_options_that_would_distort_the_loss_are_refused(good, bad, message):
 def test_one_image_per_class_is_refused_if_the_loss_needs_positive_pairs(fields, refused):
     config = with_fields(TrainConfig(), {**fields, "images_per_class": 1})
     if refused:
-        with pytest.raises(ConfigError, match="--images-per-class is 1, so that no image has a positive"):
+        with pytest.raises(ConfigError, match="--images-per-class is 1, so no image has a positive"):
             check_config(config)
     else:
         check_config(config)
