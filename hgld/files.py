@@ -92,7 +92,7 @@ def read_json(path: Path, *, max_bytes: int = _MOST_JSON_BYTES, fix: str = "", *
     """Read a JSON file with the limits of :func:`parse_json`.
 
     Args:
-        path: the file.
+        path: path of the file.
         max_bytes: largest size of the file in bytes.
         fix: last sentence of error messages: how to fix an unusable file.
         bounds: ``kind`` and ``max_values`` of :func:`parse_json`.
@@ -193,7 +193,7 @@ def write_folder(path: Path, fill: Callable[[Path], _Made]) -> _Made:
     first renames it back.
 
     Args:
-        path: the folder.
+        path: path of the folder.
         fill: function that writes files into a given empty folder.
 
     Returns:

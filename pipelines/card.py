@@ -60,9 +60,9 @@ def write_card(
     Args:
         file: the file to write.
         facts: the build's provenance (:func:`hgld.pipelines.hierarchy.provenance.provenance`).
-        groups: review's ``groups.parquet``.
-        landmarks: assign's ``landmarks.parquet``.
-        levels: assign's ``groups.parquet``.
+        groups: table ``groups.parquet`` of the stage review.
+        landmarks: table ``landmarks.parquet`` of the stage assign.
+        levels: table ``groups.parquet`` of the stage assign.
     """
     own: dict[str, Any] = {
         "annotations_creators": ["machine-generated"],

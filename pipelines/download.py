@@ -95,7 +95,7 @@ class Downloader:
         workers: files at a time.
         retries: attempts in a row without progress after which a file is given up.
         timeout: seconds to wait for the next bytes.
-        progress: told of the finished files and the MiB received.
+        progress: function that receives the number of finished files and of received MiB.
         backoff: seconds of the first wait between attempts; it doubles up to a minute.
         allow_redirects_to: further hosts that a URL may redirect to.
         allow_private: hosts whose public name may resolve to a private IP address.

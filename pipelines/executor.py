@@ -52,7 +52,7 @@ def run_units(
 
     Args:
         work: a function of a module, so that other processes can import it.
-        units: the units.
+        units: the units of work.
         done: called in this process with every finished unit and its result.
         executor: backend that runs the units: ``local`` or ``ray``.
         workers: largest number of processes; 0: one per core (of the cluster, with Ray). One local worker is this

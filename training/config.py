@@ -551,7 +551,7 @@ def read_record(path: Path, version: int, *, max_bytes: int = _MOST_BYTES, hint:
     """Read a JSON object of a known schema version.
 
     Args:
-        path: the file.
+        path: path of the JSON file.
         version: schema version that the file must have.
         max_bytes: most bytes that the file may have.
         hint: fix for a file of another version.

@@ -145,7 +145,7 @@ def plan_run(config: TrainConfig, place: str, out: Path | None, processes: Proce
     Args:
         config: options of the run.
         place: dataset directory or its address.
-        out: the run's folder: a run that is there resumes with its own plan; None: there is none.
+        out: folder of the run; a run that already exists there resumes with its own plan. None: no folder.
         processes: processes of the run.
 
     Raises:

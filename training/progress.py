@@ -46,7 +46,7 @@ class LineReporter(ProgressReporter):
     Args:
         result: prints a line of the run's results.
         note: prints a note, separately from the results.
-        clock: returns seconds.
+        clock: function that returns the time in seconds.
     """
 
     _SECONDS = 60.0

@@ -69,11 +69,11 @@ class TrainState:
         folder: the run's folder.
         processes: processes that train together.
         data: the training set.
-        model: the model itself.
+        model: the model without the wrapper.
         wrapped: the model in the wrapper with which the processes train it.
         criterion: the loss.
         optimizers: optimizers of the model's and the criterion's parameters.
-        scaler: scaler of the loss for fp16.
+        scaler: gradient scaler for fp16.
         average: the average of the weights, if one is kept.
         step: number of steps done.
         best_of: entry of ``evaluate_on`` and metric by which the best checkpoint is chosen; empty if none is.

@@ -35,7 +35,7 @@ class SweepRun:
     Attributes:
         name: name of its subfolder in the sweep's folder.
         fields: the swept fields and their values in this run, without the seed.
-        config: the whole config.
+        config: the complete config of the run.
     """
 
     name: str

@@ -45,7 +45,7 @@ def decode_with_pillow(image: EncodedImage, boxed: Size | None = None) -> Pixels
         boxed: required width and height of the upright image after cropping to its box; None: any.
 
     Returns:
-        (H, W, 3).
+        (H, W, 3) RGB pixels.
 
     Raises:
         InputError: the format or the size is not the expected one, or the image is damaged or truncated.

@@ -55,7 +55,7 @@ class HttpLimits:
         headers: seconds from the request to the last header line of the response.
         silence: seconds between two arrivals of bytes.
         whole: seconds for the whole reading, plus the time that the bytes take at the ``slowest`` speed.
-        slowest: bytes per second.
+        slowest: lowest speed for which ``whole`` allows, in bytes per second.
         attempts: number of attempts at a request with temporary failures.
 
     Raises:
@@ -312,7 +312,7 @@ class HttpClient:
             method: HTTP method; only GET and HEAD are redirected.
             body: bytes to send.
             own: headers that are sent only to the host of ``url``.
-            deadline: end of the reading that the request belongs to; None: the limits of this request alone.
+            deadline: end of the reading that the request belongs to; None: only the limits of this request apply.
             asked: number of requested bytes, which extend the deadline.
             before_each: called with the URL before the request and before each redirect.
 

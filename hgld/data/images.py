@@ -261,7 +261,7 @@ def orientation_of(data: bytes, exif: bytes, xmp: bytes) -> int:
     """Return the EXIF orientation of an image, 1 to 8; 1 if it is missing or invalid.
 
     Args:
-        data: the image.
+        data: bytes of the image file.
         exif: EXIF data that Pillow found in the head.
         xmp: XMP data that Pillow found in the head; used if EXIF states no orientation.
     """

@@ -80,7 +80,7 @@ def read_index(
     Args:
         source: the file, or its bytes.
         where: name of the index in messages.
-        leave_out: columns not to read; ``sha256`` alone takes half of the memory.
+        leave_out: columns not to read; the column ``sha256`` takes half of the memory.
 
     Returns:
         the rows with the columns of :func:`index_schema`, and the levels, finest first.

@@ -37,11 +37,11 @@ def philox(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uint
     """Encrypt counters with Philox 4x32-10.
 
     Args:
-        counter: (4, ...) words of 32 bits.
-        key: two words of 32 bits.
+        counter: (4, ...) counters of four 32-bit integers each.
+        key: two 32-bit integers.
 
     Returns:
-        (4, ...) random words of 32 bits.
+        (4, ...) random 32-bit integers.
     """
     first, second, third, fourth = counter
     for turn in range(_ROUNDS):
@@ -62,7 +62,7 @@ def uniforms(seed: int, epoch: int, positions: Integers, count: int) -> Floats:
         count: numbers per item; a multiple of 4. A larger count does not change the first numbers.
 
     Returns:
-        (N, count).
+        (N, count) random numbers.
 
     Raises:
         ConfigError: seed or epoch is out of bounds.
@@ -348,7 +348,7 @@ class TrainView:
 
         Args:
             widths: (N,) widths of the upright images, or of their boxes if they have one, in pixels.
-            heights: (N,) heights, likewise.
+            heights: (N,) heights of the same images.
             seed: seed of the run.
             epoch: number of the epoch, from 0.
             positions: (N,) distinct integers for the items of an epoch, so that two views of one image differ;
@@ -459,7 +459,7 @@ class TestView:
 
         Args:
             widths: (N,) widths of the upright images, or of their boxes if they have one, in pixels.
-            heights: (N,) heights, likewise.
+            heights: (N,) heights of the same images.
         """
         sizes = np.stack([np.asarray(heights, dtype=np.int64), np.asarray(widths, dtype=np.int64)], axis=1)
         if self.is_square:
@@ -507,7 +507,7 @@ class TestView:
 
         Args:
             widths: (N,) widths of the upright images, or of their boxes if they have one, in pixels.
-            heights: (N,) heights, likewise.
+            heights: (N,) heights of the same images.
             seed: ignored; every :class:`View` accepts it.
             epoch: ignored.
             positions: ignored.
@@ -538,7 +538,7 @@ def places(step: int, count: int, first: int = 0) -> Integers:
         first: slot of the part's first item.
 
     Returns:
-        (count,).
+        (count,) positions.
     """
     return (np.int64(step) << 32) + first + np.arange(count, dtype=np.int64)
 

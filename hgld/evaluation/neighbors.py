@@ -123,7 +123,7 @@ def nearest_neighbors(
 
     Returns:
         indices: (Q, k) int64, best first; equal scores are in order of ascending index.
-        scores: (Q, k) float32.
+        scores: (Q, k) float32 scores.
 
     Raises:
         InputError: embeddings have the wrong shape or dtype, or an entry of ``self_index`` is not in the gallery.

@@ -35,9 +35,9 @@ class Whitening:
     whitening, which divides by the square root of the standard deviations (listwise AP: Revaud et al., ICCV 2019).
 
     Attributes:
-        mean: (D,) float64.
+        mean: (D,) float64 mean of the embeddings.
         components: (C, D) float64 orthonormal rows, by descending variance.
-        variances: (C,) float64, above 0.
+        variances: (C,) float64 variances along the components, above 0.
         power: the exponent of the variances.
         fitted_on: name of the dataset that the whitening was fitted on.
         num_items: number of items of that dataset.

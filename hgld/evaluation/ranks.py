@@ -13,9 +13,9 @@ def njit(function: Callable[..., Any], *, entry: bool = True, **options: Any) ->
     """Compile at the first call, without the GIL.
 
     Args:
-        function: the loop.
-        entry: Python calls it: the machine code, helpers and all, is kept where numba finds a folder to write to.
-            Others are compiled with their callers; a wrapper and a file of their own would take as long again.
+        function: function to compile.
+        entry: whether Python calls the function. If so, its machine code, with all helpers, is kept in a folder of
+            numba's cache. Helpers are compiled with their callers; a wrapper and a file for each would double the time.
         options: options of numba.
     """
     settings: dict[str, Any] = {"nogil": True, "error_model": "numpy", **options}
@@ -29,15 +29,15 @@ def njit(function: Callable[..., Any], *, entry: bool = True, **options: Any) ->
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function that Python calls, and keep its machine code.
 
-    numba renews what it kept when the file of ``function`` changes, not when a file that ``function`` calls into does:
-    after an edit of another module's helper, delete the .nbi files in __pycache__. Importing this module imports numba,
-    which takes longer than the rest of hgld: import what uses it where it is used.
+    numba compiles again if the file of ``function`` changes, but not if the file of a helper changes. So after an edit
+    of another module's helper, delete the .nbi files in __pycache__. Importing this module imports numba, which takes
+    longer than the rest of hgld. So import this module only inside the functions that use it.
     """
     return njit(function)
 
 
 def helper(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function that compiled functions alone call."""
+    """Compile a function that only compiled functions call."""
     return njit(function, entry=False)
 
 
@@ -338,11 +338,11 @@ class Wanted(NamedTuple):
     """Constants of the sums of every row.
 
     Attributes:
-        gains: (L + 1,) float64, NDCG's.
-        discounts: (G + 1,) float64 by rank.
+        gains: (L + 1,) float64, gain of each grade in NDCG.
+        discounts: (G + 1,) float64, discount of each rank.
         depths: (K,) int64, the k of the metrics, ascending.
-        precision_r: whether ``precision_r`` is wanted.
-        asi: whether ``asi`` is wanted.
+        precision_r: whether to compute ``precision_r``.
+        asi: whether to compute ``asi``.
     """
 
     gains: np.ndarray
@@ -360,7 +360,7 @@ class _Positives(NamedTuple):
         ranks: ranks of the positives.
         ends: last positive of each one's tie group.
         listed: grade at every place of the list, in which ties come last.
-        running: sums, overwritten.
+        running: buffer for running sums, which is overwritten.
     """
 
     grades: np.ndarray
@@ -407,7 +407,8 @@ def _ap_sums(found: _Positives, size: int, counts: np.ndarray, ap: np.ndarray) -
     Args:
         found: the positives.
         size: number of positives.
-        counts: (2, L + 1) int64, overwritten: the positives so far of at least each grade, and those of the group.
+        counts: (2, L + 1) int64 buffer, which is overwritten: the numbers of positives so far with at least each grade,
+            and of positives in the tie group.
         ap: array to fill.
     """
     grades, ranks, ends = found.grades, found.ranks, found.ends
@@ -562,7 +563,7 @@ def rank_rows(
         scores: (q, G) float32, finite, or -inf for items out of the ranking.
         grades: (q, G) uint8, 0 for items out of the ranking.
         totals: (q, L + 1) int64 items of every grade.
-        relevance: (q, L + 1) float64, H-AP's.
+        relevance: (q, L + 1) float64, relevance of each grade in H-AP.
         wanted: names of the sums to compute.
         sums: array to fill.
     """

@@ -243,8 +243,8 @@ def block_rows(num_queries: int, num_gallery: int, device: torch.device, chunk_s
     """Return the number of queries to rank at a time.
 
     Args:
-        num_queries: Q.
-        num_gallery: G.
+        num_queries: number of queries Q.
+        num_gallery: number of gallery items G.
         device: device of the scores.
         chunk_size: number that the caller chose; None: as many as fit the free memory.
 

@@ -144,8 +144,8 @@ class RankedQueries:
         counts: (q, L + 1) items per grade in the whole ranking.
         gain: the gain function that ``gains`` came from.
         gains: (q, L + 1) gain of every grade.
-        grade: least grade of a positive: that of the level of a binary metric, 1 for graded ones.
-        number: the k of the name; 1 if it has none.
+        grade: lowest grade of a positive: the grade of the metric's level if the metric is binary, 1 if it is graded.
+        number: k of the metric's name; 1 if the name has no k.
         at: the column of k in ``found``; -1 if the name has no k.
     """
 
@@ -398,7 +398,7 @@ def order_statistics(
         scores: (q, G) float32 on the CPU, finite, or -inf for items out of the ranking.
         grades: (q, G) uint8, 0 for items out of the ranking.
         counts: (q, L + 1) int64 items of every grade.
-        relevance: (q, L + 1) float64, H-AP's.
+        relevance: (q, L + 1) float64, relevance of each grade in H-AP.
         depths: (K,) int64, the k of the metrics, ascending.
         depth: number of first items that are needed; None: all.
         kinds: ``Metric.kind`` of the metrics: names with ``k`` for the cutoff and without the level, such as ``R@k``.

@@ -39,8 +39,8 @@ class ClassFault:
         kind: ``one``: the class and ``other`` should be one class; ``parent``: the class belongs under ``other``, a
             class of the next coarser level.
         level: column of the class's level.
-        label: the class.
-        other: the other class.
+        label: id of the class that may be wrong.
+        other: id of the other class of the pair.
         score: similarity to planted errors.
         probability: probability of the error.
         evidence: measured features by name.

@@ -49,7 +49,7 @@ class ClassModel:
 
         Args:
             embeddings: (N, D'); if D' exceeds 64, they are projected on the D = 64 principal axes.
-            labels: (N,) from 0.
+            labels: (N,) class ids from 0.
         """
         x = reduced(embeddings)
         counts = np.bincount(labels).astype(np.float64)
@@ -119,7 +119,7 @@ class ClassRegression:
 
         Args:
             embeddings: (N, D'); if D' exceeds 64, they are projected on the 64 principal axes.
-            labels: (N,) from 0.
+            labels: (N,) class ids from 0.
         """
         x = reduced(embeddings)
         x = np.concatenate([x / np.maximum(x.std(axis=0), 1e-12), np.ones((len(x), 1))], axis=1)

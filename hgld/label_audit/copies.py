@@ -64,8 +64,8 @@ class ImageCopies:
         """Return the (Q, k) references most similar to each query, by coarse grey values.
 
         Args:
-            queries: (Q,) items.
-            references: (R,) items; no query finds itself.
+            queries: (Q,) indices of the query items.
+            references: (R,) indices of the items to search; no query finds itself.
             k: number of references per query; fewer if there are not so many.
         """
         return _nearest(self._coarse(queries), self._coarse(references), queries, references, k)
@@ -168,7 +168,7 @@ def find_copies(
     Args:
         unit: (N, D) unit embeddings.
         labels: (N,) finest classes, -1 if unknown.
-        splits: (N,) splits.
+        splits: (N,) name of each item's split.
         images: object that compares the images.
 
     Returns:

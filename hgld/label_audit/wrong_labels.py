@@ -175,7 +175,7 @@ def log_joint(values: Tensor, evidence: Tensor, filled: Tensor, met: Tensor, cha
 
     Args:
         values: (F + L,) weights before softplus, then logits of e_1 ... e_L against e_0 = 0.
-        evidence: (N, M, F).
+        evidence: (N, M, F) features of each item's M candidates.
         filled: (N, M) bool, True for padding, which holds no candidate.
         met: (N, M) result of :func:`meeting_levels` for y and z.
         chance: (N, M) log probability of y among the classes that the channel can turn z into at that level.

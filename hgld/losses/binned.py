@@ -22,7 +22,7 @@ def soft_histograms(scores: Tensor, roles: Tensor, bins: int, low: float) -> tup
     Args:
         scores: (Q, G) floating; a score beyond the outermost centre falls wholly into that centre's bin.
         roles: (Q, G) uint8: 0 counts nowhere, 1 negative, 2 positive.
-        bins: M, at least 2.
+        bins: number of bins M, at least 2.
         low: the lowest centre, below 1.
 
     Returns:

@@ -108,7 +108,7 @@ def positive_places(positive: Tensor) -> tuple[Tensor, Tensor]:
     """Return the columns of the positives of every row.
 
     Args:
-        positive: (Q, G) bool.
+        positive: (Q, G) bool, whether each item is a positive.
 
     Returns:
         columns (Q, P), and used (Q, P) bool, False for padding. P is the largest number of positives in a row, or G on

@@ -379,7 +379,7 @@ def draw_negatives(
     Args:
         distances: (Q, G) distances of unit vectors.
         num_draws: (Q,) number of draws per query; 0 if it has no negatives.
-        negative: (Q, G) bool.
+        negative: (Q, G) bool, whether each item is a negative.
         seed: () int64 on the CPU.
         dim: D, the dimension of the sphere's space.
         cutoff: distance below which negatives are as likely as at this distance.

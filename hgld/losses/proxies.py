@@ -238,7 +238,7 @@ def cross_level_softmax(logits: Tensor, targets: Tensor, grades: Tensor, margins
         margins: one per level, finest level first, in units of the logits.
 
     Returns:
-        (B,) values.
+        (B,) loss of each item.
     """
     lead = logits.gather(1, targets[:, None])[:, 0]
     total = torch.zeros_like(lead)

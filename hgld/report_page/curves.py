@@ -118,7 +118,7 @@ def draw_scores(figures: Figures, table: ScoreTable, where: str) -> list[Figure]
     """Draw a figure per level: a dot per run and metric, and a bar for its deviation over seeds or its interval.
 
     Args:
-        figures: drawer.
+        figures: object that draws and collects the figures.
         table: values of one task.
         where: name of the task.
     """

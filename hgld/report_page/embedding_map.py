@@ -30,7 +30,7 @@ def tsne(points: np.ndarray, seed: int = 0) -> np.ndarray:
         seed: seed of t-SNE.
 
     Returns:
-        (N, 2).
+        (N, 2) positions in the map.
     """
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
@@ -59,7 +59,7 @@ def draw_maps(
     Args:
         figures: drawer.
         items: gallery of an evaluation.
-        levels: finest first.
+        levels: names of the levels, finest first.
         name_of: names of the classes.
         run: name of the run.
         split: name of the split.

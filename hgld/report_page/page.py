@@ -94,7 +94,7 @@ def _split_section(
         evaluations: evaluation per run, at least one.
         scores: values of the runs.
         dataset: dataset with images and class names; None: the page has no images.
-        figures: drawer.
+        figures: object that draws and collects the figures.
         progress: called with a task, the number of queries done and their total.
     """
     leading, some = next(iter(evaluations.items()))

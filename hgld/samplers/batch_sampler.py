@@ -53,7 +53,7 @@ def choose(words: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         sizes: (R,) limit of each row, at least k.
 
     Returns:
-        (R, k) int64 in [0, size).
+        (R, k) distinct int64 numbers in [0, size).
 
     Source: Floyd's algorithm; Bentley and Floyd, "A sample of brilliance", CACM 30 (1987).
     """

@@ -43,7 +43,7 @@ def plan_epoch(classes: ClassItems, p: int, k: int, batches: int, *key: int) -> 
     MethodsX 5, 2018.
 
     Args:
-        classes: the items.
+        classes: the items, sorted by class.
         p: classes per batch.
         k: items per class.
         batches: number of batches; to fill them, random classes get one more chunk.
@@ -77,7 +77,7 @@ def chunk_items(classes: ClassItems, items: np.ndarray, place: np.ndarray, numbe
     """Return the (n, k) items of chunks; a class's last chunk is filled with the class's first items.
 
     Args:
-        classes: the classes.
+        classes: the items, sorted by class.
         items: items in the order of :func:`shuffled_within`.
         place: (n,) index of each chunk's class.
         number: (n,) number of each chunk within its class.
@@ -124,7 +124,7 @@ def _halving_keys(classes: np.ndarray, words: np.ndarray) -> np.ndarray:
 
     Args:
         classes: (H, 2P) classes of the chunks, sorted.
-        words: (H, 2P) random words.
+        words: (H, 2P) uint64 random integers.
     """
     column = np.arange(classes.shape[1])
     same = np.zeros(classes.shape, dtype=bool)  # True if the previous chunk has the same class

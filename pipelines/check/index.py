@@ -1,4 +1,4 @@
-"""``hgld index``: rebuild the index, hierarchy and manifest of a dataset directory from its tars alone.
+"""``hgld index``: rebuild the index, hierarchy and manifest of a dataset directory from its tars only.
 
 If two items contradict each other about a class or the levels, the command names both and stops. A member or item that
 cannot be used becomes a row of ``rejected.parquet``. All new files are written under temporary names, so a full disk
@@ -38,7 +38,7 @@ _KEPT = (files.LISTS, files.JUDGEMENTS, files.CARD)  # files that a rebuild does
 
 
 class ItemConsensus:
-    """The sound items of scanned shards as one table, with agreed levels, class names and parents.
+    """The usable items of scanned shards as one table, with agreed levels, class names and parents.
 
     Items that repeat a key or belong to another split than their shard are set aside.
 
@@ -48,7 +48,7 @@ class ItemConsensus:
     """
 
     def __init__(self, scans: Sequence[ShardScan], root: Path, levels: Sequence[str] | None) -> None:
-        """Collect the sound items and compare their levels, names and parents.
+        """Collect the usable items and compare their levels, names and parents.
 
         Args:
             scans: scans in the order of the index.
@@ -134,7 +134,7 @@ class ItemConsensus:
         return names
 
     def _agree(self, items: pl.DataFrame, of: pl.Expr, value: pl.Expr, what: str) -> None:
-        """Refuse items in which one value of ``of`` goes with different values of ``value``."""
+        """Raise an error if items with the same value of ``of`` have different values of ``value``."""
         answers = items.select("shard", "key", of.alias("of"), value.alias("value"))
         answers = answers.unique(("of", "value"), keep="first", maintain_order=True)
         twice = answers.filter(pl.col("of").is_duplicated())
@@ -148,7 +148,7 @@ class ItemConsensus:
             )
 
     def _refuse_sparse(self) -> None:
-        """Refuse labels far beyond the number of items: the tables of names and parents have a row for every number."""
+        """Refuse labels far beyond the number of items, because the tables of names have a row for every number."""
         most = _CLASSES + _CLASSES_AN_ITEM * len(self.items)
         largest = [max(-1, *self.items.select(_label(c).max()).row(0)) for c in range(len(self.levels))]
         if sum(largest) + len(largest) <= most:
@@ -299,7 +299,7 @@ def _write(root: Path, name: str, consensus: ItemConsensus, scans: Sequence[Shar
 
 
 def _rename_manifest(root: Path) -> None:
-    """Give the manifest its other name; a manifest that cannot be read is removed."""
+    """Rename the manifest while other files are replaced; remove a manifest that cannot be read."""
     if _manifest_at(root / files.MANIFEST) is not None:
         (root / files.MANIFEST).replace(root / _EARLIER)
     else:

@@ -61,7 +61,7 @@ class ShardScan:
 
     Attributes:
         name: the shard's file name.
-        bytes: its size.
+        bytes: size of the shard in bytes.
         sha256: SHA-256 of the whole file.
         items: one row per key in order of the tar (:data:`ITEMS`). Facts that could not be read are null; ``sound`` is
             true if image and JSON are both present and without error.
@@ -93,8 +93,8 @@ def scan_shards(paths: Sequence[Path], *, decode: bool = False, workers: int, pr
     """Scan shards, several at a time if there are workers.
 
     Args:
-        paths: the shards.
-        decode: decode every image.
+        paths: paths of the shards.
+        decode: whether to decode every image.
         workers: processes; 0: one per core.
         progress: called for every shard.
 

@@ -52,7 +52,7 @@ class Verification:
         bytes: number of bytes read from shards.
         findings: one row per finding (:data:`FINDINGS`): its kind; split, shard (a file of the directory) and member
             (key, name in a tar, or subject of a table's row) where they apply; what was found and expected.
-        notes: facts for people that are not errors, one line each.
+        notes: facts for the user that are not errors, one line each.
     """
 
     name: str
@@ -71,8 +71,8 @@ def verify(root: Path, *, decode: bool = False, workers: int = 1, progress: Prog
     splits, and for lists, judgements and rejected items whose keys do not fit the index.
 
     Args:
-        root: the directory.
-        decode: decode every image.
+        root: the dataset directory.
+        decode: whether to decode every image.
         workers: shards read at a time; 0: one per core.
         progress: called for every shard.
 

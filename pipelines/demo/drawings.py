@@ -1,4 +1,4 @@
-"""Drawings of landmarks: the group selects the painter, the landmark the shape, the image light, camera and people."""
+"""Drawings of landmarks: the group selects the drawing function, the landmark its shape, and the image its light, camera and people."""
 
 import re
 import zlib
@@ -171,7 +171,7 @@ def building(
 
     Args:
         canvas: canvas to draw on.
-        rng: the landmark's generator.
+        rng: random generator of the landmark's shape.
         front: decoration of the facade: ``windows``, ``arches``, ``columns`` or ``bands``.
         top: shape of its top: ``roof``, ``gable``, ``dome`` or ``teeth``.
         flank: top of the towers at its sides: ``gable``, ``dome`` or ``teeth``; empty: it has none.
@@ -304,7 +304,7 @@ PAINTERS: tuple[tuple[str, Painter], ...] = (  # the first entry with a word of 
 
 
 def painter_of(kinds: Iterable[str]) -> Painter:
-    """Return the painter of the first kind name that has one; a classical building if none has."""
+    """Return the drawing function for the first class name that has one; by default a classical building."""
     for kind in kinds:
         known = set(re.findall(r"\w+", kind.lower()))
         for words, painter in PAINTERS:
@@ -324,7 +324,7 @@ def draw(name: str, kinds: Sequence[str], number: int, *, size: int = 64, seed: 
         seed: seed of everything random.
 
     Returns:
-        (size, size, 3) uint8, red, green, blue; a function of the arguments alone.
+        (size, size, 3) uint8, red, green, blue; it depends only on the arguments.
     """
     own = zlib.crc32(name.encode())
     taken = np.random.default_rng((seed, own, 1 + number))  # light, camera and people, which differ in every image

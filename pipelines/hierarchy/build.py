@@ -235,7 +235,7 @@ def _replace(out: Path, made: Mapping[str, Path], record: Mapping[str, Any]) -> 
 
 
 def build_summary(build: Build) -> dict[str, Any]:
-    """Return the summary of a finished build for machines: every stage's counts, drops and notes, and the files."""
+    """Return the summary of a finished build as JSON-ready values: every stage's counts, drops and notes, and the files."""
     stages = {
         name: {
             "ran": run.was_run,
@@ -250,7 +250,7 @@ def build_summary(build: Build) -> dict[str, Any]:
 
 
 def build_table(build: Build) -> str:
-    """Return a finished build as a table for people: a line per stage, drops, notes and files."""
+    """Return a finished build as a printable table: a line per stage, drops, notes and files."""
     width = max(len(name) for name in build.stages)
     lines = []
     for name, run in build.stages.items():

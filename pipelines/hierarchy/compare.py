@@ -57,7 +57,7 @@ class Coverage:
         file: name of the file or folder.
         files: names of the files that were read.
         levels: its columns that are compared, finest first.
-        not_compared: its other levels.
+        not_compared: levels of the file that were not compared.
         items: number of its items.
         labelled: items with a label at the finest level compared; other items do not enter the measures.
         shared: labelled items that the other table labels too.
@@ -111,7 +111,7 @@ class LevelComparison:
     """The agreement at one level.
 
     Attributes:
-        a, b: the columns.
+        a, b: names of the compared columns in the two tables.
         items: the partitions of the items that both label.
         names: the partitions of the distinct names; a name is in the group of most of its items, at a tie in the
             first group by label. None if neither table has names, or if names identify the items.
@@ -491,7 +491,7 @@ def ancestor_agreement(a: Sequence[pl.Series], b: Sequence[pl.Series]) -> Ancest
 
 
 def summary(comparison: Comparison) -> Iterator[str | Table]:
-    """Yield the comparison as texts and tables for people."""
+    """Yield the comparison as printable texts and tables."""
     a, b = comparison.a, comparison.b
     yield f"{_cell(a.file)} (A) against {_cell(b.file)} (B)"
     levels = "; ".join(_pair(one, other) for one, other in zip(a.levels, b.levels, strict=True))

@@ -20,7 +20,7 @@ WIKIDATA_URL = "https://www.wikidata.org/w/api.php"
 
 @dataclass(frozen=True)
 class ScrapeConfig:
-    """Options of scraping names from Wikimedia."""
+    """Options for scraping names from Wikimedia."""
 
     route: Literal["api", "html"] = setting(
         "api",
@@ -144,7 +144,7 @@ class LevelsConfig:
 
 @dataclass(frozen=True)
 class CleanConfig:
-    """Options of turning scraped names into canonical names."""
+    """Options for turning scraped names into canonical names."""
 
     multi_name_policy: Literal["drop", "most-common"] = setting(
         "drop", "Rule for a landmark with several names: drop it (as published), or keep the most common name."
@@ -153,7 +153,7 @@ class CleanConfig:
 
 @dataclass(frozen=True)
 class EmbedConfig:
-    """Options of turning names into vectors."""
+    """Options for turning names into vectors."""
 
     encoder: str = setting(
         "auto",
@@ -178,7 +178,7 @@ class EmbedConfig:
 
 @dataclass(frozen=True)
 class EvidenceConfig:
-    """Options of the evidence about names besides the encoder's rows."""
+    """Options for the evidence about names in addition to the encoder's rows."""
 
     evidence: tuple[str, ...] = setting(
         (),
@@ -190,7 +190,7 @@ class EvidenceConfig:
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """Options of grouping names by their vectors."""
+    """Options for grouping names by their vectors."""
 
     groups: int = setting(
         0,
@@ -203,7 +203,7 @@ class ClusterConfig:
 
 @dataclass(frozen=True)
 class TopLevelConfig:
-    """Options of the decision about classes of the coarsest level."""
+    """Options for deciding the classes of the coarsest level."""
 
     margin: float = setting(
         0.2,

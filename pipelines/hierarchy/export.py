@@ -217,10 +217,10 @@ def labels_above(
     """Return the labels of every reviewed group at the levels above it, finest first; the last comes from the review.
 
     Args:
-        names: cluster's ``names.parquet``.
+        names: table ``names.parquet`` of the stage cluster.
         levels: the top-level stage's ``levels.parquet``.
-        reviewed: review's ``names.parquet``.
-        groups: review's ``groups.parquet``.
+        reviewed: table ``names.parquet`` of the stage review.
+        groups: table ``groups.parquet`` of the stage review.
         above: names of the levels.
     """
     known = {(group, level): label for group, level, label in levels.select("group", "level", "label").iter_rows()}

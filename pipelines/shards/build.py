@@ -101,7 +101,7 @@ class BuildResult:
 
     Attributes:
         out: folder of the dataset, as the user gave it.
-        manifest: ``dataset.json``.
+        manifest: content of ``dataset.json``.
         differences: differences from the published counts (:func:`hgld.pipelines.shards.cards.published_differences`);
             None without a card.
         was_run: False if it was built before.
@@ -127,7 +127,7 @@ def build_shards(
         name: name of the source: ``sop``, ``manifest`` (:data:`hgld.pipelines.shards.sources.SOURCES`).
         source: the release's folder, or the table of the user's own data.
         out: an empty or new folder.
-        options: options of reading the release.
+        options: options for reading the release.
         config: options of writing the shards.
         progress: called for every unit.
 
@@ -260,7 +260,7 @@ def finish(
     """Write all files except the shards, the manifest last.
 
     Args:
-        job: the build.
+        job: the build that is running.
         examination: its rejected images, tars and notes.
         hierarchy: tree of the classes that are in the shards.
         shards: the shards in order, each with the path of its part of the index.
@@ -321,7 +321,7 @@ def _provenance(job: _Job, examination: Examination, notes: list[str]) -> dict[s
 
 
 def result_summary(result: BuildResult) -> dict[str, Any]:
-    """Summarize a finished dataset for machines."""
+    """Summarize a finished dataset as JSON-ready values."""
     manifest = result.manifest
     return {
         "out": result.out,
@@ -338,7 +338,7 @@ def result_summary(result: BuildResult) -> dict[str, Any]:
 
 
 def result_text(result: BuildResult, told: Sequence[str] | None = None) -> str:
-    """Describe a finished dataset on one screen: counts, rejects, differences from the published ones, notes.
+    """Describe a finished dataset as text: counts, rejects, differences from the published ones, notes.
 
     Args:
         result: the dataset.
@@ -365,7 +365,7 @@ def result_text(result: BuildResult, told: Sequence[str] | None = None) -> str:
 
 
 def differences_text(differences: pl.DataFrame) -> list[str]:
-    """Describe the differences from the published counts for people, one line each."""
+    """Describe the differences from the published counts as text, one line each."""
     if differences.is_empty():
         return ["every published count is met."]
     rows = [

@@ -49,7 +49,7 @@ class Catalog:
 
     Attributes:
         name: name of the dataset, and of its card.
-        levels: finest first.
+        levels: names of the levels, finest first.
         items: one row per item: key, split, file, then one text column per level (null: unknown). Only if some items
             are to be cropped, further columns are ``box_left, box_top, box_right, box_bottom`` (Int32 pixels of the
             upright image, right and bottom exclusive, null: all of it). ``file`` is a POSIX path relative to ``root``,

@@ -69,7 +69,7 @@ class ExamineUnit:
         source: the tar, or the folder of the loose files.
         container: the tar's role and checksum; None: loose files.
         spooled: whether the bytes are kept.
-        config: checks and resizing.
+        config: options for the checks and for resizing.
         record: path of the result; the spool is beside it.
         image_column: column of parquet files that holds the images; empty: the images are files.
     """
@@ -181,7 +181,7 @@ def read_images(source: Path, files: Iterable[str], image_column: str) -> Iterat
     """Yield the bytes of every image, or why it is rejected.
 
     Args:
-        source: the folder.
+        source: folder that contains the images.
         files: paths in it; with ``image_column`` TABLE/ROW/NAME, in the order of the tables' rows.
         image_column: column of parquet files that holds the images; empty: the images are files.
     """
@@ -237,7 +237,7 @@ class Examination:
     """Results of all units.
 
     Attributes:
-        items: the sound items: the catalog's columns and the facts of their bytes, which are at ``origin`` and
+        items: the usable items, with the catalog's columns and facts about their bytes, which are at ``origin`` and
             ``source_offset``.
         rejected: the other items and the files that the adapter left out, with the columns of ``rejected.parquet``.
         origins: tars and spools; ``origin`` is a position in this list.
@@ -303,7 +303,7 @@ def _wanted(items: pl.DataFrame) -> pl.DataFrame:
 
 
 def signature_of(root: Path, files: Iterable[str]) -> str:
-    """Return a digest that changes when one of a folder's files does (its size or time)."""
+    """Return a digest that changes if the size or time of one of a folder's files changes."""
     digest = hashlib.sha256()
     for file in files:
         try:
@@ -363,7 +363,7 @@ def examine_release(catalog: Catalog, folder: Path, config: ShardConfig, progres
 
 
 def _joined(catalog: Catalog, items: pl.DataFrame, found: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Join the items with the facts found; return the sound items, and the content of ``rejected.parquet``."""
+    """Join the items with the facts found; return the usable items, and the content of ``rejected.parquet``."""
     found = found.sort("row", pl.col("reason").is_not_null(), "origin").unique("row", keep="first")
     numbered = items.drop(BOX, strict=False).with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
     joined = numbered.join(found, on="row", how="left", maintain_order="left").rename({"offset": "source_offset"})

@@ -35,7 +35,7 @@ class PackUnit:
     Attributes:
         name: file name of the shard.
         key: digest of everything that determines its bytes.
-        levels: finest first.
+        levels: names of the levels, finest first.
         plan: table of its items in order: the columns of the index except the offset; file, origin and source_offset,
             the place of the bytes; ``name/LEVEL``, the names of the classes.
         root: folder of the loose files.
@@ -55,10 +55,10 @@ class PackUnit:
 
 
 class TarWriter:
-    """A tar of images with their JSON, written from front to back; its bytes depend on the items alone.
+    """A tar of images with their JSON, written from front to back; its bytes depend only on the items.
 
     Attributes:
-        bytes: written so far.
+        bytes: number of bytes written so far.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -180,8 +180,8 @@ def plan_shards(
 
     Args:
         items: at least key, split, size (bytes), sha256 and the finest level's labels (-1: unknown), in any order.
-        finest: the finest level.
-        group_size: k, the least number of items of a class that stand together.
+        finest: name of the finest level.
+        group_size: k, the least number of items of a class that are adjacent.
         shard_bytes: approximate size of a shard.
         shard_items: approximate largest number of items in a shard.
         seed: seed of the order.

@@ -53,7 +53,7 @@ def profile(kind: str, source: Path, options: SourceConfig, *, is_final: bool) -
     """Read the user's own images, decode some, and propose options that were not given: folder, levels and splits.
 
     Args:
-        kind: folders or manifest.
+        kind: ``folders`` or ``manifest``.
         source: the folder or table.
         options: options that the user gave.
         is_final: whether different spellings of a name stay different classes by default.
@@ -106,7 +106,7 @@ def _broken(images: OwnImages, files: Sequence[str]) -> Iterator[tuple[str, str]
 
 
 def facts(found: Profile) -> dict[str, Any]:
-    """Return a profile for machines."""
+    """Return a profile as JSON-ready values."""
     images, items = found.images, found.images.items
     sizes = {level: items[level].drop_nulls().value_counts()["count"] for level in images.levels}
     unlabelled = {"kept": 0, "left_out": 0}  # images without a finest label; some may show a class of val or test
@@ -154,7 +154,7 @@ def _splits(catalog: Catalog | None) -> dict[str, dict[str, int]]:
 
 
 def text(found: Profile) -> str:
-    """Describe a profile for people, in ten lines at most."""
+    """Describe a profile as text, in at most ten lines."""
     images, told = found.images, facts(found)
     lines = [f"{images.source}: {_number(told['images'], 'image')}; {images.form}"]
     finest, *coarser = told["levels"]
@@ -219,7 +219,7 @@ def _number(count: int, what: str) -> str:
 
 
 def command(found: Profile, source: Path, out: str, config: ShardConfig) -> str:
-    """Return the command that builds what a profile proposes."""
+    """Return the command that builds the dataset that a profile proposes."""
     words = ["hgld", "build-shards", found.images.kind, "--source", str(source)]
     for part in (found.options, config):
         for name, option in options_of(type(part)).items():  # only options that differ from their defaults

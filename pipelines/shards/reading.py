@@ -91,7 +91,7 @@ def read_inside(root: Path, file: str, most: int) -> bytes:
     Args:
         root: the folder.
         file: POSIX path relative to it.
-        most: bytes at most.
+        most: largest allowed size in bytes.
 
     Raises:
         ImageError: ``missing``, ``unreadable``, ``too-large``, or ``unsafe-path``: it leads out of the folder,
@@ -179,7 +179,7 @@ def checked_image(
     """Check an image by reading all of its data; return the bytes to keep, their header and their box.
 
     Args:
-        data: the image file.
+        data: bytes of the image file.
         box: rectangle to crop to, in pixels of the upright image; cut to the part in the image.
         resize: pixels of the shorter side; an image that is larger or not upright becomes an upright JPEG. It is never
             enlarged. 0: the bytes stay.

@@ -213,7 +213,7 @@ def check_space(out: Path, needed: int) -> None:
 
     Args:
         out: folder that the bytes will be written to; it need not exist yet.
-        needed: number of bytes.
+        needed: number of bytes that the build needs.
 
     Raises:
         StorageError: the disk has too little; the message says how much is free and how much is missing.

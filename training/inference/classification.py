@@ -40,7 +40,7 @@ class Classifier:
     """A linear classifier of a model's embeddings, or of their cosines to one proxy per class.
 
     Attributes:
-        weight: (C, D) floating.
+        weight: (C, D) floating-point weights, one row per class.
         bias: (C,) bias of each class.
         scale: factor of the cosines; None: the classifier reads the embedding without normalisation.
         level: level of the hierarchy at which its classes are.
@@ -66,7 +66,7 @@ class Classifier:
         Args:
             embeddings: (N, D) embeddings of the images.
             targets: (N,) class numbers that :func:`targets_of` returned.
-            ks: the numbers k.
+            ks: values of k.
 
         Returns:
             by name (``top-1``) (N,) float64: 1 or 0, and NaN if the target is -1.
@@ -84,7 +84,7 @@ def targets_of(dataset: ShardDataset, level: str, names: Sequence[str]) -> Tenso
     """Return (N,) indices of the items' classes among a classifier's classes, by name; -1 for other classes.
 
     Args:
-        dataset: N items.
+        dataset: dataset of N items.
         level: level of the classifier's classes.
         names: names of its classes.
 
@@ -141,7 +141,7 @@ def trained_classes(config: LossConfig, hierarchy: Hierarchy, labels: Tensor) ->
     """Return the level of a loss's classifier and the names of its classes, in the order of its rows.
 
     Args:
-        config: the loss.
+        config: options of the loss.
         hierarchy: hierarchy of the dataset.
         labels: (N, L) labels of the training split; classes without an item have no row.
 

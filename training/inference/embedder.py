@@ -188,7 +188,7 @@ class Embedder:
         """Embed the readable items, on every process; the result names the others.
 
         Args:
-            dataset: N items.
+            dataset: dataset of N items.
             progress: called with a task, the number of batches done and their total.
             unit: whether the rows are normalised.
 
@@ -334,7 +334,7 @@ def make_embedder(
             network's library tests it.
         resize: short side of the image before the square is cut out; None: in proportion to ``size``.
         resize_mode: the part of an image that is seen (:class:`hgld.data.views.TestView`).
-        max_pixels: most pixels of an image at its own size.
+        max_pixels: largest number of pixels of an image that is not resized.
         scales: factors of the sizes, over whose embeddings a mean is taken.
         scale_p: exponent of that mean.
         batch_size: images at a time, per process; None: as in training, 256 at most; 64 of a network.

@@ -63,14 +63,14 @@ def embed(
 
     Args:
         model: model on the device where it computes; it is in evaluation mode during the call.
-        dataset: N items.
+        dataset: dataset of N items.
         view: the part of the images that is seen, at scale 1.
         batch_size: images at a time, per process.
         scales: factors of the view's sizes; papers take 1, 1/sqrt(2), 1/2.
         scale_p: exponent of the mean over scales; see :func:`hgld.evaluation.postprocess.pool_scales`.
         workers: threads per process that read and decode; 0: one per core of the process.
         amp: precision of the model's arithmetic.
-        processes: processes of the run; None: this one alone.
+        processes: processes of the run; None: only this process.
         faults: list that receives the items that cannot be read or decoded, on every process; their rows are NaN. None:
             the first of them is an error.
         progress: called with a task, the number of this process's images done and their total.
@@ -284,12 +284,12 @@ def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset, faul
         path: ``.npy`` file. :func:`labels_file` gets the columns key, split and one per level (int32, -1 unknown), in
             the same order. ``hgld evaluate --embeddings FILE --labels FILE`` reads both.
         embeddings: (N, D) embeddings of the dataset's items, in its order.
-        dataset: N items.
+        dataset: dataset of N items.
         faults: items left out because they could not be read: :func:`faults_file` names them (columns item, where,
             reason), and does not exist if there are none.
 
     Raises:
-        ConfigError: another suffix.
+        ConfigError: the file's suffix is not ``.npy``.
         StorageError: the disk is full or not writable.
     """
     check_suffix(path)

@@ -50,7 +50,7 @@ def embed_once(embedder: Embedder, dataset: ShardDataset, progress: Progress | N
 
     Args:
         embedder: the model and its view.
-        dataset: N items.
+        dataset: dataset of N items.
         progress: called with a task, the number of units done and their total; not called for kept embeddings.
 
     Raises:
@@ -131,10 +131,10 @@ def embed_in_parts(
     The same call resumes after a stop: parts that are done are not made again.
 
     Args:
-        out: the ``.npy`` file.
+        out: path of the ``.npy`` file.
         count: number of parts.
         embedder: the model; its processes share the work of a part.
-        dataset: N items.
+        dataset: dataset of N items.
         progress: called with a task, the number of batches done and their total.
         say: called with a line about each part, on the main process.
 

@@ -47,7 +47,7 @@ class Model:
     Attributes:
         embedder: network, view of images, and device.
         source: the run's folder or the network's name; None: a torch module.
-        name: name for people.
+        name: name of the model in messages and tables.
     """
 
     embedder: Embedder
@@ -119,7 +119,7 @@ class Model:
             gallery: a folder of class folders, or a dataset, as for :meth:`search`.
             calibration: calibration made by ``hgld calibrate``, or its file; None: the run's calibration if it has one,
                 else confidences are shares of the votes.
-            min_confidence: least confidence of a prediction; below it the best guess alone is given.
+            min_confidence: least confidence of a prediction; below it, only the best guess is returned.
             level: finest level to predict; None: the finest.
             progress: whether to show a bar.
 

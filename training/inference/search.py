@@ -217,7 +217,7 @@ def search(
 
     Args:
         embedder: embeds the files, and the dataset if need be.
-        images: the files.
+        images: paths of the query images.
         dataset: N items to search.
         k: matches a file; all readable items if there are fewer.
         gallery: embeddings of the dataset by the same model; None: they are computed.
@@ -231,7 +231,7 @@ def search(
         progress: called with a task, the number of units done and their total.
 
     Returns:
-        the matches, of the files and then of the texts; with an index the main process alone searches, and the others
+        the matches, of the files and then of the texts; with an index, only the main process searches, and the others
         return nothing.
 
     Raises:

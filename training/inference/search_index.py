@@ -86,7 +86,7 @@ class SearchIndex:
 
         Returns:
             positions: (Q, k) int64 in the dataset, best first, equal scores ascending.
-            scores: (Q, k) float32.
+            scores: (Q, k) float32 cosine similarities.
 
         Raises:
             InputError: embeddings of another size, or that cannot be ranked.
@@ -167,7 +167,7 @@ def kept_index(kind: IndexKind, dataset: ShardDataset, embedder: Embedder, embed
         kind: type of the index: ``ivf`` or ``hnsw``.
         dataset: the items that the index finds.
         embedder: model that makes their embeddings, if no file holds them.
-        embeddings: a file of them.
+        embeddings: file of the embeddings.
 
     Raises:
         MissingExtraError: faiss is not installed.

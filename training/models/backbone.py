@@ -53,7 +53,7 @@ class Backbone:
 
     Attributes:
         module: (B, 3, H, W) -> (B, F, H', W'), or (B, F) if ``token``.
-        num_features: F.
+        num_features: number of features F.
         image_mean: mean of red, green and blue in 0..1, with which training images were normalised.
         image_std: standard deviation of red, green and blue in 0..1, likewise.
         token: whether the module returns one vector per image (B, F), such as the class token, instead of a feature

@@ -70,7 +70,7 @@ class EmbeddingModel(nn.Module):
 
     Args:
         backbone: (B, 3, H, W) -> (B, F, H', W'), or (B, F) if it pools itself.
-        num_features: F.
+        num_features: number of features F.
         pooling: module that pools over positions; None if the backbone pools itself.
         dim: D, dimensions of the embedding; 0: F, without a projection.
         layer_norm: whether to normalise the pooled features.
@@ -79,7 +79,7 @@ class EmbeddingModel(nn.Module):
         image_std: standard deviation of red, green and blue in 0..1, likewise.
 
     Attributes:
-        dim: D.
+        dim: embedding dimension D.
     """
 
     def __init__(

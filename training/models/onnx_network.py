@@ -31,7 +31,7 @@ class OnnxNetwork(nn.Module):
     weights in other files, an error is raised, because it could otherwise read any file of the machine.
 
     Args:
-        path: the file.
+        path: path of the ONNX file.
         token: whether to return a vector; else a feature map (B, F, H', W'), from tokens one of (B, F, N, 1).
 
     Attributes:

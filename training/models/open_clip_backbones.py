@@ -40,8 +40,8 @@ class ImageTower(nn.Module):
     A transformer's patch tokens make a map of (B, F, N, 1), because pooling does not depend on their positions.
 
     Args:
-        net: the tower.
-        image_size: S.
+        net: image tower of a CLIP model.
+        image_size: side S of the input images in pixels.
     """
 
     def __init__(self, net: nn.Module, image_size: int) -> None:

@@ -54,7 +54,7 @@ def rank_by_labels(
 
     Args:
         benchmark: benchmark with levels and distractors; its name begins messages.
-        query: Q items.
+        query: embeddings and labels of Q queries.
         gallery: G items; None: every query searches the other queries.
         options: the metrics, and how to rank.
 
@@ -338,8 +338,8 @@ def find_queries(
     """Find the queries in the gallery: by path below the split's folder and content, else by content only.
 
     Args:
-        query: Q items.
-        gallery: G items.
+        query: embeddings and labels of Q queries.
+        gallery: embeddings and labels of G gallery items.
         query_split: beginning of the queries' keys.
         gallery_split: beginning of the gallery's keys.
 

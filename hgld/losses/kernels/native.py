@@ -84,7 +84,7 @@ def fill_decays(scores: np.ndarray, here: Any, center: Any, inverse: Any, decays
     """Fill ``decays[j]`` with e^-((scores[j] - here) / tau) and return ``here``, if ``here`` is far from the center.
 
     Args:
-        scores: (n,) float32.
+        scores: (n,) float32 scores.
         here: score of a positive.
         center: the center that the last call returned; infinite in the first call.
         inverse: 1 / tau.
@@ -144,7 +144,7 @@ def sup_forward(
     Args:
         ordered: (q, G) array of :func:`by_grade`.
         starts: (q, L + 2) array of :func:`by_grade`.
-        gains: (q, L + 1) float64.
+        gains: (q, L + 1) float64, gain of each grade.
         step: (4,) float32: tau, rho and delta of SupRank's step, and the step's value at delta.
         offsets: (q + 1,) where each row's positives begin in ``found``.
         found: (5, P) float64, filled with hrank, rank, their derivatives by the positive's own score, and the gain.

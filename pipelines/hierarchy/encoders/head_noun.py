@@ -53,8 +53,8 @@ class NounPhrase:
 
     Attributes:
         head: the noun that states the kind.
-        modifiers: the words before it, in their order.
-        complement: the content words after it.
+        modifiers: the words before the head, in order.
+        complement: the content words after the head.
     """
 
     head: str

@@ -46,7 +46,7 @@ class PromptEncoder(ABC):
     """An encoder that averages the rows of several prompts around each name.
 
     Args:
-        templates: prompts with ``{}``.
+        templates: prompt templates with ``{}`` in place of the name.
         device: torch device; empty: a GPU when there is one.
         batch_size: texts per forward pass.
     """
@@ -122,7 +122,7 @@ class ClipEncoder(PromptEncoder):
     Args:
         spec: ``MODEL/PRETRAINED``: an open_clip model, and one of its tags or the path of a checkpoint. Or
             ``hf-hub:USER/NAME``.
-        templates: prompts with ``{}``; empty: ``TEMPLATES``.
+        templates: prompt templates with ``{}`` in place of the name; empty: ``TEMPLATES``.
         device: torch device; empty: a GPU when there is one.
         batch_size: texts per forward pass.
 
@@ -212,7 +212,7 @@ class SbertEncoder(PromptEncoder):
 
     Args:
         path: the folder, with its ``modules.json``.
-        templates: prompts with ``{}``; empty: the name alone.
+        templates: prompt templates with ``{}`` in place of the name; empty: only the name.
         device: torch device; empty: a GPU when there is one.
         batch_size: texts per forward pass.
 

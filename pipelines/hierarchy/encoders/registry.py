@@ -59,7 +59,7 @@ class Encoder(Protocol):
     Attributes:
         name: name of the encoder for people, with only the last part of a path.
         key: text that changes whenever the same name would get another row.
-        templates: prompts with ``{}`` for the name, whose rows are averaged; empty: the name alone.
+        templates: prompts with ``{}`` for the name, whose rows are averaged; empty: only the name.
     """
 
     @property

@@ -140,7 +140,7 @@ def ward_cuts(points: np.ndarray, weights: np.ndarray, numbers: Sequence[int]) -
 
     Args:
         points: (n, D) points.
-        weights: (n,) positive weights.
+        weights: (n,) weights of the points, above 0.
         numbers: numbers of groups, each 1..n.
 
     Returns:
@@ -169,7 +169,7 @@ def settle(rows: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndar
     Args:
         rows: (N, D) unit rows.
         labels: (N,) initial labels 0..k-1.
-        weights: (N,) positive weights.
+        weights: (N,) weights of the rows, above 0.
 
     Returns:
         (N,) labels 0..k-1.
@@ -268,7 +268,7 @@ def write_groups(
 
     Args:
         out: the stage's folder.
-        names: clean's ``names.parquet``.
+        names: table ``names.parquet`` of the stage clean.
         placed: the group of every name.
         wrong: (N,) probabilities that the name's group is wrong.
         labels: label, method and evidence of every group.

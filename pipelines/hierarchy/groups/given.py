@@ -60,7 +60,7 @@ class GivenGroups:
 
     Attributes:
         groups: the groups in the order of their file.
-        notes: notes for people.
+        notes: notes for the user, one line each.
         level_names: names of the groups' level and of the levels above; empty if the file names no levels.
         of_class: index of the group by the class of a taxonomy; None if the names' texts decide.
     """
@@ -198,7 +198,7 @@ def place_names(
     Args:
         rows: (N, D) unit rows of the names.
         names: N names.
-        given: G groups.
+        given: the G predefined groups.
         groups: (G, D) unit rows of the groups.
         least: cosine at or below which a name fits no group, unless it equals a group or seed.
     """
@@ -240,7 +240,7 @@ def run(
         config: options of the build. The stage reads ``levels.none_below`` (a name whose best cosine is at most this
             value gets no group), ``domain`` and the encoder.
         progress: receives the current task.
-        given: the groups.
+        given: the predefined groups.
     """
     inputs = files_of(stages, "clean/names.parquet", "embed/embeddings.npy", "embed/encoder.json")
     least = config.levels.none_below

@@ -60,7 +60,7 @@ def plan_levels(config: BuildConfig, given: "GivenGroups | None" = None) -> Leve
     """Return the levels that a build's options ask for.
 
     Args:
-        config: the options.
+        config: options of the build.
         given: the predefined groups, if there are any.
 
     Raises:

@@ -157,7 +157,7 @@ class NameClasses:
         graph: the classes and all classes above them, with the columns of the scrape's ``classes.parquet``.
         statuses: status by item id, for the items to drop.
         key: facts that determine the result, for the stage's key.
-        notes: notes for people.
+        notes: notes for the user, one line each.
     """
 
     of: Mapping[str, str]

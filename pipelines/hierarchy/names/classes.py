@@ -110,7 +110,7 @@ def item_table(
     """Return items as a scrape's table of landmarks: numbered from 0, with one name each.
 
     Args:
-        items: items in order.
+        items: the items, in the order of the table's rows.
         classes: class ids by the items' ids.
         statuses: statuses of the items to drop, by their ids.
     """

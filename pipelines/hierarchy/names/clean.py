@@ -47,7 +47,7 @@ class NameRules:
 
     Attributes:
         max_length: largest number of characters in a spelling.
-        rewrites: (pattern, replacement) pairs.
+        rewrites: pairs of a pattern and its replacement.
         irrelevances: (pattern of whole names, ids of classes, reason) for names that say nothing about a landmark.
 
     >>> rules = NameRules.read()
@@ -283,7 +283,7 @@ def _with_english(names: pl.DataFrame, domain: str, language: str) -> pl.DataFra
 
 
 def _figures(table: pl.DataFrame, kept: pl.DataFrame, names: pl.DataFrame) -> tuple[dict[str, int], dict[str, Any]]:
-    """Return counts for people, and the same figures with the keys of :data:`PUBLISHED`."""
+    """Return counts for the report, and the same numbers with the keys of :data:`PUBLISHED`."""
     splits = {}
     for split in table["split"].unique().sort():
         scraped = table.filter(pl.col("split") == split)

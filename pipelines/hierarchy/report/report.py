@@ -144,7 +144,7 @@ def _levels(facts: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _said(level: str) -> str:
-    """Return a level's name in words."""
+    """Return a level's name as words with spaces."""
     return "natural or human-made" if level == LANDMARK_LEVELS[-1] else level.replace("_", " ")
 
 

@@ -64,7 +64,7 @@ def answer_all(
     A question that fails alone in its request, after the client's retries, is kept as a failure.
 
     Args:
-        titles: the categories.
+        titles: titles of the categories.
         store: the answers so far, which receives the new answers.
         connect: makes the client; called before the first request.
         config: route, addresses and language.

@@ -1,4 +1,4 @@
-"""Adapters of the datasets that can be sharded, imported when one is asked for.
+"""Adapters of the datasets that can be sharded, each imported only when it is needed.
 
 An adapter reads the lists of a release in its official layout and returns a
 :class:`hgld.pipelines.shards.catalog.Catalog`; it opens no image. Its name is the name of its card in ``data_cards/``.
@@ -82,12 +82,12 @@ def source_name(name: str) -> str:
 
 
 def read_source(name: str, source: Path, options: "SourceConfig") -> "Catalog":
-    """Read the catalog of a release by its adapter: all of its splits, except where the adapter can leave some unread.
+    """Read the catalog of a release by its adapter: all of its splits, unless the adapter can omit splits that are not wanted.
 
     Args:
         name: name of the source.
         source: the release's folder, or the table of the user's own data.
-        options: options of reading the release.
+        options: options for reading the release.
 
     Raises:
         ConfigError: there is no such source, it does not take one of the options, or it is another package's and

@@ -209,7 +209,7 @@ def _read_queries(
     """Read the scored test images.
 
     Args:
-        solution: ``retrieval_solution_v2.1.csv``.
+        solution: path of ``retrieval_solution_v2.1.csv``.
         gallery: rows of the catalog of the index images.
 
     Returns:

@@ -89,7 +89,7 @@ def _find(source: Path, stated: str, landmark: str, where: str) -> tuple[str | N
 
 
 def read_revisited_images(name: str, source: Path, options: "SourceConfig") -> Catalog:
-    """Read revisited Oxford or Paris: the splits query (with boxes), gallery and, if asked for, distractors.
+    """Read revisited Oxford or Paris: the splits query (with boxes), gallery and, with ``--distractors``, distractors.
 
     Radenović, Iscen, Tolias, Avrithis, Chum: "Revisiting Oxford and Paris: Large-Scale Image Retrieval Benchmarking",
     CVPR 2018. No image has a known landmark, as file names only state the search term; judgements are ``easy``,

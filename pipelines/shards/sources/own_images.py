@@ -66,19 +66,19 @@ class OwnImages:
     """The user's own images and their labels, as folders or a table state them.
 
     Attributes:
-        kind: folders or manifest.
+        kind: ``folders`` or ``manifest``.
         source: the folder or table.
         form: format of the labels, for people.
         root: folder of the images.
-        levels: finest first.
+        levels: names of the levels, finest first.
         columns: column of the table by level; empty: folders.
         items: key, file, split (only if splits are stated), the columns that the protocol reads, and the name of
             the class (null: unknown) per level.
         dropped: images that cannot be used, with the reason.
         unused: columns that are no levels.
         missing: number of cells per spelling of an unknown label.
-        spellings: level, and number of images per spelling, of each name with several spellings (case, form of accents,
-            characters between words).
+        spellings: for each name with several spellings (case, Unicode form, characters between words): its level, and
+            the number of images per spelling.
         image_column: column of the parquet files that holds the images; empty: they are files.
     """
 

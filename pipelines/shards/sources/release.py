@@ -89,7 +89,7 @@ def read_words(path: Path, columns: Sequence[str], *, header: bool = False) -> I
     """Yield the place of every line (file and number) and its words, one word per column.
 
     Args:
-        path: the list.
+        path: path of the list.
         columns: names of the words, for messages.
         header: whether the first line must hold the columns' names.
 
@@ -113,7 +113,7 @@ def read_csv(path: Path, columns: Sequence[str], *, filled: Sequence[str] = ()) 
     """Read columns of a CSV as text, null if a cell is empty, in the order of the file.
 
     Args:
-        path: the CSV.
+        path: path of the CSV file.
         columns: columns to read; others are ignored.
         filled: columns that must have no empty cell.
 
@@ -247,7 +247,7 @@ def catalog_of(
 
     Args:
         name: name of the dataset, and of its protocol unless ``facts`` name one.
-        levels: finest first.
+        levels: names of the levels, finest first.
         rows: key, split, file, then a class (None: unknown) per level, for each item.
         root: folder of the loose files.
         sources: the list files that were read.
