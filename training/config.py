@@ -1,4 +1,4 @@
-"""The options of a training run: one frozen dataclass per subject, all of them in :class:`TrainConfig`.
+"""The options of a training run: one frozen dataclass per section, all of them in :class:`TrainConfig`.
 
 ``hgld train --help`` is built from this module, so it imports nothing heavy. Every field is a flag, and its metadata
 holds the flag's help. Field names are unique over all subjects, so flags need no prefix. Recipes are named configs
@@ -65,7 +65,7 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class ImagesConfig:
-    """Options of reading and augmenting images."""
+    """Options for reading and augmenting images."""
 
     size: int = setting(224, "Side of the model's square input.", unit="pixels", above=0, common=True)
     resize: int = setting(
@@ -107,7 +107,7 @@ class ImagesConfig:
 
 @dataclass(frozen=True)
 class BatchConfig:
-    """Options of making batches."""
+    """Options for making batches."""
 
     batch_size: int = setting(256, "Number of images per training step, over all processes.", above=0, common=True)
     images_per_class: int = setting(4, "Number of images per class in a batch (K of P x K).", above=0)

@@ -194,7 +194,7 @@ def _labels_of(sides: Sequence[ShardDataset]) -> tuple[np.ndarray, np.ndarray | 
 
 @dataclass(frozen=True, eq=False)
 class SplitEmbedder:
-    """Embeds each split once for all tasks; every process must request the same splits.
+    """Embedder of splits, which embeds each split only once for all tasks; every process must request the same splits.
 
     Attributes:
         embedder: the model; its processes embed together.

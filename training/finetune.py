@@ -1,4 +1,4 @@
-"""All numbers of a fine-tune: the shared ones, and the candidates that :mod:`hgld.training.plan` chooses from.
+"""All numbers of a fine-tune: fixed values, and the candidates from which :mod:`hgld.training.plan` chooses.
 
 They were tuned by hand in single runs on photographs of groceries and landmarks, with one class split and one seed
 each. No search on validation classes has confirmed them.
@@ -25,7 +25,7 @@ SHARED = {
 
 @dataclass(frozen=True)
 class Start:
-    """Numbers that depend on the weights that a fine-tune starts from.
+    """Values that depend on the initial weights of a fine-tune.
 
     Attributes:
         lr: learning rate of the backbone.

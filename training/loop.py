@@ -258,7 +258,7 @@ def _epochs(state: TrainState, monitor: TrainingMonitor) -> bool:
 
 
 def _epoch(state: TrainState, monitor: TrainingMonitor) -> bool:
-    """Do the remaining steps of an epoch; return whether the run was asked to stop (its state is then saved)."""
+    """Do the remaining steps of an epoch; return whether a stop was requested (the state is then saved)."""
     epoch, asked = state.epoch, state.config.run
     set_frozen(state)
     state.wrapped.train()
@@ -296,7 +296,7 @@ def _epoch(state: TrainState, monitor: TrainingMonitor) -> bool:
 
 
 def _next_batch(state: TrainState, monitor: TrainingMonitor, batches: Iterator[Batch]) -> tuple[Batch | None, bool]:
-    """Return the next batch, and whether any process was asked to stop.
+    """Return the next batch, and whether a stop of any process was requested.
 
     If a process cannot read its part, save the state and end all processes.
     """

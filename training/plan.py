@@ -61,7 +61,7 @@ class PlanLine:
 
 @dataclass(frozen=True)
 class SetFacts:
-    """Facts of a dataset that a plan follows from.
+    """The facts about a dataset from which a plan is derived.
 
     Attributes:
         images: number of training images.
@@ -107,7 +107,7 @@ def plan_lines(config: TrainConfig) -> list[PlanLine]:
 
 
 def plan_table(config: TrainConfig) -> str:
-    """Return the important parts of a plan as a table for people: option, value, reason.
+    """Return the important parts of a plan as a printable table: option, value, reason.
 
     A row covers several fields and has the flag of the first one; :func:`plan_lines` returns the whole plan.
     """
@@ -140,7 +140,7 @@ def plan_table(config: TrainConfig) -> str:
 
 
 def plan_run(config: TrainConfig, place: str, out: Path | None, processes: Processes) -> TrainConfig:
-    """Derive what follows from network and data; :func:`try_machine` derives the rest.
+    """Derive the options that depend on network and data; :func:`try_machine` derives the others.
 
     Args:
         config: options of the run.

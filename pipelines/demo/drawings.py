@@ -1,4 +1,4 @@
-"""Drawings of landmarks: the group selects the drawing function, the landmark its shape, and the image its light, camera and people."""
+"""Drawings of landmarks: the group sets the drawing function, the landmark the shape, the image light and camera."""
 
 import re
 import zlib

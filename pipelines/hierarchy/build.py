@@ -235,7 +235,7 @@ def _replace(out: Path, made: Mapping[str, Path], record: Mapping[str, Any]) -> 
 
 
 def build_summary(build: Build) -> dict[str, Any]:
-    """Return the summary of a finished build as JSON-ready values: every stage's counts, drops and notes, and the files."""
+    """Return the summary of a finished build as JSON-ready values: counts, drops and notes per stage, and the files."""
     stages = {
         name: {
             "ran": run.was_run,

@@ -185,7 +185,7 @@ class Embedder:
         return facts if self.scale_p == 1 else facts | {"scale_p": self.scale_p}
 
     def embed_readable(self, dataset: ShardDataset, progress: Progress | None = None, *, unit: bool = True) -> Embedded:
-        """Embed the readable items, on every process; the result names the others.
+        """Embed the readable items, on every process; the result names the unreadable ones.
 
         Args:
             dataset: dataset of N items.

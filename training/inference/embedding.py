@@ -268,7 +268,7 @@ def faults_file(path: Path) -> Path:
 
 
 def check_suffix(path: Path) -> None:
-    """Refuse a file for embeddings that is no ``.npy`` file.
+    """Raise an error if a file for embeddings is not a ``.npy`` file.
 
     Raises:
         ConfigError: it has another suffix.
@@ -278,7 +278,7 @@ def check_suffix(path: Path) -> None:
 
 
 def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset, faults: Sequence[Fault] = ()) -> None:
-    """Write embeddings and, beside them, their keys and labels: all files whole, or as they were before.
+    """Write embeddings and, beside them, their keys and labels: if a write fails, all files stay as they were.
 
     Args:
         path: ``.npy`` file. :func:`labels_file` gets the columns key, split and one per level (int32, -1 unknown), in

@@ -1,4 +1,4 @@
-"""A trained model in files for others: an ONNX file that runs without hgld; the files of a run for the Hub."""
+"""Export of a trained model: an ONNX file that runs without hgld, or the files of a run for the Hub."""
 
 import json
 import warnings
@@ -131,7 +131,7 @@ def _images(count: int, size: int) -> Tensor:
 
 
 def _compare(path: Path, embedder: nn.Module, size: int) -> None:
-    """Refuse a file that embeds noise otherwise than the model."""
+    """Raise an error if the file gives other embeddings of noise images than the model."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -179,7 +179,7 @@ def run_contents(run: Path, address: str) -> Contents:
 
 
 def write_run(run: Path, folder: Path) -> None:
-    """Write what :func:`hgld.load_model` reads of a run to a new folder, with classes and calibration.
+    """Write the files of a run that :func:`hgld.load_model` reads to a new folder, with classes and calibration.
 
     Raises:
         InputError: no checkpoint is there, or it cannot be read.

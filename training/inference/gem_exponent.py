@@ -1,4 +1,4 @@
-"""The exponent p* of GeM for a resolution other than the training's, chosen by images of the training set.
+"""Choice of the GeM exponent p* for another resolution than in training, by images of the training set.
 
 A network that is tested at a higher resolution than it was trained at needs a larger p, because an object then fills a
 smaller share of the feature map. With p* views of an image find each other best, without class labels (Berman et al.,
@@ -112,7 +112,7 @@ def choose_gem_p(
     seed: int = 0,
     amp: Amp = "off",
 ) -> float:
-    """Choose the exponent with which varied views of images find each other best at a resolution.
+    """Choose the exponent with which augmented views of the same image retrieve each other best at a resolution.
 
     As in the paper, there are 5 views of each of 2,000 images, 2 per class, varied as training varies them.
 

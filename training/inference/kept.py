@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 def embed_once(embedder: Embedder, dataset: ShardDataset, progress: Progress | None = None) -> Embedded:
-    """Embed the items that can be read, or return the embeddings that the user's cache keeps of them.
+    """Embed the items that can be read, or return their embeddings from the user's cache.
 
     Several processes always embed, because their caches may differ. Images that come neither from a dataset nor from a
     folder are always embedded too.
@@ -196,7 +196,7 @@ def embed_in_parts(
 
 
 def _join_rows(tables: Sequence[np.ndarray], out: Path, *, shape: tuple[int, int]) -> None:
-    """Write the rows of tables behind one another; not by a memory map, where a full disk would end the process."""
+    """Write the rows of tables one after another; not with a memory map, because a full disk would end the process."""
     with open(out, "wb") as joined:
         header = {"descr": np.lib.format.dtype_to_descr(np.dtype(np.float32)), "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(joined, header)

@@ -109,7 +109,7 @@ def _cases(embedded: Embedded, queries: ShardDataset, gallery: ShardDataset, pro
 def calibration_of(
     embedder: Embedder, run: Path | None, given: Path | None, dataset: ShardDataset
 ) -> tuple[Calibration | None, str]:
-    """Return the calibration to predict with, and the reason for which a run's own is not taken.
+    """Return the calibration to predict with, and the reason if the run's own calibration is not used.
 
     A run's own file is taken without being asked for, so one that is damaged or of another model is no error here.
 

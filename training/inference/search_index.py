@@ -76,7 +76,7 @@ class SearchIndex:
         return cls(index, kind, np.arange(count) if positions is None else positions)
 
     def nearest(self, query_embeddings: Tensor | np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Find the k items of the highest cosine similarity, as far as the index reaches them.
+        """Find the k items of the highest cosine similarity; the index may miss some.
 
         A query that reaches fewer than k items is compared with all.
 
@@ -128,7 +128,7 @@ class KeptIndex:
         self._kind: IndexKind = kind
 
     def load(self) -> SearchIndex | None:
-        """Return the index; None if it is not there, not whole, or of other embeddings."""
+        """Return the index; None if it is missing, damaged, or made from other embeddings."""
 
         def read(folder: Path) -> SearchIndex:
             data = np.fromfile(folder / _INDEX, dtype=np.uint8)

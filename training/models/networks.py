@@ -41,7 +41,7 @@ class Network:
 
 
 def source_of(name: str, weights: str = "default", pooling: str = "") -> Path | Network:
-    """Return the run's folder or the network that a model name means.
+    """Return the run's folder or the network to which a model name refers.
 
     Args:
         name: a folder, or a network's name as :class:`Network` has it.
