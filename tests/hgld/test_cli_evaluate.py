@@ -51,12 +51,8 @@ def test_command_prints_table_and_writes_report(files, hgld):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--levels", "fine,fine"], "levels are fine, fine"),
-        (["--levels", "fine", "--metrics", "AP,best"], "metric 'best' is unknown"),
         (["--levels", "fine", "--level-weights", "1,x"], "'x'; expected a finite number"),
-        (["--levels", "fine", "--level-weights", "1,2", "--metrics", "wAP"], "2 weights for 1 levels"),
         (["--levels", "fine", "--gallery-labels", "{}/l.parquet"], "is missing; pass both"),
-        (["--levels", "fine", "--device", "cuda:99"], "cannot be used here"),
         (["--levels", "fine", "--distractors", "{}/none.npy"], "cannot be read"),
     ],
 )

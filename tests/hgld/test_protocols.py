@@ -247,8 +247,7 @@ def ground_truth(**changes) -> dict:
     return truth | {"gnd": [first | changes, second]}
 
 
-@pytest.mark.parametrize("protocol", PICKLES)
-@pytest.mark.parametrize("dtype", [None, "<i8", ">i4", "u1", "<f4"])
+@pytest.mark.parametrize(("protocol", "dtype"), [*zip(PICKLES, [None, "<i8", ">i4", "u1", "<f4", "<i8"], strict=True)])
 def test_published_pickle_is_read_under_every_protocol(tmp_path, protocol, dtype):
     file = tmp_path / "gnd_roxford5k.pkl"
     shared = None if dtype is None else np.array([1.5 if "f" in dtype else 1, 3], dtype)

@@ -27,13 +27,14 @@ def browse(tmp_path, *options):
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
-@pytest.fixture
-def report(tmp_path):
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
     hostile = ["<script>document.title='owned'</script>", "<img src=x onerror=\"document.title='owned'\">"]
-    write_run(tmp_path / "first", names=hostile)
-    write_run(tmp_path / "second", seed=1, names=hostile)
-    make_report([tmp_path / "first", tmp_path / "second"], tmp_path / "r.html", title="A report")
-    return tmp_path / "r.html"
+    write_run(folder / "first", names=hostile)
+    write_run(folder / "second", seed=1, names=hostile)
+    make_report([folder / "first", folder / "second"], folder / "r.html", title="A report")
+    return folder / "r.html"
 
 
 def test_tables_sort_and_scripts_in_names_do_not_run(tmp_path, report):

@@ -177,7 +177,7 @@ def test_resuming_reads_only_the_shards_still_needed(folder):
 
 
 def test_streams_can_be_pickled(shards):
-    one = stream(shards)
+    one = stream(shards, batches_per_epoch=5)
     next(iter(one))
     again = pickle.loads(pickle.dumps(one))
     assert again.state_dict() == one.state_dict()
@@ -196,13 +196,7 @@ def test_stream_from_a_failing_server_gives_the_same_batches(folder, monkeypatch
         monkeypatch.setattr(time, "sleep", lambda _: None)
         assert same_batches(list(one), expected)
         assert not server.failures
-
-
-def test_server_that_always_fails_is_reported_with_its_shard(folder, monkeypatch):
-    monkeypatch.setattr(time, "sleep", lambda _: None)
-    with serve(folder) as server:
-        one = stream(server.url)
-        server.failures[:] = [503] * 1000
+        server.failures[:] = [503] * 100
         with pytest.raises(ServiceError, match=r"train-\d+.tar.*503"):
             list(one)
 

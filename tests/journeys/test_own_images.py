@@ -1,4 +1,4 @@
-"""From a user's own images to a report: untidy folders, an untidy table, an exported Hugging Face dataset."""
+"""From a user's own images to a dataset or report: untidy folders, an untidy table, a Hugging Face dataset."""
 
 import json
 from pathlib import Path
@@ -20,16 +20,6 @@ CLASSES = [(top, mid, f"{mid}, Sorte {i}") for top, mids in FRUIT.items() for mi
 def make_image(number: int, view: int) -> bytes:
     """Return an image of a class: the class has four patches, which differ a little between its views."""
     return jpeg(np.random.default_rng(1000 * number), 40 + view, 32 + view)
-
-
-def finish(journey: Journey, shards: str) -> None:
-    """Train, write a report, and check the limits of the journey."""
-    said = journey.hgld(f"train --data {shards} --out run --epochs 1")
-    assert "classes" in said
-    journey.hgld("report run --out report.html")
-    page = (journey.folder / "report.html").read_text(encoding="utf-8")
-    assert "H-AP" in page
-    journey.check()
 
 
 def splits(folder: Path) -> dict[str, dict]:
@@ -60,10 +50,15 @@ def test_untidy_image_folders_lead_to_a_report(tmp_path):
     assert "Pfirsiche & Co." in tree.names[1]
     sources = hgld.open_dataset(tmp_path / "Fotos-shards").sources.to_list()
     assert "Obst/Äpfel/Äpfel, Sorte 0/Bild 0.JPG" in sources
-    finish(journey, "Fotos-shards")
+    said = journey.hgld("train --data Fotos-shards --out run --epochs 1")
+    assert "classes" in said
+    journey.hgld("report run --out report.html")
+    page = (journey.folder / "report.html").read_text(encoding="utf-8")
+    assert "H-AP" in page
+    journey.check()
 
 
-def test_untidy_csv_table_leads_to_a_report(tmp_path):
+def test_untidy_csv_table_becomes_a_dataset(tmp_path):
     lines = ["Filename;Sorte;Gruppe;Art;Preis"]
     unknown = ["", "nan", "None", "NA"]
     for number, (top, mid, fine) in enumerate(CLASSES):
@@ -85,10 +80,10 @@ def test_untidy_csv_table_leads_to_a_report(tmp_path):
     assert sum(facts["classes"]["Sorte"] for facts in found.values()) == len(CLASSES)
     assert found["val"]["classes"]["Sorte"] >= 10
     assert found["val"]["unlabelled"] == found["test"]["unlabelled"] == 0
-    finish(journey, "Liste-shards")
+    journey.check()
 
 
-def test_hugging_face_parquet_leads_to_a_report(tmp_path):
+def test_hugging_face_parquet_becomes_a_dataset(tmp_path):
     datasets = pytest.importorskip("datasets")
     arrow = pytest.importorskip("pyarrow")
     names = [fine for _, _, fine in CLASSES]
@@ -110,4 +105,4 @@ def test_hugging_face_parquet_leads_to_a_report(tmp_path):
     frame = hgld.open_dataset(tmp_path / "fruit-shards").frame
     assert frame["source"].str.ends_with("/3 0.jpg").sum() == 1
     assert isinstance(frame, pl.DataFrame)
-    finish(journey, "fruit-shards")
+    journey.check()
