@@ -98,8 +98,8 @@ def key_in(where: str) -> str:
 
 
 def stream(root: str | Path | list[str], **options: Any) -> ShardStream:
-    """Return a stream of P x K batches from a dataset directory, or from bare shards with ten batches per epoch."""
-    length = {"batches_per_epoch": 10} if isinstance(root, list) or is_shard(str(root)) else {}
+    """Return a stream of P x K batches from a dataset directory, or from bare shards with six batches per epoch."""
+    length = {"batches_per_epoch": 6} if isinstance(root, list) or is_shard(str(root)) else {}
     return hgld.stream(root, P, K, **{"view": VIEW, "num_streams": 4, **length, **options})
 
 

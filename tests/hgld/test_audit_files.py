@@ -72,8 +72,8 @@ def test_items_with_unknown_labels_are_not_audited():
 
 
 def test_note_states_why_copies_were_not_searched():
-    rows, classes = clusters(each=10)
-    for splits, said in ((["a"] * 70, "there is one split"), (["a", "b"] * 35, "this needs the images of a dataset")):
+    rows, classes = clusters(each=4)
+    for splits, said in ((["a"] * 28, "there is one split"), (["a", "b"] * 14, "this needs the images of a dataset")):
         assert said in audit(rows, TREE[classes], levels=LEVELS, splits=splits).notes[-1]
 
 

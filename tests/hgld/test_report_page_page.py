@@ -125,7 +125,10 @@ def hostile(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hostile")
     run, page = folder / "<img src=x onerror=alert(1)>", folder / "r.html"
     write_run(run, names=HOSTILE, keys=[f"<b>{i}</b>" for i in range(24)])
-    facts = make_report([run], page, title="</title><script>", figures=folder / "figures")
+    with pytest.MonkeyPatch.context() as patch:
+        # embedding fonts takes seconds; test_report_seeds.py makes whole PDFs
+        patch.setattr("matplotlib.backends.backend_pdf.PdfFile.writeFonts", lambda file: None)
+        facts = make_report([run], page, title="</title><script>", figures=folder / "figures")
     kept = {path.name for path in (folder / "figures").iterdir()}
     assert kept == set(facts.figures)
     assert {"test-precision-recall-hierarchy.pdf", "training-loss.pdf"} <= kept

@@ -233,6 +233,7 @@ def test_short_reads_of_the_operating_system_are_completed(folder, monkeypatch):
     monkeypatch.setattr(os, "pread", lambda fd, size, offset: pread(fd, min(size, 100), offset))
     wanted = ("train-000000.tar", 50, 1001)
     for storage in (ShardStorage(folder), ShardStorage(folder.as_uri())):
+        assert storage.is_local
         assert storage.read_at(*wanted) == bytes_of(folder, *wanted)
         assert storage.read_many([wanted]) == [bytes_of(folder, *wanted)]
 
