@@ -13,6 +13,8 @@ from pathlib import Path
 # Numba and torch read these variables at import. Compiled kernels stay between sessions; each worker uses one core.
 os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "numba"))
 os.environ.setdefault("MPLBACKEND", "Agg")  # no test opens a window
+# Without a folder of its own, matplotlib would list the machine's fonts in every process.
+os.environ.setdefault("MPLCONFIGDIR", str(Path(__file__).parents[1] / ".pytest_cache" / "matplotlib"))
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="hgld-cache-")  # no test writes or reads the user's cache
 if "PYTEST_XDIST_WORKER" in os.environ:
     for pool in ("OMP", "MKL", "OPENBLAS"):

@@ -126,8 +126,9 @@ def hostile(tmp_path_factory):
     run, page = folder / "<img src=x onerror=alert(1)>", folder / "r.html"
     write_run(run, names=HOSTILE, keys=[f"<b>{i}</b>" for i in range(24)])
     with pytest.MonkeyPatch.context() as patch:
-        # embedding fonts takes seconds; test_report_seeds.py makes whole PDFs
-        patch.setattr("matplotlib.backends.backend_pdf.PdfFile.writeFonts", lambda file: None)
+        # embedding fonts takes seconds; test_report_seeds.py makes PDFs with fonts
+        without_fonts = lambda file: file.writeObject(file.fontObject, {})  # noqa: E731
+        patch.setattr("matplotlib.backends.backend_pdf.PdfFile.writeFonts", without_fonts)
         facts = make_report([run], page, title="</title><script>", figures=folder / "figures")
     kept = {path.name for path in (folder / "figures").iterdir()}
     assert kept == set(facts.figures)
