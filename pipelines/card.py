@@ -91,7 +91,7 @@ def write_card(
         f"Made by `hgld build-hierarchy` {facts['versions']['hgld']} from {inputs}, with the encoder "
         f"{escape_markdown(str(facts['encoder']['name']))}, after the method of H-GLDv2 (Ramzi et al., 2023, "
         "arXiv:2309.08250). `provenance.json` has every option, seed and checksum; `report.html` shows the result, "
-        "with its counts beside the published ones and what was left out."
+        "with its counts next to the published ones, and the excluded names."
     )
     what = "landmarks" if is_landmarks else "items"
     body = [

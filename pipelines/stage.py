@@ -48,7 +48,7 @@ class UnitRecord:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
-        """Write the record to ``path``, whole or not at all."""
+        """Write the record to ``path``, completely or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
         metadata = {_KEY: self.key, _FACTS: json.dumps(self.facts)}
         write_atomic(path, lambda aside: self.table.write_parquet(aside, metadata=metadata), racing=True)
@@ -72,8 +72,7 @@ def key_of(*parts: Any) -> str:
 
 
 # -- stages --------------------------------------------------------------------------------------------------------
-#
-# A stage writes into a folder beside its final place, which is then synced, renamed and marked done with a key. The key
+# A stage writes into a temporary folder, which is then synced, renamed and marked done with a key. The key
 # is a hash of the stage's name, its code's version, its config and the contents of its inputs. So a stopped stage
 # leaves all of its output or nothing, and a stage with the same key does not run again.
 

@@ -209,7 +209,7 @@ def read_state(path: Path) -> dict[str, Any]:
         InputError: the file is missing or damaged.
         SchemaError: this hgld does not read the file's schema version.
     """
-    state = read_record(path / STATE, SCHEMA_VERSION, hint="Train the run anew.")
+    state = read_record(path / STATE, SCHEMA_VERSION, hint="Train the run again.")
     if state.get("checksum") != _checksum(state) or path.name != f"step-{state['step']:08d}":
         raise InputError(
             f"{path / STATE}: its content does not fit its checksum or its folder. Restore the file, or remove the "

@@ -472,7 +472,7 @@ def read_config(path: Path, base: Callable[[str], TrainConfig] | None = None) ->
         ConfigError: a section or field is unknown (the message suggests the nearest), or a value has a wrong type.
     """
     data = _read_yaml(path) if path.suffix in (".yaml", ".yml") else read_json(path, kind=dict, max_bytes=_MOST_BYTES)
-    _check_version(path, data.pop("schema_version", SCHEMA_VERSION), SCHEMA_VERSION, "Train the run anew.")
+    _check_version(path, data.pop("schema_version", SCHEMA_VERSION), SCHEMA_VERSION, "Train the run again.")
     texts = {name: data.pop(name) for name in _TEXT_FIELDS if name in data}
     for name, text in texts.items():
         if not isinstance(text, str) or "\0" in text:

@@ -109,7 +109,7 @@ def check_config(config: TrainConfig) -> None:
 
 
 def config_problems(config: TrainConfig) -> list[str]:
-    """Return errors that follow from the options alone, one or two sentences each, with the names of the flags.
+    """Return errors that can be found from only the options, one or two sentences each, with the names of the flags.
 
     Errors about an option that is not derived yet are omitted, because its value is unknown.
     """

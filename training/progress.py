@@ -90,7 +90,7 @@ class LineReporter(ProgressReporter):
 
 
 class BarReporter(LineReporter):
-    """Reporter for terminals: a bar with the newest line of the log beside it; evaluations stay above it.
+    """Reporter for terminals: a bar with the newest line of the log next to it; evaluations stay above the bar.
 
     Args:
         out: the terminal.

@@ -43,7 +43,7 @@ VERBS = {  # subcommand: (module, one-line help)
     "compare": ("hierarchy", "Compare a hierarchy with a reference."),
     "show": ("hierarchy", "Draw a hierarchy or taxonomy as a tree in the terminal."),
     "build-shards": ("dataset", "Convert a dataset's release into WebDataset shards."),
-    "index": ("dataset", "Rebuild a dataset's index from its tars alone."),
+    "index": ("dataset", "Rebuild a dataset's index from only its tars."),
     "verify": ("dataset", "Check the files of a dataset and list all errors."),
     "card": ("dataset", "Rewrite the data card of a dataset directory."),
     "datasets": ("dataset", "List the datasets that hgld can shard, and how to obtain them."),
@@ -193,7 +193,7 @@ def _was_printing(error: OSError) -> bool:
 
 
 def _say(text: str) -> None:
-    """Print to stderr; if that is closed, the exit code alone reports the error."""
+    """Print to stderr; if that is closed, only the exit code reports the error."""
     try:
         echo(text, err=True)
     except OSError:

@@ -128,7 +128,7 @@ class IndexOptions:
 
 @verb()
 def index(asked: IndexOptions, *, as_json: bool) -> None:
-    """Rebuild index.parquet, hierarchy.parquet and dataset.json from the tars in ROOT alone.
+    """Rebuild index.parquet, hierarchy.parquet and dataset.json from only the tars in ROOT.
 
     Tars of other software work too, if each KEY.jpg (or .png, .webp, ...) has a KEY.json with labels, names and split.
     rejected.parquet lists members and items that cannot be used, with the reason.

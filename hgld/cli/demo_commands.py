@@ -263,7 +263,7 @@ def demo_text(result: "DemoResult", out: Path) -> str:
             f"Trained on {train['images']:,} drawings of {train['landmarks']:,} landmarks, tested leave-one-out on "
             f"{test['images']:,} of {test['landmarks']:,} others."
         ),
-        f"{baseline} learned from landmark labels alone, {hierarchical} from all levels; nothing else differs.",
+        f"{baseline} learned from landmark labels only, {hierarchical} from all levels; nothing else differs.",
         "",
         f"{'per cent':<26}{baseline:>10}{hierarchical:>10}{'difference':>13}",
         *rows,

@@ -211,7 +211,7 @@ def _train(config: "TrainConfig", data: str, out: Path, as_json: bool, *, init_f
 
 
 def _progress(*, is_quiet: bool) -> "AbstractContextManager[ProgressReporter]":
-    """Report progress as bars on a terminal and as lines elsewhere; a quiet reporter prints warnings alone."""
+    """Report progress as bars on a terminal and as lines elsewhere; a quiet reporter prints only warnings."""
     from hgld.training.progress import progress_reporter
 
     return progress_reporter(sys.stderr, (lambda text: None) if is_quiet else echo, partial(echo, err=True))

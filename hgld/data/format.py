@@ -34,7 +34,7 @@ IMAGE_FORMATS = {  # formats of images in shards: Pillow's name of each and its 
 }
 MOST_PIXELS = 100_000_000  # limit of every image; a decoded RGB image of that size takes 300 MB
 IMAGE_SUFFIXES = tuple(suffix for suffixes in IMAGE_FORMATS.values() for suffix in suffixes)
-BOX = ("box_left", "box_top", "box_right", "box_bottom")  # not "top" alone, which is a common level name
+BOX = ("box_left", "box_top", "box_right", "box_bottom")  # not just "top", which is a common level name
 COLUMNS_BESIDE_LEVELS = (
     *("key", "shard", "offset", "size"),
     *("split", "suffix", "width", "height", "orientation", "sha256", "duplicate_of", "class_run", "source"),

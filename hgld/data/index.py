@@ -1,4 +1,4 @@
-"""``index.parquet`` and the tables beside it (docs/reference/dataset-files.md), written, read and checked."""
+"""Write, read and check ``index.parquet`` and the tables next to it (docs/reference/dataset-files.md)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ from hgld.data.format import (
 from hgld.errors import InputError, excerpt, quoted
 from hgld.tables import level_metadata, parquet_schema, read_levels, read_parquet
 
-TABLES = {  # the tables beside the index; all columns are text
+TABLES = {  # the tables next to the index; all columns are text
     REJECTED: pl.Schema(dict.fromkeys(("key", "split", "file", "reason", "detail"), pl.String)),
     LISTS: pl.Schema(dict.fromkeys(("list", "key"), pl.String)),
     JUDGEMENTS: pl.Schema(dict.fromkeys(("query", "item", "verdict"), pl.String)),
@@ -102,7 +102,7 @@ def read_index(
 
 
 def read_table(name: str, source: Path | bytes, where: str | None = None) -> pl.DataFrame:
-    """Read one of the tables beside the index (:data:`TABLES`): rejected items, lists, judgements.
+    """Read one of the tables next to the index (:data:`TABLES`): rejected items, lists, judgements.
 
     Raises:
         InputError: the file is not readable parquet, or has wrong columns or types.

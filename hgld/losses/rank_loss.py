@@ -163,7 +163,7 @@ def _refuse_other_names(init: Callable[..., None]) -> Callable[..., None]:
 def reads_labels(forward: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a loss's ``forward`` so that callers may pass arrays, lists and class names; it gets tensors.
 
-    Labels may be anything that :func:`hgld.labels.class_numbers` reads. Names are numbered anew in every call, so a
+    Labels may be anything that :func:`hgld.labels.class_numbers` reads. Every call numbers the names again, so a
     loss that stores something per class (``keeps_classes``: proxies, weights, a memory) accepts only numbers. Arguments
     may be in pytorch-metric-learning's order: ``loss(embeddings, labels, None, ref_emb, ref_labels)``. Indices from a
     miner raise an error.

@@ -147,7 +147,7 @@ def strips(
         queries: indices of the queries.
         runs: evaluations with embeddings, of the same queries.
         first: first ranks of each run.
-        metric: metric whose value the page shows beside the query.
+        metric: metric whose value the page shows next to the query.
         name_of: function that returns the name of a class, given level and id.
     """
     made = []

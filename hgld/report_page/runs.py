@@ -246,7 +246,7 @@ def _merge_seeds(runs: Sequence[Run], parents: Mapping[str, Path]) -> list[Run]:
 def _group_key(run: Run, parent: Path) -> str:
     """Return a text that runs of one group share: their folder, their recipe and all options that change results."""
     if run.seed is None:
-        return run.name  # a run without a known seed stays alone
+        return run.name  # a run without a known seed is in no group
     sections = {
         name: {key: value for key, value in section.items() if key not in _OF_MACHINE}
         for name, section in run.config.items()

@@ -3,7 +3,7 @@
 If two items contradict each other about a class or the levels, the command names both and stops. A member or item that
 cannot be used becomes a row of ``rejected.parquet``. All new files are written under temporary names, so a full disk
 leaves the dataset as it was. Then the earlier manifest is renamed, the new files replace the old ones, and the new
-manifest comes last: while a manifest exists, it fits the files beside it.
+manifest comes last: while a manifest exists, it fits the files next to it.
 """
 
 from collections.abc import Sequence
@@ -65,10 +65,12 @@ class ItemConsensus:
         self.items = pl.concat([scan.items.with_columns(shard=pl.lit(scan.name)) for scan in scans]).filter("sound")
         if not len(self.items):
             raise InputError(
-                f"{root}: no usable item in its tars; expected KEY.jpg beside KEY.json with labels, names and split. "
+                f"{root}: no usable item in its tars; expected KEY.jpg next to KEY.json with labels, names and split. "
                 + "; ".join(self.rejected()["detail"].head(3))
             )
-        self._set_aside(~pl.col("key").is_first_distinct(), "duplicate-key", pl.lit("stands in an earlier shard"))
+        self._set_aside(
+            ~pl.col("key").is_first_distinct(), "duplicate-key", pl.lit("the key is already in an earlier shard")
+        )
         self.levels = self._settle_levels(levels)
         split = pl.col("split").first().over("shard")
         self._set_aside(pl.col("split") != split, "other-split", pl.format("in a shard of split {}", split))
@@ -250,7 +252,7 @@ def rebuild_index(
             manifest = _write(root, name, consensus, scans)
     rejected, notes = consensus.rejected(), []
     if ignored := sum(scan.ignored for scan in scans):
-        notes.append(f"{ignored} members that are neither image nor JSON were left alone.")
+        notes.append(f"{ignored} members that are neither image nor JSON were ignored.")
     if misnamed := sum(scan.faults.filter(reason=WRONG_SUFFIX).height for scan in scans):
         notes.append(f"{misnamed} images are of another format than their suffix says; hgld verify names them.")
     if len(rejected):

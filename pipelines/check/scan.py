@@ -159,7 +159,7 @@ class _Samples:
         if key != self.current.get("key"):
             self.finish()
             if key in self.seen:
-                self._fault(member, key, "duplicate-key", "the key stands in the shard already")
+                self._fault(member, key, "duplicate-key", "the key is already in the shard")
                 return
             self.seen.add(key)
             self.current = {"key": key, "sound": True}
@@ -200,7 +200,7 @@ class _Samples:
         if "size" not in self.current:
             self._spoil(whole, "no-image", f"no member with one of the suffixes {', '.join(IMAGE_SUFFIXES)}")
         if "labels" not in self.current:
-            self._spoil(whole, "no-json", "no member with the suffix json beside the image")
+            self._spoil(whole, "no-json", "no member with the suffix json belongs to the image")
         self.rows.append(self.current)
         self.current = {}
 

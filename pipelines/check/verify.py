@@ -47,7 +47,7 @@ class Verification:
 
     Attributes:
         name: name of the dataset.
-        items: number of sound items in the tars.
+        items: number of usable items in the tars.
         shards: number of shards read.
         bytes: number of bytes read from shards.
         findings: one row per finding (:data:`FINDINGS`): its kind; split, shard (a file of the directory) and member
@@ -193,7 +193,7 @@ class _Verifier:
                 with opened_regular(path):
                     found = read(path)
             except InputError as error:
-                expected = "a readable regular file (hgld index makes tables anew)"
+                expected = "a readable regular file (hgld index writes the tables again)"
                 self.add("unreadable-file", error, expected, shard=name)
             else:
                 self.unusable.remove(name)

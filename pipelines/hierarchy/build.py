@@ -52,7 +52,7 @@ def build_hierarchy(
 ) -> Build:
     """Build a hierarchy into the folder ``out``.
 
-    Finished stages do not run again, and the same command resumes a stopped build. The files beside ``stages/`` are
+    Finished stages do not run again, and the same command resumes a stopped build. The files next to ``stages/`` are
     replaced when all stages are done, ``provenance.json`` last: while it exists, the files belong together.
 
     Args:
@@ -197,7 +197,7 @@ def _sources(config: BuildConfig) -> list[tuple[str, Path]]:
 
 
 def _publish(out: Path, stages: Mapping[str, StageRun], facts: Mapping[str, Any]) -> dict[str, Path]:
-    """Copy the export's and the report's files beside ``stages/``, and remove outdated files of an earlier build."""
+    """Copy the export's and the report's files next to ``stages/``, and remove outdated files of an earlier build."""
     made = {name: stages[s].path(name) for s in ("export", "report") for name in stages[s].record["outputs"]}
     made = {name: file for name, file in made.items() if name not in export.INNER}
     record = complete_provenance(facts, list(stages.values()), made)

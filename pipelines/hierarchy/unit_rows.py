@@ -25,7 +25,7 @@ def silhouettes(
     """Return the simplified silhouette of every row (Vendramin, Campello and Hruschka, 2010).
 
     It is (b - a) / max(a, b). Here a is the cosine distance to the centre of the other rows of the row's group, and b
-    the distance to the nearest other centre. It is 0 for a row alone in its group, and 1 if there is only one group.
+    the distance to the nearest other centre. It is 0 for the only row of a group, and 1 if there is only one group.
 
     Args:
         rows: (N, D) unit rows.

@@ -1,7 +1,7 @@
 """``hgld build-shards``: build a dataset directory from a release (docs/reference/dataset-files.md).
 
-The adapter reads the release's lists. Every image is examined once, the sound images are ordered into shards, and every
-shard is packed. The tables and then the manifest are written last. A stopped build resumes at any of these steps.
+The adapter reads the release's lists. Every image is examined once, the usable images are ordered into shards, and
+every shard is packed. The tables and then the manifest are written last. A stopped build resumes at any of these steps.
 """
 
 import shutil

@@ -1,6 +1,6 @@
 """Data cards with published counts, and the files that describe a build: ``README.md`` and ``croissant.json``.
 
-This module also writes all files of a dataset beside its shards.
+This module also writes all files of a dataset except its shards.
 """
 
 import hashlib
@@ -423,7 +423,7 @@ def _image_fields(levels: Sequence[str], boxes: bool) -> list[dict[str, Any]]:
     return fields + [_field("images", side, _BOX_TEXT, "cr:Int32", source=_column(INDEX, side)) for side in sides]
 
 
-# -- the files of a dataset beside its shards --------------------------------------------------------------------------
+# -- all files of a dataset except its shards --------------------------------------------------------------------------
 
 
 def described(manifest: Manifest, card: DataCard | None, *, boxes: bool) -> tuple[dict[str, bytes], Manifest]:

@@ -70,7 +70,7 @@ class ExamineUnit:
         container: the tar's role and checksum; None: loose files.
         spooled: whether the bytes are kept.
         config: options for the checks and for resizing.
-        record: path of the result; the spool is beside it.
+        record: path of the result; the spool is in the same folder.
         image_column: column of parquet files that holds the images; empty: the images are files.
     """
 

@@ -25,7 +25,7 @@ from .reading import read_inside
 VERSION = 2  # increase it if a change writes another tar for the same plan
 _AHEAD = 64  # images whose reading is announced to the operating system together
 _MOST_OPEN = 128
-_AGAIN = "Give back the file that was examined, or run the same command again to examine it anew."
+_AGAIN = "Restore the file that was examined, or run the same command again to examine the new one."
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def pack(unit: PackUnit) -> int:
             facts.update(sha256=tar.finish(), bytes=tar.bytes)
 
     write_atomic(unit.out / unit.name, fill, racing=True)
-    sync(unit.out)  # else a power failure could leave an older shard of that name beside the new record
+    sync(unit.out)  # otherwise a power failure could leave the new record with an older shard of that name
     schema = index_schema(unit.levels, boxes=BOX[0] in plan.columns, sources=True)
     index = plan.with_columns(pl.Series("offset", offsets, dtype=pl.Int64), pl.col("file").alias(SOURCE))
     UnitRecord(unit.key, index.select(schema.names()), facts).write(unit.record)
@@ -206,7 +206,7 @@ def plan_shards(
 
 def _order(labels: np.ndarray, k: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Return the order of a split's items, and the positions at which groups begin."""
-    by_class = np.lexsort((random.random(len(labels)), labels))  # items of a class stand together, shuffled
+    by_class = np.lexsort((random.random(len(labels)), labels))  # items of a class are adjacent, in random order
     group = _groups(labels[by_class], k)
     number = int(group[-1]) + 1
     place = np.empty(number, np.int64)

@@ -102,7 +102,7 @@ def test_level_names_come_from_items_then_options_then_numbers(tmp_path, in_json
     result = rebuilt(tmp_path, levels=given)
     assert result.manifest.levels == expected
     assert index_of(tmp_path).row(0, named=True)["suffix"] == "jpeg"
-    assert result.notes == ("1 members that are neither image nor JSON were left alone.",)
+    assert result.notes == ("1 members that are neither image nor JSON were ignored.",)
 
 
 def test_tars_written_by_tarfile_are_read(tmp_path):

@@ -258,12 +258,12 @@ def evaluating(model: EmbeddingModel) -> Iterator[None]:
 
 
 def labels_file(path: Path) -> Path:
-    """Return the path of the keys and labels of embeddings: ``X.npy`` has ``X.labels.parquet`` beside it."""
+    """Return the path of the keys and labels of embeddings: ``X.labels.parquet`` for ``X.npy``."""
     return path.with_suffix(".labels.parquet")
 
 
 def faults_file(path: Path) -> Path:
-    """Return the path of the list of items that could not be read: ``X.npy`` then has ``X.faults.csv`` beside it."""
+    """Return the path of the list of items that could not be read: ``X.faults.csv`` for ``X.npy``."""
     return path.with_suffix(".faults.csv")
 
 
@@ -278,7 +278,7 @@ def check_suffix(path: Path) -> None:
 
 
 def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset, faults: Sequence[Fault] = ()) -> None:
-    """Write embeddings and, beside them, their keys and labels: if a write fails, all files stay as they were.
+    """Write embeddings and, next to them, their keys and labels: if a write fails, all files stay as they were.
 
     Args:
         path: ``.npy`` file. :func:`labels_file` gets the columns key, split and one per level (int32, -1 unknown), in
@@ -307,7 +307,7 @@ def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset, faul
 def write_together(
     path: Path, *, rows: Callable[[Path], object], items: Callable[[Path], object], faults: pl.DataFrame
 ) -> None:
-    """Write embeddings and the tables beside them; if a write fails, all files stay as they were.
+    """Write embeddings and the tables next to them; if a write fails, all files stay as they were.
 
     Args:
         path: file of the embeddings; its folder is made.

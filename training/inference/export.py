@@ -52,7 +52,7 @@ class ImageEmbedder(nn.Module):
 
 
 def export_model(path: Path, out: Path, which: Literal["best", "last"] = "best") -> Path:
-    """Write a trained model as one file, and ``OUT.json`` beside it, which describes how to prepare images.
+    """Write a trained model as one file, and ``OUT.json`` next to it, which describes how to prepare images.
 
     The written file is run on random images, and its embeddings are compared with the model's.
 

@@ -111,7 +111,7 @@ def calibration_of(
 ) -> tuple[Calibration | None, str]:
     """Return the calibration to predict with, and the reason if the run's own calibration is not used.
 
-    A run's own file is taken without being asked for, so one that is damaged or of another model is no error here.
+    A run's own file is used by default, so a file that is damaged or belongs to another model is no error here.
 
     Args:
         embedder: the model that answers.
@@ -237,7 +237,7 @@ def search(
     Raises:
         InputError: a file, or every item of the dataset, cannot be read; embeddings of another model's size; an index
             that is damaged or was not written by a search.
-        ConfigError: k below 1, texts for a model without a text tower, or an index beside ``within``.
+        ConfigError: k below 1, texts for a model without a text tower, or an index together with ``within``.
         StorageError: the index cannot be kept.
     """
     if index is not None and within:
@@ -297,7 +297,7 @@ def kept_embeddings(path: Path, dataset: ShardDataset, embedder: Embedder) -> Ga
     The files do not say which model made them, so a few items are embedded again and compared.
 
     Args:
-        path: file of the embeddings, with its labels file beside it
+        path: file of the embeddings, with its labels file next to it
             (:func:`hgld.training.inference.embedding.labels_file`).
         dataset: dataset that was embedded; its unreadable items have no embeddings.
         embedder: embedder that must have made the embeddings.
@@ -329,5 +329,5 @@ def kept_embeddings(path: Path, dataset: ShardDataset, embedder: Embedder) -> Ga
         found = f"{len(rows)} of them have a mean cosine of {similarity:.3f} to this model's; expected 1"
     raise InputError(
         f"{path}: embeddings of another model: {found}. Search with the checkpoint and options that they were made "
-        "with, or embed that split anew with hgld embed."
+        "with, or embed that split again with hgld embed."
     )

@@ -167,7 +167,7 @@ def build_network(network: Network, size: int | None = None) -> tuple[EmbeddingM
         image_std=backbone.image_std,
     )
     if is_saved:
-        load_all(model, read_weights(folder / WEIGHTS), f"{folder / WEIGHTS}: not the weights of {SAVED} beside it")
+        load_all(model, read_weights(folder / WEIGHTS), f"{folder / WEIGHTS}: not the weights that {SAVED} describes")
     return model.eval(), saved_view or backbone.view
 
 

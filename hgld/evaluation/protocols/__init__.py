@@ -119,7 +119,8 @@ class Protocol:
         if without:
             raise InputError(
                 f"{where}: the protocol {name} reads {' and '.join(f'{table}.parquet' for table in without)}, which "
-                "the dataset lacks. Build it anew (hgld build-shards), or choose another protocol (--protocol)."
+                "the dataset lacks. Build the dataset again (hgld build-shards), or choose another protocol "
+                "(--protocol)."
             )
 
 

@@ -110,7 +110,7 @@ class Benchmark:
             there = ", ".join(table["list"].unique().sort()) or "none"
             raise InputError(
                 f"dataset {self.name}: no item of the split {split} is in the list {name!r} ({len(keys)} items); its "
-                f"lists are {there}. Build the dataset anew with its lists."
+                f"lists are {there}. Build the dataset again with its lists."
             )
         return places
 

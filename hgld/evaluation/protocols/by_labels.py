@@ -316,7 +316,7 @@ def evaluate_dyml(benchmark: Benchmark, options: EvaluationOptions) -> Retrieval
         if any(not (labels >= 0).any() for _, labels in sides):
             raise InputError(
                 f"dataset {benchmark.name}: query_{level} or gallery_{level} has no label at the level {level}; "
-                f"expected the labels of bmk_{level}. Build the dataset anew."
+                f"expected the labels of bmk_{level}. Build the dataset again."
             )
         reports[level] = evaluate_labelled(*sides, levels=(level,), self_index=self_index, options=options)
     counts = [facts["left out"] for facts in overlaps.values()]
@@ -460,6 +460,6 @@ def _report(
 
 
 def _stack(tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Stack the rows of all reports and number the queries anew; a metric that a report lacks is NaN."""
+    """Stack the rows of all reports and renumber the queries; a metric that a report lacks is NaN."""
     rows = pl.concat(tables, how="diagonal").drop("query").fill_null(math.nan)
     return rows.with_columns(query=pl.int_range(pl.len(), dtype=pl.Int64))

@@ -4,7 +4,7 @@ The first method that applies gives the label:
 
 1. ``head-noun``: the head noun of English names with at least half of the group's landmarks. In the domain ``general``
    also ``shared-word``: a word that such names share in any language, or their last characters in Chinese, Japanese or
-   Korean. There at least two names must share it, so that a name alone in its group keeps all its words. A singular
+   Korean. There at least two names must share it, so that the only name of a group keeps all its words. A singular
    form must be a common English word or occur in a name.
 2. ``p279``: the Wikidata class that best describes the group. Candidates are classes above names with at least half of
    the group's landmarks. The class with the highest F1 wins if F1 is at least 0.25. F1 is the harmonic mean of two

@@ -297,7 +297,7 @@ _DIRECT = 10_000  # with more names, neighbours are found along the 64 leading a
 
 
 def class_shares(rows: np.ndarray, texts: Sequence[np.ndarray], around: np.ndarray) -> np.ndarray:
-    """Assign names to classes from the classes' texts alone: return (N, C) shares whose rows sum to 1.
+    """Assign names to classes only by the classes' texts: return (N, C) shares whose rows sum to 1.
 
     1. A name's score for a class is its highest cosine with the class's texts. Half of the class's mean score over all
        names is subtracted, because some texts are near to all names.

@@ -61,7 +61,7 @@ def answer_all(
 ) -> dict[str, Resolution]:
     """Ask until the store has answers for every title and every class above it; known answers are not asked again.
 
-    A question that fails alone in its request, after the client's retries, is kept as a failure.
+    A question that fails even as the only one in its request, after the client's retries, is kept as a failure.
 
     Args:
         titles: titles of the categories.

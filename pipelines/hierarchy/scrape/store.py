@@ -121,7 +121,7 @@ class ScrapeStore:
         elif version != SCHEMA_VERSION or self._db.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
             raise SchemaError(
                 f"{self.path}: schema version is {version}; this hgld reads version {SCHEMA_VERSION}. "
-                "Build into a new folder, or delete the file to scrape anew."
+                "Build into a new folder, or delete the file to scrape again."
             )
         self._db.execute("COMMIT")
         known = dict(self._db.execute("SELECT name, value FROM source"))
@@ -129,7 +129,7 @@ class ScrapeStore:
             if known.get(name) != value:
                 raise ConfigError(
                     f"{self.path} holds answers with {name} {quoted(known.get(name))}, but this run uses "
-                    f"{quoted(value)}. Build into a new folder, or delete the file to scrape anew."
+                    f"{quoted(value)}. Build into a new folder, or delete the file to scrape again."
                 )
 
     @contextmanager
@@ -159,7 +159,7 @@ class ScrapeStore:
             raise StorageError(f"{self.path}: {error}. {fix}") from error
         except sqlite3.DatabaseError as error:
             raise SchemaError(
-                f"{self.path} is not a store of scraped answers ({excerpt(error)}). Move it away to scrape anew."
+                f"{self.path} is not a store of scraped answers ({excerpt(error)}). Move it away to scrape again."
             ) from error
         except OSError as error:
             raise StorageError(f"{self.path}: {error.strerror or error}. {fix}") from error

@@ -2,7 +2,8 @@
 
 Weyand, Araujo, Cao and Sim: "Google Landmarks Dataset v2", CVPR 2020; Ramzi et al.: "Optimization of Rank Losses for
 Image Retrieval", 2023. The source is a folder as ``hgld download gldv2`` leaves it. The CSVs may also be in the folder
-itself, and checksums beside their tars. Relative paths are the same below :data:`BASE_URL` and below the folder::
+itself, and checksums in the folders of their tars. Relative paths are the same below :data:`BASE_URL` and below the
+folder::
 
     train/images_000.tar ... images_499.tar     index/images_000.tar ... images_099.tar
     test/images_000.tar ... images_019.tar      md5sum/train/md5.images_000.txt ...
@@ -86,7 +87,9 @@ def parse_checksum(text: str, name: str, where: str) -> str:
     """
     match = _MD5.match(text.strip())
     if match is None or match[2].rpartition("/")[2] != name:
-        raise InputError(f"{where} says {quoted(text.strip()[:80])}; expected 32 hex digits and {name}. Fetch it anew.")
+        raise InputError(
+            f"{where} says {quoted(text.strip()[:80])}; expected 32 hex digits and {name}. Download it again."
+        )
     return match[1].lower()
 
 
@@ -107,7 +110,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
     Args:
         source: the folder with ``train/``, ``index/`` and ``test/`` (tars) and ``metadata/``.
         options: ``labels``, a folder with ``{train,index}_label_to_hierarchical.csv`` (of ``hgld build-hierarchy``, or
-            Google's own) if they are not in the source; ``distractors``; ``splits``, whose lists alone are read.
+            Google's own) if they are not in the source; ``distractors``; ``splits``, so that only their lists are read.
     """
     wanted = tuple(dict.fromkeys(options.splits)) or tuple(SPLITS)
     if unknown := [split for split in wanted if split not in SPLITS]:

@@ -3,7 +3,8 @@
 A folder tree is ``top/middle/fine/image.jpg``, one level of folders per level of classes. If all folders at the top
 are named like splits (``train``, ``test``, ``query``, ``gallery``, ``val``), they are the splits, and the classes begin
 below them. A folder without folders of images in it is a class of the finest level, however deep it lies; levels that
-it does not have in between are unknown. An image beside folders of images has no label at the finest levels.
+it does not have in between are unknown. An image in the same folder as folders of images has no label at the finest
+levels.
 
 A table (:mod:`hgld.pipelines.shards.sources.own_tables`) has one row per image and one column per level. One column
 names the files, or holds the images. ``--levels`` names the columns of the labels, finest first (``LEVEL=COLUMN`` where
@@ -388,7 +389,7 @@ def _known(cells: pl.Series) -> pl.Series:
 
 
 def _protocol_columns(source: Path, own: Iterable[str], options: "SourceConfig") -> tuple[str, ...]:
-    """Return the columns beside ``split`` and the levels that the protocol reads, or refuse a table without them."""
+    """Return the columns that the protocol reads besides ``split`` and the levels, or refuse a table without them."""
     if not options.protocol:
         return ()
     protocol = protocol_of(options.protocol)
