@@ -200,7 +200,7 @@ class PoliteClient:
             raise
         except RemoteFault as fault:
             kind = {"unreachable": "connection", "redirects": "http-redirects"}.get(fault.kind, fault.kind)
-            said = f"no whole answer in {self._timeout:g} s" if kind == "timeout" else str(fault)
+            said = f"no complete answer in {self._timeout:g} s" if kind == "timeout" else str(fault)
             # A server that never answered has a wrong address, or there is no network. Report that without retries.
             passing = fault.passing and (kind != "connection" or parts.netloc in self._reached)
             raise AnswerError(kind, f"{shown}: {said}", passing=passing) from None

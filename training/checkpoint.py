@@ -67,7 +67,7 @@ def write_checkpoint(run: Path, checkpoint: Checkpoint) -> Path:
         (folder / STATE).write_text(state_text(record), encoding="utf-8")
 
     kept = newest_checkpoint(run)
-    rest = f"The newest whole checkpoint is {kept}." if kept else "There is no earlier checkpoint."
+    rest = f"The newest complete checkpoint is {kept}." if kept else "There is no earlier checkpoint."
     with storage_errors(f"write the checkpoint {final}", f"{rest} {_AGAIN}", SafetensorError):
         write_folder(final, fill)
     return final

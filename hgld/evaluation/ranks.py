@@ -10,7 +10,7 @@ import numpy as np
 
 
 def njit(function: Callable[..., Any], *, entry: bool = True, **options: Any) -> Callable[..., Any]:
-    """Compile at the first call, without the GIL.
+    """Compile a function with numba at its first call; it runs without the GIL.
 
     Args:
         function: function to compile.
@@ -88,7 +88,7 @@ _INFINITE = np.int32(0x7F800000)  # magnitude of -inf, the score of an excluded 
 
 @compiled
 def find_spans(scores: np.ndarray, spans: np.ndarray) -> None:
-    """Find which magnitudes the scores of each row have.
+    """Find the range of the magnitudes of each row's scores.
 
     Args:
         scores: (q, G) float32, finite, or -inf for items out of the ranking.
@@ -113,7 +113,7 @@ def find_spans(scores: np.ndarray, spans: np.ndarray) -> None:
 def fill_narrow_keys(
     scores: np.ndarray, grades: np.ndarray, spans: np.ndarray, bits_of_grade: np.uint64, keys: np.ndarray
 ) -> None:
-    """Fill (q, G) uint32 keys that order as those of :func:`fill_wide_keys` do, of scores whose span leaves room."""
+    """Fill (q, G) uint32 keys with the order of :func:`fill_wide_keys`, for scores whose range fits into the bits."""
     shift = np.uint32(bits_of_grade)
     for row in range(scores.shape[0]):
         bits, out, grade = scores[row].view(np.int32), keys[row], grades[row]
@@ -261,7 +261,7 @@ def gather_heads(
     kept_scores: np.ndarray,
     kept_items: np.ndarray,
 ) -> None:
-    """Take consecutive items into the heads of q rows.
+    """Add consecutive items to the first ranks of q rows.
 
     Args:
         scores: (q, n) float32.
@@ -335,7 +335,7 @@ def _shorten_head(
 
 
 class Wanted(NamedTuple):
-    """Constants of the sums of every row.
+    """The sums to compute for every row, and their constants.
 
     Attributes:
         gains: (L + 1,) float64, gain of each grade in NDCG.

@@ -170,12 +170,12 @@ def audit(
         kinds = ("one", "parent") if level + 1 < len(level_texts) else ("one",)
         lacking = [kind for kind in kinds if not any((f.kind, f.level) == (kind, level) for f in faults)]
         if lacking:
-            notes.append(f"{name}: too few classes to judge by ({', '.join(lacking)}).")
+            notes.append(f"{name}: too few classes for an audit ({', '.join(lacking)}).")
     copies = []
     if splits is None or len(set(splits)) < 2:
-        notes.append("copies across splits are not looked for: there is one split.")
+        notes.append("copies across splits are not searched, because there is only one split.")
     elif images is None:
-        notes.append("copies across splits are not looked for: this needs the images of a dataset (--data).")
+        notes.append("copies across splits are not searched, because this needs the images of a dataset (--data).")
     else:
         options.progress("look for copies", 0, None)
         for item, other, alike, probability in find_copies(unit, table[:, 0], splits, images):

@@ -295,7 +295,7 @@ class _Verifier:
                 for column in (name, _IMPLIED)
             )
             self.add_rows(rows, name, found, expected)
-        expected = f"at least {k} items of the class together"
+        expected = f"at least {k} adjacent items of the class"
         found = pl.format("a group of {}", _COUNT)
         self.add_rows(short_runs(implied, finest, k), "group-size", found, expected, _FIRST)
 

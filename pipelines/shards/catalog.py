@@ -105,9 +105,9 @@ class Catalog:
                     )
         if roles := {container.role for container in self.containers}:
             lost = self.items.filter(~pl.col("file").str.split("/").list.first().is_in(sorted(roles)))["file"]
-            self._refuse(lost, f"items of no tar: {{}}; the tars are of {some(sorted(roles))}.")
+            self._refuse(lost, f"items that are in no tar: {{}}; the tars are of {some(sorted(roles))}.")
             repeated = self.items.filter(pl.col("file").is_duplicated())["file"].unique().sort()
-            self._refuse(repeated, "members of tars that are several items: {}.")
+            self._refuse(repeated, "members of tars that belong to several items: {}.")
         self.hierarchy()
         if self.disjoint:
             self._check_disjoint()
@@ -170,8 +170,8 @@ class Catalog:
             both = repeated.filter(key == repeated["key"][0])["file"]
             self._refuse(
                 both,
-                f"{repeated['key'].n_unique()} keys are those of several items, the first {quoted(repeated['key'][0])} "
-                "of {}. Rename the files, or leave out the repeated rows.",
+                f"{repeated['key'].n_unique()} keys belong to several items, the first {quoted(repeated['key'][0])} "
+                "of {}. Rename the files, or remove the repeated rows.",
             )
         splits = items["split"].unique().sort()
         odd = splits.filter(~splits.str.contains(f"^{SPLIT_PATTERN}$"))

@@ -210,7 +210,7 @@ def checked_image(
 def _resized(data: bytes, header: ImageHeader, scale: float, quality: int) -> tuple[bytes, ImageHeader]:
     width, height = (max(1, round(n * scale)) for n in (header.width, header.height))
     if max(width, height) > _LONGEST_SIDE:
-        detail = f"{width} x {height} pixels after resizing; a JPEG has at most {_LONGEST_SIDE} a side"
+        detail = f"{width} x {height} pixels after resizing; a JPEG has at most {_LONGEST_SIDE} per side"
         raise ImageError("too-many-pixels", detail)
     pixels = _decoded(data, header, width, height)
     if pixels.shape[:2] != (height, width):

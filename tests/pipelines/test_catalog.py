@@ -56,7 +56,7 @@ def test_boxes_need_all_four_columns(catalog):
         ({"key": first("../evil", "key")}, "unsafe keys: '../evil'"),
         ({"key": first("a.b", "key")}, "unsafe keys"),
         ({"key": first("x" * 201, "key")}, "unsafe keys"),
-        ({"key": first("0/1", "key")}, "keys are those of several items, the first '0/1' of '0/0.jpg', '0/1.jpg'"),
+        ({"key": first("0/1", "key")}, "keys belong to several items, the first '0/1' of '0/0.jpg', '0/1.jpg'"),
         ({"key": first(None, "key")}, "1 items have no key"),
         ({"file": first(None, "file")}, "1 items have no file"),
         ({"file": first("a\0b.jpg", "file")}, "control characters in their names"),
@@ -97,7 +97,7 @@ def test_lists_and_judgements_with_unknown_items_are_refused(catalog):
 
 def test_items_without_a_tar_and_duplicate_tar_members_are_refused(catalog):
     containers = (Container(Path("a.tar"), None, "set"),)
-    with pytest.raises(InputError, match=r"items of no tar: '0/0\.jpg'"):
+    with pytest.raises(InputError, match=r"items that are in no tar: '0/0\.jpg'"):
         replace(catalog, containers=containers)
     same = catalog.items.with_columns(file=pl.lit("set/a"))
     with pytest.raises(TableError, match="members of tars that are several items: 'set/a'"):

@@ -114,7 +114,7 @@ def test_search_ignores_a_calibration_made_with_other_weights_and_prints_a_note(
     code, out, err = hgld(*SEARCH, "--checkpoint-choice", "last", "--json")
     assert (code, err) == (
         0,
-        "run/calibration.json: it was made with other weights; no answers. Calibrate again: hgld calibrate\n",
+        "run/calibration.json: it was made with other weights, so no class is predicted. Calibrate again: hgld calibrate\n",
     )
     assert "answer" not in json.loads(out)["queries"][0]
     code, _, err = hgld(*SEARCH, "--checkpoint-choice", "last", "--calibration", "run/calibration.json")

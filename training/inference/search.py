@@ -130,19 +130,19 @@ def calibration_of(
     except InputError as error:
         if given is not None:
             raise
-        return None, f"{error} No answers until then."
+        return None, f"{error} Until then, no class is predicted."
     model, reason = found.facts.get("model"), ""
     if found.levels != dataset.levels:
-        reason = f"it is of the levels {', '.join(found.levels)}, the dataset's are {', '.join(dataset.levels)}"
+        reason = f"it has the levels {', '.join(found.levels)}, but the dataset has {', '.join(dataset.levels)}"
     elif not isinstance(model, dict):
-        reason = "it does not say which model it is of"
+        reason = "it does not state its model"
     elif other := [name for name, value in embedding_facts(embedder).items() if model.get(name) != value]:
         reason = f"it was made with other {' and '.join(other)}"
     if not reason:
         return found, ""
     if given is not None:
         raise InputError(f"{file}: {reason}. Calibrate again: hgld calibrate.")
-    return None, f"{file}: {reason}; no answers. Calibrate again: hgld calibrate"
+    return None, f"{file}: {reason}, so no class is predicted. Calibrate again: hgld calibrate"
 
 
 # -- the search itself --

@@ -231,7 +231,7 @@ def load_into(module: nn.Module, weights: Mapping[str, Tensor], source: str, unu
             f"({len(shapes)} weights differ). Take the backbone that the file was made with."
         )
     if other:
-        _log.warning("%s: left out, because an embedding does not use them: %s", source, some(sorted(other)))
+        _log.warning("%s: ignored, because an embedding does not use them: %s", source, some(sorted(other)))
     module.load_state_dict({name: given[name] for name in expected if name in given}, strict=False)
 
 

@@ -234,7 +234,7 @@ def _read_queries(
     judged = listed.filter(pl.col("there"))
     labels = judged.group_by("query").agg(pl.col(LEVELS).first())
     several = judged.group_by("query").agg(pl.col(LEVELS[0]).n_unique()).filter(pl.col(LEVELS[0]) > 1)
-    note = f"{len(several)} queries have relevant images of several landmarks, and the labels of the first."
+    note = f"{len(several)} queries have relevant images of several landmarks; they get the labels of the first one."
     rows = [(half, key) for half, queries in halves.items() for key in sorted(queries)]
     lists = pl.DataFrame(rows, schema={"list": pl.String, "key": pl.String}, orient="row")
     items = lists.sort("key").join(labels, left_on="key", right_on="query", how="left", maintain_order="left")
