@@ -100,7 +100,7 @@ def test_items_without_a_tar_and_duplicate_tar_members_are_refused(catalog):
     with pytest.raises(InputError, match=r"items that are in no tar: '0/0\.jpg'"):
         replace(catalog, containers=containers)
     same = catalog.items.with_columns(file=pl.lit("set/a"))
-    with pytest.raises(TableError, match="members of tars that are several items: 'set/a'"):
+    with pytest.raises(TableError, match="members of tars that belong to several items: 'set/a'"):
         replace(catalog, items=same, containers=containers)
 
 
