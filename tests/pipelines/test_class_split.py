@@ -74,7 +74,7 @@ def test_val_classes_are_refused_if_train_has_none_or_val_exists():
     both: list[tuple[str, str | None]] = [("train", "a"), ("train", "b")]
     cases: list[tuple[list[tuple[str, str | None]], float, str]] = [
         ([*both, ("val", "c")], 0.5, "already has a split val"),
-        ([("test", "a"), ("test", "b")], 0.5, "takes classes of the split train, and the splits are test"),
+        ([("test", "a"), ("test", "b")], 0.5, "takes classes of the split train, but the splits are test"),
         ([*both, ("test", "a"), ("test", "b")], 0.5, "there are 0 finest classes"),
         (both, 1.0, "--val-classes is 1; expected"),
     ]
