@@ -109,7 +109,7 @@ class ImagesConfig:
 class BatchConfig:
     """Options for making batches."""
 
-    batch_size: int = setting(256, "Number of images per training step, over all processes.", above=0, common=True)
+    batch_size: int = setting(256, "Images per training step, over all processes.", above=0, common=True)
     images_per_class: int = setting(4, "Number of images per class in a batch (K of P x K).", above=0)
     sampler: Literal["pk", "hierarchical-pk", "repeated-augmentation", "class-balanced", "shuffled"] = setting(
         "pk", "Sampler that chooses the images of each batch."

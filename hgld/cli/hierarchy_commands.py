@@ -155,25 +155,23 @@ class ReviewOptions:
     """A build to review, and its annotator."""
 
     build: Path = setting(..., "Folder of the build.", argument=True, metavar="BUILD_DIR", path="folder")
-    annotator: str = setting("", "Your name, as written into the decisions.  [default: your user name on this machine]")
+    annotator: str = setting("", "Your name in the decisions.  [default: your user name on this machine]")
     decisions: Path | None = setting(
         None,
-        "File to which your decisions are appended; it is created if it is missing.  [default: "
-        "BUILD_DIR/decisions.yaml]",
+        "File for your decisions, created if missing.  [default: BUILD_DIR/decisions.yaml]",
     )
     compare_with: tuple[Path, ...] = setting(
         (), "Decisions of another annotator to compare with yours.", path="file", repeated=True
     )
     adjudicate: bool = setting(
-        False, "Resolve conflicts between the files of --compare-with; your decisions are written to a separate file."
+        False, "Resolve conflicts between the files of --compare-with; your decisions go to a separate file."
     )
     images: Path | None = setting(
         None, "Folder of the landmarks' images; for a build with --classes, the folder of the class list."
     )
     order: Literal["items", "names"] = setting(
         "items",
-        "Order of the questions. items: those that correct the most items per action come first; names: "
-        "those that correct the most names.",
+        "Whether the first questions correct the most items or the most names per action.",
     )
     propose: str = setting(
         "",
@@ -182,8 +180,8 @@ class ReviewOptions:
     )
     propose_model: str = setting("", "Name of the language model on the server of --propose.", metavar="NAME")
     propose_requests: int = setting(100, "Maximum number of requests to the language model.", least=1)
-    propose_only: bool = setting(False, "Write the language model's proposals and exit without opening the page.")
-    port: int = setting(0, "Port of the page. 0: any free port.", least=0, most=65535)
+    propose_only: bool = setting(False, "Write the proposals of the language model and exit.")
+    port: int = setting(0, "Port of the page; 0: any free one.", least=0, most=65535)
     browser: bool = setting(True, "Open the page in a browser, if the output is a terminal.")
 
 
