@@ -25,6 +25,7 @@ extensions = [
     "extensions.import_map",
     "extensions.mathml",
     "extensions.notebooks",
+    "extensions.paper_tables",
     "extensions.recipe_list",
     "myst_parser",
     "sphinx.ext.autodoc",

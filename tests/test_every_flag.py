@@ -34,6 +34,8 @@ SPEED = {"workers", "chunk-size", "device", "batch-size"}  # flags that may only
 ELSEWHERE = {  # flags with a test in another file
     ("review", "browser"),  # opens a browser, and only on a terminal
     ("review", "propose-only"),  # tests/pipelines/test_propose.py
+    ("reproduce", "data"),  # tests/test_papers.py
+    ("reproduce", "toy"),  # tests/test_papers.py
     ("build-hierarchy", "replace"),  # tests/pipelines/hierarchy_build
 }
 # tests/test_every_field.py checks these configs
@@ -208,9 +210,10 @@ LAW: list[tuple[str, dict[str, str]]] = [
         },
     ),
     (OWN, {"protocol": "cub", "query-expansion": "2,1", "alpha": "2"}),
+    ("reproduce pnp.5", {"table": "=reproduce pnp.7", "list": ""}),
     (
         "published --dataset sop",
-        {"dataset": "cub", "method": "HAPPIER", "paper": "suprank", "metric": "R@1"},
+        {"dataset": "cub", "method": "HAPPIER", "metric": "R@1"},
     ),
     (
         REPORT,

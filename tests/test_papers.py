@@ -1,6 +1,6 @@
-"""The page about the papers' tables: every table has a row, every command parses, every status is known."""
+"""Experiments of the papers: every table has one, every command parses, and a toy of each runs to its end."""
 
-import csv
+import json
 import re
 import shlex
 from pathlib import Path
@@ -9,30 +9,24 @@ import click
 import pytest
 
 from hgld.cli import cli
+from hgld.cli.reproduce_commands import _commands, _run
 from hgld.cli.train_commands import TrainOptions, _asked_config
+from hgld.errors import ConfigError
 from hgld.evaluation.protocols import protocol_of
 from hgld.metrics import Metric
 from hgld.pipelines.shards.sources import source_name
-from hgld.published import find_table, published_values
+from hgld.published import PAPERS, find_table, published_values
+from hgld.published.experiments import Experiment, all_experiments, find_experiments
 from hgld.settings import options_of
 from hgld.training.config import SECTIONS
+from hgld.training.recipes import RECIPES
 from hgld.training.sweep import plan_sweep
 
-FOLDER = Path(__file__).parents[1] / "docs" / "project" / "papers"
-HERE = {"GPU", "toy", "equation"}
-PAPERS = ("smooth-ap", "listwise", "pnp", "suprank", "multigrain")
-
-
-def rows_of_papers() -> dict[str, list[list[str]]]:
-    """Return the cells of each table's rows, keyed by the name of the table's file."""
-    rows = {}
-    for file in sorted(FOLDER.glob("*.csv")):
-        with file.open(encoding="utf-8", newline="") as text:
-            rows[file.stem] = list(csv.reader(text))[1:]
-    return rows
-
-
-ROWS = rows_of_papers()
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "project" / "papers.md"
+FIVE = ("smooth-ap", "listwise", "pnp", "suprank", "multigrain")
+EXPERIMENTS = [one for one in all_experiments() if not one.why]
+REAL = [one for one in EXPERIMENTS if one.paper != "data"]
 
 
 @pytest.fixture(scope="module")
@@ -48,33 +42,53 @@ def verbs():
     return verb
 
 
-def test_every_paper_row_has_a_known_status():
-    assert {row[-1] for rows in ROWS.values() for row in rows} == HERE
-    assert sum(map(len, ROWS.values())) > 60
-    for heading, rows in ROWS.items():
-        assert len({row[0] for row in rows}) == len(rows), f"{heading} has two rows of one name"
+def test_experiments_have_commands_or_a_reason_and_known_datasets():
+    built = {one.table for one in all_experiments() if one.paper == "data"}
+    keys = [(one.paper, one.table) for one in all_experiments()]
+    assert len(set(keys)) == len(keys) > 60
+    for one in all_experiments():
+        assert bool(one.commands) != bool(one.why), one
+        assert {*one.datasets} <= built
+        assert one.paper in (*FIVE, "data")
 
 
-@pytest.mark.parametrize("paper", PAPERS)
-def test_every_table_of_a_paper_has_a_row(paper):
-    named = " ; ".join(row[0] for row in ROWS[paper])
+@pytest.mark.parametrize("paper", FIVE)
+def test_every_table_of_a_paper_has_an_experiment(paper):
+    named = [one.table for one in all_experiments() if one.paper == paper]
     for table in dict.fromkeys(value.table for value in published_values() if value.paper == paper):
-        assert re.search(rf"{re.escape(table)}(?![\w.])", named), f"{table} of {paper} has no row"
+        assert any(name == table or name.startswith(f"{table},") for name in named), f"{table} of {paper} has none"
 
 
-@pytest.mark.parametrize("heading", ROWS)
-def test_every_paper_command_parses_without_unknown_names(heading, verbs, monkeypatch):
+def test_every_recipe_of_a_table_is_in_its_commands():
+    for one in REAL:
+        commands = "\n".join(command for command, _ in _commands(one, Path()))
+        assert "{" not in commands
+        for name in re.findall(r"hgld train (\S+)", commands):
+            assert name in RECIPES
+        if find_rows(one) and one.paper == "suprank" and one.table.startswith("Table"):
+            assert "hgld train" in commands
+    [table] = find_experiments("suprank 5")
+    lines = [command for command, _ in _commands(table, Path())]
+    assert "hgld train happier-sop --data sop --out runs/happier-sop" in lines
+    assert "hgld build-shards sop --source releases/sop --out sop" in lines
+    assert sum("hgld train" in line for line in lines) == sum(
+        any((v.paper, v.table) == ("suprank", "Table V") for v in recipe.values) for recipe in RECIPES.values()
+    )
+
+
+def find_rows(one: Experiment) -> list:
+    return [v for v in published_values() if (v.paper, v.table) == (one.paper, one.table)]
+
+
+@pytest.mark.parametrize("one", EXPERIMENTS, ids=lambda one: f"{one.paper} {one.table}")
+def test_every_command_parses_without_unknown_names(one, verbs, monkeypatch):
     # accepts paths of files that do not exist here
     monkeypatch.setattr(click.Path, "convert", lambda self, value, param, ctx: Path(value))
-    for row in ROWS[heading]:
-        commands = re.findall(r"`([^`]+)`", row[-2])
-        assert commands, row
-        for command in commands:
-            words = command if command.startswith("hgld ") else f"hgld train {command} --data shards --out run"
-            program, verb, *words = shlex.split(words)
-            assert program == "hgld"
-            given = verbs(verb).make_context(verb, words).params
-            check(verb, given)
+    for command, _ in _commands(one, Path()):
+        program, verb, *words = shlex.split(command)
+        assert program == "hgld"
+        given = verbs(verb).make_context(verb, words).params
+        check(verb, given)
 
 
 def check(verb: str, given: dict) -> None:
@@ -89,17 +103,75 @@ def check(verb: str, given: dict) -> None:
     elif verb == "report":
         for table in sum(given["paper"], ()):
             find_table(table)
-    elif given.get("paper"):
-        find_table(given["paper"])
     if given.get("protocol"):
         protocol_of(given["protocol"])
     for name in (given.get("metrics") or ()) if verb == "evaluate" else ():
         Metric.parse(name)
 
 
-def test_equation_rows_refer_to_existing_tests():
-    for rows in ROWS.values():
-        for row in rows:
-            named = re.findall(r"`(tests/[^`]+)`", " ".join(row[:-2]))
-            assert bool(named) == (row[-1] == "equation"), row
-            assert all((FOLDER.parents[2] / file).is_file() for file in named), row
+def test_page_of_the_papers_names_existing_tests():
+    named = re.findall(r"`(tests/[^`]+)`", PAGE.read_text(encoding="utf-8"))
+    assert len(named) == 8
+    assert all((ROOT / file).is_file() for file in named)
+
+
+@pytest.mark.parametrize("spelling", ["SupRank Table V", "suprank 5", "Ramzi 2023, tab. V"])
+def test_experiment_is_found_by_any_spelling_of_its_table(spelling):
+    assert [one.table for one in find_experiments(spelling)] == ["Table V"]
+
+
+def test_unknown_experiment_error_lists_the_known_ones():
+    with pytest.raises(ConfigError, match=r"PNP has no experiment 'Table 99'; it has Table 1; .*Figure 8"):
+        find_experiments("PNP Table 99")
+    assert [one.table for one in find_experiments("SupRank Figures 7 and 8")] == [
+        f"Figures 7 and 8, {name}" for name in ("lambda", "rho", "alpha")
+    ]
+
+
+def test_reproduce_lists_tables_and_marks_datasets_that_are_here(hgld, tmp_path):
+    (tmp_path / "sop").mkdir()
+    (tmp_path / "sop" / "dataset.json").write_text("{}")
+    code, out, _ = hgld("reproduce", "--list", "--data", tmp_path, "--json")
+    rows = {row["table"]: row for row in json.loads(out)["tables"]}
+    assert code == 0
+    assert rows["Smooth-AP Table 2"]["data"] == "sop (here)"
+    assert rows["SupRank Table III"]["data"] == "sop (here), inat-base"
+    assert rows["SupRank Table III"]["state"] == "can run"
+    assert "Eq. 9" in rows["Smooth-AP Figures 4 and S7"]["state"]
+    assert len(rows) == len([one for one in all_experiments() if one.paper != "data"])
+
+
+def test_reproduce_prints_figures_datasets_and_commands(hgld):
+    code, out, _ = hgld("reproduce", "SupRank Table X")
+    assert code == 0
+    assert re.search(r"^Sup-H-AP surrogate \+ DG\* \(HAPPIER\) +54.3$", out, re.MULTILINE)
+    assert "\nhgld train happier-inat-base --data inat-base --out runs/happier-inat-base\n" in out
+    assert "hgld datasets inat-base" in out
+    told = json.loads(hgld("reproduce", "SupRank Table X", "--json")[1])
+    assert [row["table"] for row in told["tables"]] == ["SupRank Table X"]
+    assert told["commands"][-1] == 'hgld report runs --paper "SupRank Table X"'
+    code, out, _ = hgld("reproduce", "PNP Figure 6")
+    assert (code, out.startswith("PNP Figure 6: cannot be repeated; ")) == (0, True)
+
+
+def test_toy_without_the_made_releases_says_what_is_missing(hgld, tmp_path, monkeypatch):
+    monkeypatch.setattr("hgld.cli.reproduce_commands._CHECKOUT", tmp_path)
+    code, _, err = hgld("reproduce", "SupRank Table X", "--toy", "--data", tmp_path / "work")
+    assert code == 2
+    assert "clone of hgld's repository" in err
+
+
+@pytest.fixture(scope="module")
+def toys(tmp_path_factory):
+    """A folder that all toys share, so that a dataset is built once and a recipe is trained once."""
+    return tmp_path_factory.mktemp("toys")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("one", REAL, ids=lambda one: f"{one.paper} {one.table}")
+def test_toy_of_an_experiment_runs_every_command_to_its_end(one, toys, capfd):
+    _run(one, toys, is_toy=True)
+    out = capfd.readouterr().out
+    assert f"{one.title}, toy: tiny made data" in out
+    if "hgld report" in one.commands and find_rows(one):
+        assert re.search(rf"^{PAPERS[one.paper].name} .*{re.escape(one.table)}", out, re.MULTILINE)

@@ -201,6 +201,7 @@ train small-grocery --data shards --out run --seed 0 {QUICK}
 embed --checkpoint run --data shards --split test --out made.npy
 evaluate --checkpoint run --data shards --split test
 evaluate --embeddings test.npy --labels test.parquet {LEVELS.replace(",top", "")}
+reproduce --list
 published --dataset sop --method HAPPIER
 report run --data shards --out report.html
 calibrate --help

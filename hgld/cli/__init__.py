@@ -51,6 +51,7 @@ VERBS = {  # subcommand: (module, one-line help)
     "train": ("train", "Train a model by a recipe, on one process or many."),
     "embed": ("embed", "Embed the images of a dataset with a model."),
     "evaluate": ("evaluate", "Measure models or embeddings at every level."),
+    "reproduce": ("reproduce", "Print or run the commands behind a table of a paper."),
     "published": ("report", "Search published results by dataset, method or table."),
     "report": ("report", "Show results of runs as one page: tables, curves, galleries."),
     "audit": ("search", "Find wrong labels, duplicate or misplaced classes, and copies."),
@@ -60,7 +61,7 @@ VERBS = {  # subcommand: (module, one-line help)
     "push": ("dataset", "Push a dataset or a run to the Hugging Face Hub."),
     "doctor": ("demo", "Show versions, extras and GPUs of this installation."),
 }
-_RARE = {"card", "doctor"}  # only --help-all lists them
+_RARE = {"card", "doctor", "published"}  # only --help-all lists them
 _RESUMABLE = {"demo", "build-hierarchy", "review", "build-shards", "download", "train", "push"}
 
 

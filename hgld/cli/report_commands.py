@@ -133,12 +133,6 @@ def _datasets() -> Iterable[str]:
     return dict.fromkeys(value.dataset for value in published_values())
 
 
-def _papers() -> Iterable[str]:
-    from hgld.published import PAPERS
-
-    return PAPERS
-
-
 @dataclass(frozen=True, kw_only=True)
 class PublishedOptions:
     """Published results to find; case, spaces and punctuation are ignored."""
@@ -147,7 +141,6 @@ class PublishedOptions:
         "", "Show only values on this dataset: sop, inat-base, dyml, h-gldv2, ...", offered=_datasets
     )
     method: str = setting("", "Show only methods whose name contains this text: HAPPIER, Smooth-AP, NSM, ...")
-    paper: str = setting("", 'Show only this paper or table: suprank, "Smooth-AP Table 3", ...', offered=_papers)
     metric: str = setting("", "Show only this metric: R@1, H-AP, AP/category, ...")
 
 
@@ -155,33 +148,17 @@ class PublishedOptions:
 def published(asked: PublishedOptions, *, as_json: bool) -> None:
     """Search the results in the tables of papers.
 
-    Case, spaces and punctuation are ignored. Without options the command lists all tables. hgld report RUN --paper
-    "SupRank Table V" adds your own runs to a table.
+    Case, spaces and punctuation are ignored. hgld reproduce "SupRank Table V" prints one table, and hgld report RUN
+    --paper "SupRank Table V" adds your own runs to it.
     """
-    from hgld.published import PAPERS, find_table, lay_out, search_values
+    from hgld.published import PAPERS, lay_out, search_values
 
-    within = find_table(asked.paper)[1] if asked.paper else None
-    narrowed = bool(asked.dataset or asked.method or asked.metric)
-    values = search_values(within, dataset=asked.dataset, method=asked.method, metric=asked.metric)
+    values = search_values(dataset=asked.dataset, method=asked.method, metric=asked.metric)
     if as_json:
         print_json({"rows": [value.as_dict() for value in values]})
-    elif not narrowed and within is None:
-        _print_contents()
-    else:
-        papers = dict.fromkeys(value.paper for value in values)
-        print_tables([lay_out(PAPERS[key].name, [v for v in values if v.paper == key]) for key in papers])
-
-
-def _print_contents() -> None:
-    """Print the name of every table with its datasets."""
-    from hgld.published import PAPERS, published_values
-
-    for key, paper in PAPERS.items():
-        here = [value for value in published_values() if value.paper == key]
-        echo(f"{paper.name} ({key}): {paper.source}. {len(here)} values.")
-        for table in dict.fromkeys(value.table for value in here):
-            found = [value for value in here if value.table == table]
-            echo(f"  {table}: {', '.join(dict.fromkeys(value.dataset for value in found))} ({len(found)})")
+        return
+    papers = dict.fromkeys(value.paper for value in values)
+    print_tables([lay_out(PAPERS[key].name, [v for v in values if v.paper == key]) for key in papers])
 
 
 def print_tables(tables: "Sequence[PaperTable]") -> None:

@@ -152,7 +152,7 @@ def _print_recipes(as_json: bool, *, papers: bool) -> None:
     rows, cells = [], []
     columns = ("name", "dataset", "loss", "backbone", "pretrained", "summary")
     for recipe in RECIPES.values():
-        if recipe.of_paper and not papers:
+        if recipe.setting.paper and not papers:
             continue
         config = recipe()
         network = {"loss": config.loss.loss, "backbone": config.model.backbone, "pretrained": config.model.pretrained}
@@ -161,7 +161,7 @@ def _print_recipes(as_json: bool, *, papers: bool) -> None:
         row = {"name": recipe.name, "dataset": recipe.dataset, **network, "summary": recipe.line, **facts}
         rows.append(row)
         cells.append([row[column] for column in columns])
-        cells[-1][-1] += f" Published: {recipe.brief}." if recipe.of_paper else ""
+        cells[-1][-1] += f" Published: {recipe.brief}." if recipe.setting.paper else ""
     if as_json:
         print_json({"recipes": rows})
         return

@@ -32,10 +32,10 @@ def find_table(spelling: str) -> tuple[str, list[PublishedValue]]:
     Raises:
         ConfigError: the paper or table is unknown; the message lists the known papers or tables.
     """
-    paper, rest = _paper_of(spelling)
+    paper, rest = paper_of(spelling)
     values = [value for value in published_values() if value.paper == paper]
-    label = _label(rest)
-    found = [v for v in values if label in ("", _label(v.table), _label(v.table.partition("(")[0]))]
+    label = label_of(rest)
+    found = [v for v in values if label in ("", label_of(v.table), label_of(v.table.partition("(")[0]))]
     if not found:
         tables = ", ".join(dict.fromkeys(value.table for value in values))
         raise ConfigError(f"{PAPERS[paper].name} has no rows of {quoted(rest.strip(' ,:'))}; it has {tables}.")
@@ -43,7 +43,7 @@ def find_table(spelling: str) -> tuple[str, list[PublishedValue]]:
     return f"{PAPERS[paper].name} {', '.join(tables)}" if label else PAPERS[paper].name, found
 
 
-def _paper_of(spelling: str) -> tuple[str, str]:
+def paper_of(spelling: str) -> tuple[str, str]:
     """Return the key of the paper that a text begins with, and the rest of the text."""
     text = re.sub(r"^\s*arxiv:\s*", "", spelling, flags=re.IGNORECASE)
     names = [(name, key) for key, paper in PAPERS.items() for name in (key, paper.name, *paper.spellings)]
@@ -55,7 +55,7 @@ def _paper_of(spelling: str) -> tuple[str, str]:
     raise ConfigError(f"no paper is called {quoted(spelling)}; there are {named}.")
 
 
-def _label(text: str) -> str:
+def label_of(text: str) -> str:
     """Return the folded label of a table, its number in Arabic; figures and sections keep their word."""
     text = text.lower()
     for pattern, word in _WORDS:

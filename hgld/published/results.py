@@ -7,14 +7,13 @@ datasets, levels and metrics are the names that hgld uses. This module imports n
 import csv
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from hgld.errors import ConfigError
-
-SHIPPED = Path(__file__).with_name("results.csv")
 
 
 @dataclass(frozen=True)
@@ -161,12 +160,6 @@ class PublishedValue:
         except ValueError:
             return None
 
-    @property
-    def key(self) -> tuple[str, ...]:
-        """The fields that identify a value; no two values have the same key."""
-        row = (self.paper, self.table, self.dataset, self.part, self.method, self.backbone, self.dim, self.setting)
-        return (*row, self.metric, self.level)
-
     def as_dict(self) -> dict[str, str]:
         """Return all columns, and the paper's source."""
         return {("value" if name == "text" else name): text for name, text in asdict(self).items()} | {
@@ -178,13 +171,21 @@ class PublishedValue:
         return 100 * value if self.unit == "%" else value
 
 
+_Row = TypeVar("_Row")
+
+
+def read_rows(name: str, make: Callable[..., _Row]) -> tuple[_Row, ...]:
+    """Read a table beside this module: one ``make(*cells)`` per row below the header."""
+    with Path(__file__).with_name(name).open(newline="", encoding="utf-8") as file:
+        rows = csv.reader(file)
+        next(rows)
+        return tuple(make(*row) for row in rows)
+
+
 @cache
 def published_values() -> tuple[PublishedValue, ...]:
     """Return all values, paper by paper, in the order of their tables."""
-    with open(SHIPPED, newline="", encoding="utf-8") as file:
-        rows = csv.reader(file)
-        next(rows)
-        return tuple(PublishedValue(*row) for row in rows)
+    return read_rows("results.csv", PublishedValue)
 
 
 def belongs(dataset: str, value: PublishedValue) -> bool:
@@ -208,13 +209,10 @@ def fold(text: str) -> str:
     return re.sub(r"[^\w+@*]|_", "", text.lower())
 
 
-def search_values(
-    values: Iterable[PublishedValue] | None = None, *, dataset: str = "", method: str = "", metric: str = ""
-) -> list[PublishedValue]:
+def search_values(*, dataset: str = "", method: str = "", metric: str = "") -> list[PublishedValue]:
     """Return the values that match all given names; case, spaces and punctuation are ignored.
 
     Args:
-        values: values to search in; None: all.
         dataset: name of a dataset, such as ``sop``, ``iNaturalist`` or ``dyml``.
         method: part of a method's name: ``HAPPIER`` finds HAPPIER_F too.
         metric: name of a metric, such as ``R@1``, ``AP`` or ``R@1/product``; only whole names match, and AP equals mAP.
@@ -222,7 +220,7 @@ def search_values(
     Raises:
         ConfigError: no value matches; the message states the unknown word and the known names.
     """
-    found = list(published_values() if values is None else values)
+    found = list(published_values())
     wanted = _DATASET_SPELLINGS.get(fold(dataset), fold(dataset))
     asked, (kind, _, level) = fold(method), metric.partition("/")
     for what, word, fits, named in (

@@ -4,14 +4,12 @@ A statement is a fact with the section, table or figure that holds it. Facts tha
 released code does, are rows without ``says``. This module imports nothing slow, because recipes use it.
 """
 
-import csv
 from collections.abc import Collection
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
-from pathlib import Path
 
-_FILE = Path(__file__).with_name("statements.csv")
+from hgld.published.results import read_rows
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,7 @@ class Statement:
         where: section, equation, figure or table that states it, or whose results it describes; empty if the paper
             does not say it.
         subject: shell patterns of names to which it applies, separated by spaces: a recipe, ``loss:NAME``,
-            ``data:NAME``, ``protocol:NAME``, ``metric:NAME``, ``command:NAME`` or ``table:NAME``. A pattern after
+            ``data:NAME``, ``protocol:NAME``, ``metric:NAME``, or ``table:NAME`` (an experiment). A pattern after
             ``!`` excludes names.
         key: field of a training config, or a quantity in words.
         says: value in the paper.
@@ -85,10 +83,7 @@ def _same(one: str, other: str) -> bool:
 @cache
 def all_statements() -> tuple[Statement, ...]:
     """Return all statements, paper by paper."""
-    with _FILE.open(newline="", encoding="utf-8") as file:
-        rows = csv.reader(file)
-        next(rows)
-        return tuple(Statement(*row) for row in rows)
+    return read_rows("statements.csv", Statement)
 
 
 def statements_of(paper: str, names: Collection[str]) -> list[Statement]:

@@ -1,11 +1,15 @@
-"""Write a tiny fake copy of a release in its real layout: ``python -m tests.fake_releases NAME DIR``."""
+"""Write a tiny fake copy of a release in its real layout: ``python -m tests.fake_releases NAME DIR``.
+
+A folder that holds a release already is left as it is.
+"""
 
 import sys
+import zlib
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-from hgld.pipelines.shards.sources import OWN_DATA, SOURCES, source_name
+from hgld.pipelines.shards.sources import CARDS, OWN_DATA, SOURCES, source_name
 
 Maker = Callable[[Path, int], None]
 
@@ -19,23 +23,29 @@ MODULES = {  # source: module that writes its fake release, if the names differ
     "landmarks-clean": "landmarks_clean:make",
     "roxford": "revisited:make_oxford",
     "rparis": "revisited:make_paris",
+    "copydays": "own_lists:make_copydays",
+    "vggface2": "own_lists:make_faces",
+    "ijb-c": "own_lists:make_faces",
 }
 
 
 def maker(name: str) -> Maker:
     """Return the function ``make(folder, seed)`` that writes the fake release of a source."""
-    module, _, function = MODULES.get(name, f"{source_name(name)}:make").partition(":")
+    module, _, function = (MODULES.get(name) or f"{source_name(name)}:make").partition(":")
     return getattr(import_module(f"tests.fake_releases.{module}"), function)
 
 
 def main(arguments: list[str]) -> int:
-    names = [name for name in SOURCES if name not in OWN_DATA]
+    names = sorted({*SOURCES, *CARDS.values(), *MODULES} - {*OWN_DATA})
     if len(arguments) != 2 or arguments[0] not in names:
         print(f"python -m tests.fake_releases NAME DIR; the names are {', '.join(names)}", file=sys.stderr)
         return 2
     folder = Path(arguments[1])
+    folder = folder.parent if folder.suffix else folder  # a list in the release's folder
+    if folder.exists() and any(folder.iterdir()):
+        return 0
     folder.mkdir(parents=True, exist_ok=True)
-    maker(arguments[0])(folder, 0)
+    maker(arguments[0])(folder, zlib.crc32(arguments[0].encode()))  # no two releases share an image
     return 0
 
 

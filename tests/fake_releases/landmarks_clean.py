@@ -7,7 +7,7 @@ import numpy as np
 from tests.fake_releases.pictures import jpeg
 
 LANDMARKS = (0, 7, 585)
-TRAIN, VAL = 4, 1  # URLs per landmark in each list
+TRAIN, VAL = 4, 2  # URLs per landmark in each list
 # two files of one name, both of the first landmark of train
 AMBIGUOUS = "http://a.example/x/photo.jpg", "http://b.example/y/photo.jpg"
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from tests.fake_releases.pictures import jpeg
 
-QUERIES, GALLERY, DISTRACTORS = 3, 8, 5
+QUERIES, GALLERY, DISTRACTORS = 3, 12, 5
 
 
 def make_oxford(folder: Path, seed: int = 0) -> None:

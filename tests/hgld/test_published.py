@@ -5,6 +5,7 @@ import json
 import math
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ def test_all_published_rows_are_shipped_with_unique_keys():
     papers = {"smooth-ap": 123, "listwise": 164, "pnp": 227, "suprank": 643, "multigrain": 163}
     assert {paper: counts[paper] for paper in papers} == papers
     assert set(counts) == set(PAPERS)
-    assert len({value.key for value in VALUES}) == len(VALUES)
+    assert len({replace(value, text="", unit="", note="") for value in VALUES}) == len(VALUES)
     metrics = Counter(value.metric for value in VALUES)
     assert (metrics["H-AP"], metrics["ASI"], metrics["NDCG"]) == (45, 70, 42)
     assert all("arXiv:" in paper.source for paper in PAPERS.values())
@@ -40,8 +41,8 @@ def test_values_are_numbers_in_the_range_of_their_unit():
     most = {"%": 100.0, "1": 1.0, "of 4": 4.0, "ms": 1000.0}
     for value in VALUES:
         if value.unit:
-            assert value.number is not None, value.key
-            assert 0 < value.number <= most[value.unit], value.key
+            assert value.number is not None, value
+            assert 0 < value.number <= most[value.unit], value
             assert value.in_unit(0.5) == (50 if value.unit == "%" else 0.5)
 
 
@@ -177,16 +178,12 @@ def printed(hgld):
     return run
 
 
-def test_published_command_prints_tables_contents_and_json_rows(printed):
-    for paper in ("smooth-ap", "listwise", "pnp", "suprank", "multigrain"):
-        lines = printed("--paper", paper).splitlines()
-        assert max(len(line) for line in lines if "arXiv" not in line) <= 110
-        methods = {fold(value.method) for value in VALUES if value.paper == paper}
-        assert methods <= {fold(line)[: len(method)] for line in lines for method in methods}
-    contents = printed()
-    assert all(paper.name in contents for paper in PAPERS.values())
-    assert "  Table V: sop, inat-base, inat-full (165)" in contents
-    table = printed("--paper", "SupRank Table V", "--dataset", "sop")
+def test_published_command_prints_tables_and_json_rows(printed):
+    lines = printed().splitlines()
+    assert max(len(line) for line in lines if "arXiv" not in line) <= 110
+    assert {fold(v.method) for v in VALUES} <= {fold(line)[:n] for line in lines for n in range(1, 60)}
+    table = printed("--dataset", "sop")
+    assert "Table V, sop" in table
     assert "HAPPIER_F" in table
     narrow = ("--dataset", "sop", "--method", "HAPPIER", "--metric", "H-AP")
     rows = json.loads(printed(*narrow, "--json"))["rows"]

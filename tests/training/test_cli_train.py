@@ -24,7 +24,7 @@ def data(tmp_path_factory):
 
 
 def test_train_list_starts_with_the_recipes_for_the_users_images(hgld):
-    own = [name for name, recipe in RECIPES.items() if not recipe.of_paper]
+    own = [name for name, recipe in RECIPES.items() if not recipe.setting.paper]
     code, out, _ = hgld("train", "--list")
     assert code == 0
     header, *lines, last = out.splitlines()
@@ -35,7 +35,7 @@ def test_train_list_starts_with_the_recipes_for_the_users_images(hgld):
     code, out, _ = hgld("train", "--list", "--papers")
     lines = out.splitlines()[1:]
     assert [line.split()[0] for line in lines] == list(RECIPES)
-    papers = [line for line in lines if RECIPES[line.split()[0]].of_paper]
+    papers = [line for line in lines if RECIPES[line.split()[0]].setting.paper]
     assert all(line.endswith(f" Published: {RECIPES[line.split()[0]].brief}.") for line in papers)
     code, out, _ = hgld("train", "--list", "--papers", "--json")
     rows = {row["name"]: row for row in json.loads(out)["recipes"]}

@@ -151,18 +151,18 @@ def test_recipe_config_matches_its_published_rows(name):
                 *("landmarks-clean", "vggface2", "imagenet"),
             )
             if value.backbone:
-                assert config.model.backbone == BACKBONES[value.backbone], value.key
+                assert config.model.backbone == BACKBONES[value.backbone], value
             if value.dim.isdigit():
-                assert config.model.dim == int(value.dim) or config.model.dim == 0, value.key
+                assert config.model.dim == int(value.dim) or config.model.dim == 0, value
             if batch := re.match(r"batch (\d+)", value.setting):
-                assert config.batch.batch_size == int(batch[1]), value.key
-            assert (config.batch.merge_classes == 3) == (value.setting == "3 classes merged"), value.key
+                assert config.batch.batch_size == int(batch[1]), value
+            assert (config.batch.merge_classes == 3) == (value.setting == "3 classes merged"), value
             if "with memory" in value.setting:
-                assert config.loss.memory == -1, value.key
+                assert config.loss.memory == -1, value
             if value.setting == "trained on fine labels":
                 assert not config.loss.sum_levels
             if state := re.search(r"lambda=([\d.]+).*train p=(\d)", value.setting):
-                assert (config.loss.lambda_, config.model.gem_p) == (float(state[1]), float(state[2])), value.key
+                assert (config.loss.lambda_, config.model.gem_p) == (float(state[1]), float(state[2])), value
 
 
 def test_recipe_metrics_include_the_metrics_of_its_published_rows():

@@ -1,6 +1,5 @@
 """Statements of papers: recipes follow them or give a reason, and ``--show`` prints both."""
 
-import csv
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -9,12 +8,12 @@ import pytest
 import yaml
 
 from hgld.published import PAPERS
+from hgld.published.experiments import all_experiments
 from hgld.published.statements import Statement, all_statements
-from hgld.training.config import flat, with_fields
+from hgld.training.config import TrainConfig, flat, with_fields
 from hgld.training.recipes import RECIPES
 
 ROOT = Path(__file__).parents[2]
-PAGES = [file for file in (ROOT / "docs" / "project" / "papers").glob("*.csv") if file.stem in PAPERS]
 SEVEN = [f"smooth-ap-{data}" for data in ("sop", "sop-224", "inat-base", "inat-base-224", "vehicleid")]
 
 
@@ -23,7 +22,7 @@ def test_recipe_follows_its_paper_or_gives_a_reason(name):
     recipe = RECIPES[name]
     found = recipe.statements(recipe())
     assert not [one.text for one in found if not one.is_followed and not one.because]
-    assert found or not recipe.of_paper
+    assert found or not recipe.setting.paper
     plain = [(one.key, one.where) for one in found]
     assert len(set(plain)) == len(plain), "two statements of one key and place"
 
@@ -39,16 +38,17 @@ def test_statement_without_a_reason_fails_where_the_recipe_differs():
 
 def test_every_statement_names_its_place_and_applies_to_something():
     applied = {(one.paper, one.subject, one.key) for r in RECIPES.values() for one in r.statements(r())}
-    tables = [
-        f"table:{row['table']}"
-        for file in PAGES
-        for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines())
-    ]
+    tables: dict[str, list[str]] = {}
+    for made in all_experiments():
+        tables.setdefault(made.paper, []).append(f"table:{made.table}")
+    fields = flat(TrainConfig())
     for one in all_statements():
         assert one.paper in PAPERS
         assert bool(one.where) == bool(one.says), one
         assert one.says or one.code or one.ours or one.because, one
-        elsewhere = "command:" in one.subject or one.applies_to(tables)
+        assert not (one.because and not one.ours) or one.key in fields, f"{one} does not say what hgld does"
+        assert not one.ours or one.key not in fields, f"{one}: the config has the value"
+        elsewhere = one.applies_to(tables.get(one.paper, []))
         assert (one.paper, one.subject, one.key) in applied or elsewhere, f"{one} applies to nothing"
 
 

@@ -130,7 +130,6 @@ class Recipe:
         setting: the dataset and the options of training on it.
         fields: the fields that the recipe changes in its setting.
         published: the rows with the figures that it should reach, or a sentence if no paper has one.
-        of_paper: whether it is for a table of a paper, not for one's own images.
     """
 
     name: str
@@ -138,7 +137,6 @@ class Recipe:
     setting: Setting
     fields: Mapping[str, Any] = field(default_factory=dict)
     published: Published | str = "none"
-    of_paper: bool = False
 
     def __call__(self) -> TrainConfig:
         return replace(with_fields(self.setting.config, self.fields), recipe=self.name)

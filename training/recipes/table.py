@@ -15,7 +15,6 @@ from ..finetune import FINETUNE, finetune_config
 from .recipe import NOT_CONFIRMED, Published, Recipe, Row, Setting
 
 _HERE = Path(__file__).parent
-_OWN = ("small", "small-views")  # the recipes that are for no paper's table
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ def _recipes(row: Mapping[str, Any], losses: Mapping[str, Any], settings: Mappin
         floor = {"lr_floor_proxies": 0.1} if fast and READERS["lr_floor_proxies"].reads(config) else {}
         line = row.get("line", own["line"]).format(setting.short, **row.get("fields", {}))
         published = published_of(name, setting.dataset, PUBLISHED)
-        yield Recipe(name, line, setting, fields | floor, published, of_paper=loss not in _OWN)
+        yield Recipe(name, line, setting, fields | floor, published)
 
 
 PUBLISHED = _read("published.yaml")
