@@ -35,7 +35,7 @@ WRONG = {  # invalid arguments, and words of the error message; "nothing" is an 
     "demo": ("--out file.csv", "'file.csv' is a file"),
     "build-hierarchy": ("--names none.csv --out made", "'none.csv' is not a file"),
     "review": ("nothing --no-browser", "no finished build"),
-    "compare": ("file.csv file.csv", "says which item a row is: file.csv has 'a', 'b' and"),
+    "compare": ("file.csv file.csv", "identifies the items: file.csv has 'a', 'b' and"),
     "show": ("nothing", "has no classes"),
     "build-shards": ("cub --source nothing --out made", "images.txt"),
     "index": ("nothing", "no tar in it"),

@@ -22,7 +22,7 @@ HAPPIER = functools.partial(hgld.losses.HAPPIER, num_classes=4, dim=4)
 
 CALLS: dict[str, tuple[Callable[[], object], Sequence[str]]] = {
     "the folder in place of the dataset": (lambda: PK("shards"), ("labels are str", "hgld.open_dataset")),
-    "more classes per batch than exist": (lambda: PK([0, 0, 1, 1], p=4), ("2 classes", "batches of 4", "smaller p")),
+    "more classes per batch than exist": (lambda: PK([0, 0, 1, 1], p=4), ("2 classes", "p = 4 classes", "smaller p")),
     "floats as labels": (lambda: PK([0.5, 1.5]), ("found float", "class ids, or class names")),
     "a level that the table lacks": (lambda: PK({"fine": ["a", "b"]}, level="top"), ("'top'", "the levels are fine")),
     "miner output as an argument of a loss": (

@@ -272,7 +272,7 @@ def test_invalid_calibration_file_is_refused(calibration, tmp_path, change):
 
 def test_calibrate_refuses_few_classes_and_numbers_out_of_range():
     rows, labels = clusters(0, classes=9)
-    with pytest.raises(InputError, match="9 classes of level0; a calibration needs at least 10"):
+    with pytest.raises(InputError, match="9 classes at the level level0; a calibration needs at least 10"):
         calibrate(rows, labels)
     with pytest.raises(InputError, match="are missing; pass both"):
         calibrate(rows, labels, rows)

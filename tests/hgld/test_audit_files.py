@@ -73,7 +73,10 @@ def test_items_with_unknown_labels_are_not_audited():
 
 def test_note_states_why_copies_were_not_searched():
     rows, classes = clusters(each=4)
-    for splits, said in ((["a"] * 28, "there is one split"), (["a", "b"] * 14, "this needs the images of a dataset")):
+    for splits, said in (
+        (["a"] * 28, "there is only one split"),
+        (["a", "b"] * 14, "this needs the images of a dataset"),
+    ):
         assert said in audit(rows, TREE[classes], levels=LEVELS, splits=splits).notes[-1]
 
 

@@ -218,7 +218,7 @@ def test_unreadable_files_and_other_schema_versions_are_refused(tmp_path):
         ({"parent": pl.col("parent").cast(pl.Int64) + 2**32}, r"'parent' \(Int64\)"),
         ({"parent": pl.lit(7, pl.Int32)}, "parents that do not exist"),
         ({"name": pl.lit(None, pl.String)}, "without a name"),
-        ({"level": pl.lit("land")}, "rows of level 'land'"),
+        ({"level": pl.lit("land")}, "rows have the level 'land'"),
         ({"label": pl.lit(None, pl.Int32)}, "not 0..4, each once"),
     ],
 )

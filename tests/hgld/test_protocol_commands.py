@@ -112,7 +112,7 @@ def test_landmarks_clean_evaluates_its_val_split(tmp_path, hgld):
     assert not [name for name in found["values"] if name.endswith("/coarse")]  # no item has a label at this level
     assert found["settings"]["levels_without_labels"] == ["coarse"]
     angles = dict(zip(keys, [0, 10, 25, 90], strict=True))
-    assert "AP/coarse: no query, or no gallery item, has a label of coarse" in evaluated(
+    assert "the metrics AP/coarse need labels that the queries or the gallery lack (coarse)" in evaluated(
         hgld, folder, angles, "--metrics", "AP/coarse,AP/fine"
     )
 

@@ -248,7 +248,9 @@ def test_short_class_runs_are_dropped_or_refused(tmp_path):
     tar = write_tar(tmp_path / "a.tar", classes([0, 0, 1, 2, 2, 3]))
     found = runs([tar], 2, 3, "drop")
     assert [[item.labels[0] for item in run.items] for run in found] == [[0, 0], [2, 2], [0, 0]]
-    with pytest.raises(InputError, match=r"a.tar: key '0002': a run of 1 items of class 1; expected at least 2"):
+    with pytest.raises(
+        InputError, match=r"a.tar: key '0002': only 1 items of class 1 are adjacent; expected at least 2"
+    ):
         runs([tar], 2, 3, "refuse")
 
 

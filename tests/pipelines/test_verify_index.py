@@ -117,7 +117,13 @@ CHANGED = [  # (function that changes a dataset, type of finding, found, expecte
     (manifest_with(with_wrong_counts), "counts", "3 classes of species in the index", "9 classes of species", None),
     (manifest_with(lambda facts: facts.update(protocol="so")), "protocol", "so", "sop", None),
     (manifest_with(lambda facts: facts["shards"].pop()), "counts", "6 items in the index", "a shard of", None),
-    (manifest_with(lambda facts: facts.update(group_size=3)), "group-size", "a group of 2", "at least 3 items", None),
+    (
+        manifest_with(lambda facts: facts.update(group_size=3)),
+        "group-size",
+        "a group of 2",
+        "at least 3 adjacent items",
+        None,
+    ),
     (with_other_level, "levels", "levels species, genus", "levels species, family, as dataset.json says", None),
 ]
 

@@ -81,7 +81,7 @@ def test_output_of_train_show_can_be_passed_as_config(name, hgld, tmp_path):
         (["happier-sop"], "--data and --out"),
         (["happier-sop", "--taus", "1"], "No such option '--taus'"),
         (["happier-sop", "--show", "--tau", "small"], "expected a finite number"),
-        (["happier-sop", "--show", "--bins", "10"], "takes no --bins"),
+        (["happier-sop", "--show", "--bins", "10"], "does not use --bins"),
         (["--config", "missing.yaml", "--show"], "does not exist"),
         (["happier-sop", "--config", __file__, "--show"], "expected only one"),
         (["happier-sop", "--show", "--loss", "SupAP,SmoothAP"], "--loss has 2 losses"),

@@ -229,7 +229,7 @@ def test_load_model_refuses_invalid_paths_and_names(name):
         ({"schema_version": 9}, "schema version is 9"),
         ({"name": 3}, "not what a saved model has"),
         ({"view": {"size": 0}}, "not what a saved model has"),
-        ({"name": "small-resnet"}, "not the weights of model.json"),
+        ({"name": "small-resnet"}, "not the weights that model.json describes"),
     ],
 )
 def test_damaged_saved_model_is_refused(model, tmp_path, change, words):

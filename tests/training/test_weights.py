@@ -61,7 +61,7 @@ def test_load_into_skips_classifier_weights_and_logs_it(caplog):
     extra = {"fc.weight": torch.zeros(10, 4), "fc.bias": torch.zeros(10)}
     load_into(net, {**state(1), **extra}, "w.pt")
     assert same(net.state_dict(), state(1))
-    assert "w.pt: left out" in caplog.text
+    assert "w.pt: ignored" in caplog.text
     assert "fc.bias, fc.weight" in caplog.text
 
 

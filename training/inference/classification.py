@@ -298,8 +298,8 @@ def check_synsets(names: Sequence[str], classes: int, level: str) -> None:
     """
     if len(names) != classes or list(names) != sorted(names) or not all(_SYNSET.match(name) for name in names):
         raise ConfigError(
-            f"the network's classifier has {classes} classes, but level {level!r} has {len(names)} (the first is "
-            f"{names[0]!r}); expected the {classes} WordNet ids of its training set (build-shards imagenet)."
+            f"level {level!r} has {len(names)} classes, the first is {names[0]!r}; expected the {classes} WordNet ids "
+            "that the network's classifier was trained on (build-shards imagenet)."
         )
 
 
