@@ -58,7 +58,7 @@ def reproduce(asked: ReproduceOptions, *, as_json: bool) -> None:
             [
                 one.title,
                 one.shows,
-                ", ".join(f"{name}{' (here)' * _is_here(asked.data, name)}" for name in one.datasets),
+                ", ".join(f"{name}{' (here)' * _is_here(asked.data, name)}" for name in one.data.split()),
                 one.why or "can run",
             ]
             for one in found
@@ -100,7 +100,7 @@ def _commands(one: "Experiment", folder: Path | None) -> list[tuple[str, str]]:
     told = [
         (build.commands, build.table)
         for build in all_experiments()
-        if build.paper == "data" and build.table in one.datasets and not _is_here(folder, build.table)
+        if build.table in one.data.split() and not _is_here(folder, build.table)
     ]
     recipes = [r for r in RECIPES.values() if any((v.paper, v.table) == (one.paper, one.table) for v in r.values)]
     for line in one.commands.splitlines():
@@ -120,7 +120,7 @@ def _print_plan(one: "Experiment") -> None:
     commands = _commands(one, None)
     lines = [
         f"{one.title}: {one.shows}.",
-        *(f"dataset {n}: hgld datasets {n} says how to obtain it" for n in one.datasets),
+        *(f"dataset {n}: hgld datasets {n} says how to obtain it" for n in one.data.split()),
     ]
     lines += sorted({f"hours of a run: {RECIPES[name].setting.hours}" for _, name in commands if name in RECIPES})
     table = f"table:{one.table}"
@@ -142,7 +142,7 @@ def _run(one: "Experiment", folder: Path, *, is_toy: bool) -> None:
                 words += sorted(map(str, Path().glob(word))) if "*" in word else [word]
             if is_toy and words[0] == "build-shards":
                 _make_release(name, words[words.index("--source") + 1])
-            words = _small(words) if is_toy and words[0] == "train" else words
+            words = _small(words) if is_toy else words
             echo(f"$ {shlex.join(['hgld', *words])}", err=True)
             if code := cli.main(words, prog_name="hgld", standalone_mode=False):
                 raise click.exceptions.Exit(code)
@@ -170,9 +170,14 @@ _SWEPT = {"batch_size": "4", "images_per_class": "2,4"}  # smaller values in pla
 
 
 def _small(words: list[str]) -> list[str]:
-    """Return a training command with a small network, images of 16 pixels, two steps, and small batches."""
+    """Return a command for a toy: a small network, images of 16 pixels, two steps, small batches; sizes are divided."""
     from hgld.training.recipes import RECIPES
 
+    if words[0] != "train":
+        return [
+            str(int(word) // 14) if before == "--size" else word
+            for before, word in zip(["", *words], words, strict=False)
+        ]
     config = RECIPES[words[1]]()
     size = "6" if config.batch.sampler == "repeated-augmentation" else "4"
     more = ["--images-per-class", "2"] if config.batch.sampler.endswith("pk") and "shuffled" not in words else []

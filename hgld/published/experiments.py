@@ -38,11 +38,6 @@ class Experiment:
         """Name of the paper and of the table."""
         return f"{PAPERS[self.paper].name} {self.table}"
 
-    @property
-    def datasets(self) -> list[str]:
-        """Names of the datasets."""
-        return self.data.split()
-
 
 @cache
 def all_experiments() -> tuple[Experiment, ...]:
