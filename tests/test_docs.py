@@ -89,7 +89,6 @@ AFTER_TRAINING = [
     "docs/how-to/hubs.md",
     "docs/how-to/models.md",
     "docs/how-to/report.md",
-    "docs/project/scale.md",
     "docs/how-to/searching.md",
 ]
 

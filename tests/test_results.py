@@ -24,7 +24,7 @@ TABLES = {  # (page, heading of a section with result tables): files with these 
     ("benchmarks/README.md", "Review effort"): ("review_effort.csv",),
     ("benchmarks/README.md", "Quality on real images"): ("quality.csv",),
     ("benchmarks/README.md", "Wrong labels"): ("wrong_labels.csv",),
-    ("docs/project/scale.md", "Evaluation"): ("millions.csv",),
+    ("docs/project/scale.md", "Embeddings and evaluation"): ("millions.csv",),
     ("docs/tutorials/five-minutes.md", "The demo"): ("claims.csv",),
 }
 
