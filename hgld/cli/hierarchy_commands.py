@@ -171,7 +171,7 @@ class ReviewOptions:
     )
     order: Literal["items", "names"] = setting(
         "items",
-        "Whether the first questions correct the most items or the most names per action.",
+        "Order of the questions: first those whose answers correct the most items, or the most names, per action.",
     )
     propose: str = setting(
         "",

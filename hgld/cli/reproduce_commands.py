@@ -170,7 +170,11 @@ _SWEPT = {"batch_size": "4", "images_per_class": "2,4"}  # smaller values in pla
 
 
 def _small(words: list[str]) -> list[str]:
-    """Return a command for a toy: a small network, images of 16 pixels, two steps, small batches; sizes are divided."""
+    """Return a small version of a command.
+
+    ``train`` gets a small network, 16-pixel images, two steps and small batches. Other commands get 1/14 of their
+    ``--size``.
+    """
     from hgld.training.recipes import RECIPES
 
     if words[0] != "train":

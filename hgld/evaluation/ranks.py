@@ -562,7 +562,7 @@ def rank_rows(
     Args:
         scores: (q, G) float32, finite, or -inf for items out of the ranking.
         grades: (q, G) uint8, 0 for items out of the ranking.
-        totals: (q, L + 1) int64 items of every grade.
+        totals: (q, L + 1) int64, number of items of each grade.
         relevance: (q, L + 1) float64, relevance of each grade in H-AP.
         wanted: names of the sums to compute.
         sums: array to fill.

@@ -11,7 +11,8 @@ def was_trained_on(facts: Mapping[str, Any]) -> bool:
     """Return whether a model was trained on more than a few of the query images.
 
     Args:
-        facts: ``images`` trained on ``of_images``, from the setting.
+        facts: the report's setting ``trained_on``. ``images`` is the number of query images that the run was trained
+            on, ``of_images`` the number of query images.
     """
     return facts["images"] > _TOLERATED * facts["of_images"]
 

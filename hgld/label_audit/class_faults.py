@@ -241,9 +241,10 @@ def share_of_faults(found: np.ndarray, planted: np.ndarray) -> float:
 
 
 def _density(scores: np.ndarray, sample: np.ndarray, side: int) -> np.ndarray:
-    """Return the density of scores under Student's t around a sample's median, with the spread of one side.
+    """Return the density of the scores under a Student's t distribution fitted to one side of a sample.
 
-    Clear cases are on the other side. They may be far away and would widen the density.
+    The distribution is centred at the sample's median. Its scale is the spread on one side of the median. Clearly
+    sound or clearly wrong pairs are on the other side, perhaps far away, and would widen the density.
     """
     middle = np.median(sample)
     beyond = side * (sample - middle)

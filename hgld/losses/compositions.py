@@ -165,8 +165,7 @@ class ROADMAP(_Published):
             ``proxy`` (:class:`NormSoftmax`). For other thresholds build a :class:`Composition`.
         temperature: temperature of the proxies' softmax.
         options: options of the rank term: ``tau``, ``rho``, ``delta``, ``offset``, ``level``, ``method``,
-            ``normalize``, ``exclude_self`` and ``reduction``. If the second term has an option of that name, it gets it
-            too.
+            ``normalize``, ``exclude_self`` and ``reduction``. The second term gets the options that it also has.
 
     Raises:
         ConfigError: ``proxy`` without ``num_classes`` and ``dim``, or an invalid option of one of the two losses.
@@ -198,8 +197,7 @@ class RODRecall(_Published):
             published thresholds 0.9 and 0.6).
         temperature: temperature of the proxies' softmax.
         options: options of the rank term: ``tau``, ``rho``, ``delta``, ``offset``, ``level``, ``method``,
-            ``normalize``, ``exclude_self`` and ``reduction``. If the second term has an option of that name, it gets it
-            too.
+            ``normalize``, ``exclude_self`` and ``reduction``. The second term gets the options that it also has.
     """
 
     def __init__(
@@ -231,7 +229,7 @@ class HAPPIER(_Published):
             published thresholds 0.9 and 0.6).
         temperature: temperature of the proxies' softmax.
         options: options of the rank term: ``tau``, ``rho``, ``delta``, ``offset``, ``method``, ``normalize``,
-            ``exclude_self`` and ``reduction``. If the second term has an option of that name, it gets it too.
+            ``exclude_self`` and ``reduction``. The second term gets the options that it also has.
 
     >>> import torch
     >>> labels = torch.tensor([[0, 0], [0, 0], [1, 0], [2, 1]])  # finest first
@@ -266,7 +264,7 @@ class RODNDCG(_Published):
             published thresholds 0.9 and 0.6).
         temperature: temperature of the proxies' softmax.
         options: options of the rank term: ``tau``, ``rho``, ``delta``, ``offset``, ``method``, ``normalize``,
-            ``exclude_self`` and ``reduction``. If the second term has an option of that name, it gets it too.
+            ``exclude_self`` and ``reduction``. The second term gets the options that it also has.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Losses of pairs and triplets, which pull positives above one score and push negatives below another score."""
+"""Losses of pairs and triplets: contrastive, calibration, margin and triplet loss."""
 
 import math
 from abc import abstractmethod

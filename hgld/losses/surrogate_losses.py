@@ -515,7 +515,7 @@ def pnp_loss(
     """Return PNP of every query, with the formulas of :class:`PNP`.
 
     Args:
-        scores: (Q, G) floating; below float32 they are read as float32.
+        scores: (Q, G) floating point; half precision is converted to float32.
         grades: (Q, G) integers; items of grades above 0 are positives.
         variant: name of f.
         b: parameter of ``Ib``.

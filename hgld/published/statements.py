@@ -26,7 +26,8 @@ class Statement:
         key: field of a training config, or a quantity in words.
         says: value in the paper.
         code: value in the authors' released code, then its file in parentheses, if it differs or the paper has none.
-        ours: value in hgld if it differs; computed for a field of a config.
+        ours: value in hgld, if it differs from the paper's. For a field of a config it is the config's value, not the
+            file's.
         because: reason for the difference.
     """
 

@@ -1,4 +1,4 @@
-"""P x K batches of items that are read shard after shard, composed so that no class repeats within a batch.
+"""P x K batches of items that are read shard after shard; a class repeats within a batch only if unavoidable.
 
 The shards are shuffled, and their groups form one sequence, which begins at a random position and is cut into *streams*
 of equal length. Every batch takes the same number of chunks (k items of a group) from each stream. It chooses them from

@@ -43,7 +43,7 @@ class EvenLevels:
         nodes: per level, the position of each class in the taxonomy.
         parents: the rule for several parents.
         cut: the rule for uneven depth, with its depths or ranks.
-        counts: numbers of changes per reason, first those that the reader made.
+        counts: number of changes per reason; the changes made by the reader come first.
         changes: one row per class that a rule changed: id, name, what, detail.
     """
 

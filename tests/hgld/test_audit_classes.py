@@ -60,7 +60,7 @@ def test_class_under_wrong_parent_is_found_with_its_true_parent():
 
 
 @given(st.integers(0, 1000), st.integers(5, 12))
-def test_apartness_equals_reference(seed, count):
+def test_two_sample_separation_equals_reference(seed, count):
     rng = np.random.default_rng(seed)
     items, second = rng.standard_normal((count, 2)), rng.permutation(np.arange(count) % 2 == 0)
     own = 0

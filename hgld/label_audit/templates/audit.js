@@ -1,5 +1,5 @@
 "use strict";
-// The findings are whole without this; it adds verdicts, keys, and the files of what is accepted.
+// The page shows all findings without this script. It adds verdicts, keyboard shortcuts, and the downloads.
 const cards = [...document.querySelectorAll("article.card")];
 const { digest, exclusions, decisions } = document.body.dataset;
 const store = "hgld-audit-" + digest;
