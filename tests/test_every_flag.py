@@ -460,7 +460,7 @@ def observe(world, monkeypatch, capfd):
                 return READING.get()
 
         with monkeypatch.context() as patch, contextlib.chdir(folder):
-            # drawing figures takes most of the time of a report; both pages of a comparison draw equally many
+            # most figures are skipped to save time; both pages of a comparison skip the same ones
             without_figures(patch, drawn=words[:6] == DRAWN.split())
             patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
             patch.setattr("hgld.data.dataset.READING", Reading())

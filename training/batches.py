@@ -38,7 +38,8 @@ class TrainingData:
     """The training set of a run, read by random access with its index or, with ``stream``, shard after shard.
 
     The batch of a step is the same for any number of processes, which take equal parts in order of rank. If
-    ``steps_per_epoch`` ends an epoch before or after the sampler's round, the next epoch continues at that step.
+    ``steps_per_epoch`` differs from the length of the sampler's own epoch, the run's next epoch continues where the
+    sampler stopped.
 
     Args:
         config: the run's options.
@@ -48,7 +49,7 @@ class TrainingData:
     Attributes:
         place: dataset directory or its URL, as given.
         dataset: the training split.
-        steps_per_epoch: steps of an epoch of the run.
+        steps_per_epoch: number of steps per epoch of the run.
 
     Raises:
         ConfigError: the dataset cannot fill a batch, or a batch cannot be split over the processes.
@@ -75,7 +76,7 @@ class TrainingData:
 
     @property
     def hierarchy(self) -> Hierarchy:
-        """The tree of classes of the dataset, all splits."""
+        """The class tree of the whole dataset, with all its splits."""
         return self.dataset.hierarchy
 
     @property
@@ -181,7 +182,7 @@ class TrainingData:
 
 
 def merged_labels(labels: Tensor, count: int, seed: int) -> Tensor:
-    """Merge groups of ``count`` randomly chosen finest classes into one class each, with the id of the first.
+    """Merge random groups of ``count`` finest classes into one class each, with the smallest id of the group.
 
     PNP's test of robustness (Li et al., "Rethinking the Optimization of Average Precision", AAAI 2022) trains on such
     classes, which have a larger variance, and evaluates on the true classes.
@@ -242,7 +243,7 @@ def evaluation_view(
         max_pixels: largest number of pixels of an image that is not resized; None: the view's default.
 
     Raises:
-        ConfigError: a resize below the size, or too many pixels.
+        ConfigError: ``resize`` is below ``size``, or ``max_pixels`` is out of range.
     """
     resize_to = max(images.resize, images.size)
     view = TestView(images.size, resize_to, images.test_resize_mode, interpolation=images.interpolation)

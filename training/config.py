@@ -123,7 +123,10 @@ class BatchConfig:
     super_classes: int = setting(2, "Number of super-classes in a batch of hierarchical-pk.", above=0)
     repeats: int = setting(3, "Number of views per image in a batch of repeated-augmentation.", above=0)
     merge_classes: int = setting(
-        1, "Number of randomly chosen classes that training merges into one (PNP's robustness test merges 3).", above=0
+        1,
+        "Number of classes per merged class: training merges the finest classes in random groups of this size (PNP's "
+        "robustness test: 3).",
+        above=0,
     )
     steps_per_epoch: int = setting(
         0,
@@ -189,7 +192,10 @@ class LossConfig:
     )
     beta: float = setting(1.2, "Initial boundary between positives and negatives in Margin and MultiGrain.")
     reach: float = setting(
-        1.4, "Distance from which Margin and MultiGrain draw no negatives; 2: no limit (MultiGrain, Eq. 4).", most=2
+        1.4,
+        "Distance beyond which Margin and MultiGrain draw a negative only if the anchor has no nearer one; 2: no limit "
+        "(MultiGrain, Eq. 4).",
+        most=2,
     )
     pair_positive: float = setting(0.9, "Score above which the pair loss ignores positives.")
     pair_negative: float = setting(0.6, "Score below which the pair loss ignores negatives.")
@@ -359,7 +365,7 @@ _VALIDATION = re.compile(r"(val|valid|validation|dev)(_[A-Za-z0-9_]+)?\Z")
 def is_validation(entry: str) -> bool:
     """Tell whether an entry of ``evaluate_on`` has only validation splits: ``val``, ``validation``, ``dev`` ...
 
-    ``train`` alone is not a test split either. All other splits, and all splits of a protocol, are test splits.
+    The entry ``train`` counts as validation, too. All other splits, and all splits of a protocol, are test splits.
     """
     splits = entry.rpartition(":")[2].split("/")
     return all(_VALIDATION.match(split) for split in splits) or splits == ["train"]
@@ -467,7 +473,7 @@ def read_config(path: Path, base: Callable[[str], TrainConfig] | None = None) ->
             file's ``recipe``, or an empty text if the file has none. None: omitted fields have their defaults.
 
     Raises:
-        InputError: the file cannot be read or is not such a file.
+        InputError: the file cannot be read, or does not hold fields with values.
         SchemaError: this hgld does not read the file's schema version.
         ConfigError: a section or field is unknown (the message suggests the nearest), or a value has a wrong type.
     """

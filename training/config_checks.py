@@ -18,7 +18,7 @@ class Reader:
     """The part of a run that uses a field.
 
     Attributes:
-        reads: function that tells whether a run with some config has that part.
+        reads: function that tells whether a run with a given config has that part.
         name: text for messages that states the part with its flags; the message puts "only" before it.
     """
 
@@ -122,7 +122,7 @@ def raise_together(refusals: Sequence[HgldError]) -> None:
     """Raise all errors as one error that lists them; raise a single error unchanged; do nothing if there are none.
 
     Raises:
-        HgldError: the type is the type of the first error.
+        HgldError: the listed errors; the exception has the type of the first one.
     """
     each = list({str(refusal): refusal for refusal in refusals}.values())
     if len(each) == 1:

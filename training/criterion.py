@@ -61,7 +61,7 @@ class Criterion(nn.Module):
 
     @property
     def sums_over_queries(self) -> bool:
-        """True if processes can share the queries, because the loss follows from their :meth:`query_sums`."""
+        """True if processes can share the queries, because the loss can be computed from their :meth:`query_sums`."""
         return sums_over_queries(self.loss)
 
     @property
@@ -72,7 +72,7 @@ class Criterion(nn.Module):
     def query_sums(
         self, embeddings: Tensor, labels: Tensor, everyone: Tensor, known: Tensor, self_index: Tensor
     ) -> dict[str, losses.TermSum]:
-        """Return the sums from which the loss follows, for the queries of a process.
+        """Return the sums over a process's queries; the loss is computed from the sums of all processes.
 
         Args:
             embeddings: (b, D) embeddings of the queries.
@@ -85,7 +85,7 @@ class Criterion(nn.Module):
         return query_sums(self.loss, embeddings, own, everyone, gallery, self_index)
 
     def joined_terms(self, values: dict[str, Tensor], sums: dict[str, losses.TermSum]) -> dict[str, Tensor]:
-        """Return the terms of a call from the values of :meth:`query_sums`: none if the loss has only one."""
+        """Return the loss's terms by name, made from :meth:`query_sums`; empty if the loss has only one term."""
         if isinstance(self.loss, losses.CrossBatchMemory):
             return self.loss.joined_terms(values, sums)
         return values if self.has_terms else {}
@@ -108,7 +108,7 @@ def build_criterion(
         hierarchy: hierarchy of the dataset.
         train_labels: (N, L) class ids of the training split.
         dim: D, dimension of the embeddings.
-        steps_per_epoch: steps per epoch, to convert the memory's warm-up from epochs.
+        steps_per_epoch: steps per epoch, which convert the warm-up of the cross-batch memory from epochs to steps.
 
     Raises:
         ConfigError: the dataset does not have a level, or the loss does not accept an option.

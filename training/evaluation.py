@@ -91,7 +91,7 @@ def parse_task(entry: str, place: str) -> RetrievalTask:
         place: the dataset of entries without a directory.
 
     Raises:
-        ConfigError: the entry is none of these.
+        ConfigError: the entry has another form.
     """
     other, colon, splits = entry.rpartition(":")
     query, slash, gallery = splits.partition("/")
@@ -201,7 +201,7 @@ class SplitEmbedder:
         progress: called with a task, the number of units done and their total.
         levels: levels of the datasets, finest first; None: all.
         raw: whether to embed all splits without normalisation, because a classifier may read them.
-        found: embeddings per dataset and split, and whether they are raw.
+        found: by dataset and split, the embeddings computed so far, and whether they are raw.
     """
 
     embedder: Embedder
@@ -251,8 +251,8 @@ def evaluate_task(
     Args:
         splits: embedder of the splits; its processes also share the ranking.
         task: queries and gallery, or a protocol.
-        options: the metrics and how to rank; device and share are replaced. With a protocol, the default metrics mean
-            the protocol's own.
+        options: the metrics and how to rank; ``device`` and ``share`` are replaced by the embedder's device and
+            processes. With a protocol, the default metrics mean the protocol's own metrics.
         distractors: file of embeddings of further gallery items that match nothing; they replace the distractors of a
             protocol's dataset.
         whitening: file of a whitening to apply before the evaluation.
@@ -276,7 +276,7 @@ def evaluate_task(
 def _evaluate_splits(
     splits: SplitEmbedder, task: RetrievalTask, options: EvaluationOptions, files: dict[str, Any]
 ) -> tuple[RetrievalReport, list[Embedded], dict[str, Any]]:
-    """Return the report of queries and gallery, the embedded sides, and further settings."""
+    """Evaluate queries against a gallery; return the report, the embeddings of both, and further settings."""
     ks, ranked = split_top_k(options.metrics)
     datasets = [open_dataset(task.place, split, levels=splits.levels) for split in task.splits]
     is_ranked = bool(ranked) or not ks
@@ -300,7 +300,7 @@ def _evaluate_splits(
 def _evaluate_by_protocol(
     splits: SplitEmbedder, task: RetrievalTask, options: EvaluationOptions, files: dict[str, Any]
 ) -> tuple[RetrievalReport, list[Embedded], dict[str, Any]]:
-    """Evaluate with a dataset's own or another protocol; return report, embedded splits and further settings."""
+    """Evaluate with a protocol; return the report, the embedded splits, and further settings for the report."""
     name, dataset = open_benchmark(task.place, task.protocol)
     protocol = protocol_of(name)
     metrics = None if options.metrics is DEFAULT_METRICS else tuple(options.metrics)
@@ -378,7 +378,7 @@ def ranked_together(
     """Share the queries among the processes and evaluate; a query's values do not depend on the sharing.
 
     Args:
-        rank: function that returns the report of some consecutive queries.
+        rank: function that takes a range of query indices and returns the report of these queries.
         num_queries: number of all queries.
         processes: processes of the run; every process must call this.
 
@@ -450,7 +450,7 @@ def _keep_splits(
     tasks: Mapping[str, RetrievalTask],
     reports: Mapping[str, RetrievalReport],
 ) -> dict[str, RetrievalReport]:
-    """Keep the embeddings of all splits; return the reports with file names and facts on trained images."""
+    """Keep the embeddings of all splits; return the reports with their file names and facts about images trained on."""
     seen, facts, sides, titles = Seen.load(run), dict[str, Any](), {}, {}
     for entry, task in tasks.items():
         queries, ranked = (task.query,), task.splits
@@ -475,7 +475,7 @@ def _keep_splits(
 
 
 def _keep_embeddings(run: Path, name: str, split: Embedded) -> dict[str, str]:
-    """Write the embeddings of a split into the run's folder; return the names of embeddings and labels for a report."""
+    """Write a split's embeddings into the run's folder; return the names of the embeddings file and the labels file."""
     path = run / EMBEDDINGS / f"{name}.npy"
     write_embeddings(path, split.vectors, split.dataset, split.faults)
     return {"embeddings": path.name, "labels": labels_file(path).name}
@@ -488,8 +488,8 @@ def file_names(titles: Mapping[_T, str]) -> dict[_T, str]:
         titles: titles by unique identifier; titles may repeat.
 
     Returns:
-        per identifier, the title with ``-`` for characters other than letters, digits and ``-_.``; if that is too long
-        or not unique, its end and a digest of the identifier.
+        per identifier, the title with ``-`` for characters other than letters, digits and ``-_.``; if that name is too
+        long or not unique, the end of the name and a digest of the identifier.
     """
     plain = {of: "".join(c if c.isalnum() or c in "-_." else "-" for c in title) for of, title in titles.items()}
     shared, names = Counter(plain.values()), dict(plain)

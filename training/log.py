@@ -263,7 +263,7 @@ class RunSummary:
         epoch: number of epochs done.
         best: metric, value, epoch, step and entry (``on``) of the best checkpoint; empty if none was chosen.
         values: metrics of the last evaluation per split.
-        seconds: duration of this call.
+        seconds: duration of this call, in seconds.
         images_per_second: mean speed over this call's steps, without evaluations.
         wait_share: share of the steps' time in which the model waited for images.
         faults: images that were replaced because they could not be read, in this call, over all processes.

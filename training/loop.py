@@ -143,7 +143,7 @@ def _run_lock(out: Path, processes: Processes, reporter: ProgressReporter) -> It
     """Lock the run's folder against other trainings on the main process; every process must call this.
 
     Raises:
-        StorageError: another training holds it, or the folder cannot be written to.
+        StorageError: another training holds the lock, or the folder cannot be written to.
     """
     busy = f"another training is running in {out}. Wait for it, stop it, or choose another --out."
     with ExitStack() as held:
@@ -296,7 +296,7 @@ def _epoch(state: TrainState, monitor: TrainingMonitor) -> bool:
 
 
 def _next_batch(state: TrainState, monitor: TrainingMonitor, batches: Iterator[Batch]) -> tuple[Batch | None, bool]:
-    """Return the next batch, and whether a stop of any process was requested.
+    """Return the next batch, and whether any process was asked to stop.
 
     If a process cannot read its part, save the state and end all processes.
     """
@@ -316,7 +316,7 @@ def _next_batch(state: TrainState, monitor: TrainingMonitor, batches: Iterator[B
 
 
 def _backward(state: TrainState) -> Backward:
-    """Return the computation of the gradients of a run's steps."""
+    """Return the object that computes the gradients of a run's steps."""
     device = state.processes.device
     return Backward(
         state.wrapped,

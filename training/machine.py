@@ -17,7 +17,7 @@ _SHARE = 0.5  # share of the free memory that activations may use
 
 
 def free_memory(processes: int) -> int:
-    """Return the number of free bytes of this machine's memory for each of some processes.
+    """Return the bytes of this machine's free memory per process.
 
     If the limit of a container (cgroup 2 or 1) is lower than the free memory of the machine, the limit is used.
     """
@@ -62,7 +62,7 @@ def _kept_bytes(model: nn.Module, size: int, images: int) -> int:
 
 
 def fitting_images(model: nn.Module, size: int, wanted: int, processes: int, amp: Amp) -> int:
-    """Return how many images of a step fit into one pass: ``wanted``, or the largest half, quarter ... of it that fits.
+    """Return how many images fit into one pass: ``wanted``, or the largest of its half, quarter, ... that fits.
 
     On a GPU, steps of the model are tried. On a CPU, running out of memory would kill the process. So the memory for
     two images is measured there and compared with the free memory.

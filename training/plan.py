@@ -1,7 +1,7 @@
 """The plan of a fine-tune: values for all options that the user did not set, from network, data and machine.
 
-It is made once, when a run begins, and kept in the run's ``config.json``, so that a run that resumes, on any number
-of processes, does what it began with.
+It is made once, when a run begins, and kept in the run's ``config.json``, so that a resumed run keeps its values, on
+any number of processes.
 """
 
 import importlib.util
@@ -88,8 +88,8 @@ class NetworkFacts:
     Attributes:
         start: key of :data:`hgld.training.finetune.STARTS`.
         features: F, dimensions of its pooled features.
-        view: how its library prepares images; None: in a way that :class:`TestView` cannot.
-        token: whether it pools itself.
+        view: how its library prepares images; None: :class:`TestView` cannot express it.
+        token: whether the network pools its features itself.
         batch_norm: whether it has batch norm.
     """
 
@@ -201,7 +201,7 @@ def derive_network(config: TrainConfig, installed: str) -> TrainConfig:
         installed: result of :func:`find_installed_weights`.
 
     Raises:
-        ConfigError: weights without the network that they are of.
+        ConfigError: weights are given without their network.
     """
     if "backbone" in config.to_derive and "pretrained" not in config.to_derive:
         raise ConfigError(
@@ -262,7 +262,7 @@ def network_facts(config: TrainConfig, backbone: Backbone) -> NetworkFacts:
 
 
 def derive(config: TrainConfig, data: SetFacts, network: NetworkFacts) -> TrainConfig:
-    """Derive the options that follow from dataset and network; options that need a trial stay to be derived."""
+    """Derive the options that follow from dataset and network; options that need a trial are not derived here."""
     config = _add_derived(config, _derive_start(config, data, network))
     config = _add_derived(config, _derive_views(config, network))
     config = _add_derived(config, _derive_batch(config, data))
@@ -368,7 +368,7 @@ def choose_test_size(
 
     Args:
         config: options of the run.
-        model: model with the start's weights, on its device.
+        model: model with the run's initial weights, on its device.
         place: dataset directory or its address.
         processes: processes of the run.
         best_of: entry of ``evaluate_on`` and metric by which checkpoints are chosen; empty if none is.
@@ -396,10 +396,10 @@ def choose_test_size(
 def try_machine(config: TrainConfig, processes: Processes) -> TrainConfig:
     """Derive the precision and the micro-batch size by trials on this machine.
 
-    The main process tries; every process must call this, and gets the same.
+    The main process runs the trials; every process must call this and gets the same config.
 
     Raises:
-        ConfigError: a network that cannot be trained with the images that fit the memory.
+        ConfigError: the network cannot be trained with the number of images that fit the memory.
     """
     if not {*TRIED} & {*config.to_derive}:
         return config
@@ -411,7 +411,7 @@ def try_machine(config: TrainConfig, processes: Processes) -> TrainConfig:
 
 
 def _trials(config: TrainConfig, processes: Processes) -> dict[str, Any]:
-    """Return value and reason of the fields that are tried, and whether batch norm is trained."""
+    """Return value and reason of each field that needs a trial, and whether batch norm is trained."""
     images, batch, device = config.images, config.batch, processes.device
     share = batch.batch_size // processes.count
     model: Any = build_without_weights(config)
@@ -435,11 +435,11 @@ def check_network(config: TrainConfig, share: int, *, fresh: bool) -> None:
 
     Args:
         config: options of the run.
-        share: images of a step, a process.
-        fresh: whether the run begins, so that a file of weights has to be there.
+        share: number of images per step and process.
+        fresh: whether the run is new, so that a file of weights must exist.
 
     Raises:
-        ConfigError: no such network or tag of weights, or options that it cannot have.
+        ConfigError: the network or tag of weights does not exist, or the network does not have an option.
         MissingResourceError: the file of weights is not there.
     """
     if fresh:

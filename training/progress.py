@@ -28,7 +28,7 @@ class ProgressReporter:
         """Report that a step is done."""
 
     def evaluating(self, epoch: int) -> None:
-        """Report that the evaluation after an epoch (from 0; -1: of the start) begins."""
+        """Report that the evaluation after an epoch begins (epochs count from 0; -1: before the first step)."""
 
     def evaluated(self, epoch: int, values: Mapping[str, Mapping[str, float]], monitor: str = "") -> None:
         """Report the evaluation's values by split and metric; ``monitor`` is the metric that chooses checkpoints."""

@@ -93,7 +93,7 @@ class Seen:
             raise InputError(f"{file}: does not list images that a run was trained on. Remove the file.") from error
 
     def facts(self, queries: Sequence[ShardDataset]) -> dict[str, Any]:
-        """Count the queries' images and classes that the run was trained on; empty if there are none.
+        """Count the queries' images and classes that the run was trained on; return an empty dict if there are none.
 
         Args:
             queries: splits whose images are queries.
@@ -119,7 +119,8 @@ def check_seen(
         run: folder of the run.
         queries: splits whose images are queries.
         allowed: whether ``--seen`` was given.
-        own_allowed: whether to allow trained images in the run's own dataset, whose split names are clear.
+        own_allowed: whether to allow such queries from the run's own dataset, where the names of the splits show the
+            overlap.
 
     Returns:
         settings for a report; empty if the run was trained on neither the images nor their classes.
@@ -144,7 +145,7 @@ def check_seen(
 def _numbers(dataset: ShardDataset) -> np.ndarray:
     """Return (N,) uint64 numbers of the images: the first 64 bits of their SHA-256.
 
-    A plain folder has no index: of its images up to 2,000 are read, evenly spaced.
+    A plain folder has no index, so up to 2,000 of its images, evenly spaced, are read.
     """
     if "sha256" in dataset.frame.columns:
         digests = dataset.frame["sha256"].to_list()

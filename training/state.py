@@ -270,7 +270,7 @@ def _check_resumed(
 
 
 def _init_from(config: TrainConfig, out: Path, asked: Path | None, *, fresh: bool) -> str:
-    """Return the run from which this run has its initial weights; empty: they come from the config's backbone."""
+    """Return the run that gave this run its initial weights; empty: they come from the config's backbone."""
     given = str(asked or config.init_from)
     if fresh:
         return given

@@ -117,7 +117,7 @@ class Backward:
         return embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
 
     def _loss(self, own: Tensor, labels: Tensor, instances: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the loss of all processes' items; for a mean over queries, add up the sums of every process."""
+        """Compute the loss of all processes' items; if it is a mean over queries, each process sums its own queries."""
         if self.processes.count > 1 and sums_over_queries(self.criterion):
             everyone = gather_with_gradients(own, self.processes, adding=True)
             part = slice(self.processes.index * len(own), (self.processes.index + 1) * len(own))

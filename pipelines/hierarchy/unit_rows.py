@@ -33,8 +33,8 @@ def silhouettes(
         weights: (N,) positive weights of the rows in the centres; None: 1 each.
 
     Returns:
-        (N,) float32 silhouettes in -1..1; (N,) the next group, -1 for none; (N,) float32 cosines with the centre of the
-        row's group.
+        (N,) float32 silhouettes in -1..1; (N,) the nearest other group, -1 if there is only one group; (N,) float32
+        cosines with the centre of the row's group.
     """
     count = int(groups.max()) + 1
     shares = np.ones(len(rows)) if weights is None else weights

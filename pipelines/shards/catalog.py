@@ -87,7 +87,7 @@ class Catalog:
     image_column: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "root", self.root.absolute())  # like the paths of containers
+        object.__setattr__(self, "root", self.root.absolute())  # absolute, as the paths of containers are
         check_level_names(self.levels, f"dataset {quoted(self.name)}")
         boxes = BOX if self.has_boxes else ()
         expected = {**dict.fromkeys([*_ITEM_COLUMNS, *self.levels], pl.String), **dict.fromkeys(boxes, pl.Int32)}

@@ -191,7 +191,7 @@ def begin_packing(work: WorkFolder, shards: Collection[str]) -> None:
     if manifest.is_file():  # a dataset that lost files
         for name in {shard.name for shard in read_manifest(manifest).shards}.difference(shards):
             (work.out / name).unlink(missing_ok=True)
-        manifest.unlink()  # while the manifest exists, the dataset is complete
+        manifest.unlink()  # a manifest says that the dataset is complete, so it is removed before the rebuild
         sync(work.out)
     work.drop_shards(keep=shards)
 

@@ -328,7 +328,7 @@ def test_library_head_refuses_a_classifier_that_is_not_one_linear_layer(tmp_path
     model = build("torchvision:squeezenet1_1", "none")
     with pytest.raises(ConfigError, match="not one linear layer"):
         library_head("torchvision:squeezenet1_1", str(tmp_path / "s.pt"), model)
-    with pytest.raises(ConfigError, match="not one linear layer"):  # the weights are of another model
+    with pytest.raises(ConfigError, match="not one linear layer"):  # the model has random weights, not the file's
         library_head("torchvision:regnet_y_400mf", weights, build("torchvision:regnet_y_400mf", "none"))
     with pytest.raises(InputError, match="not the weights of this backbone"):
         library_head("torchvision:resnet34", weights, model)

@@ -1,4 +1,4 @@
-"""Classifiers of embeddings, for top-k: the one that a run learned, or the one that a network was pretrained with.
+"""Classifiers of embeddings for the metric top-k: learned by a run, or part of a pretrained network.
 
 MultiGrain (Berman et al., "MultiGrain: a unified image embedding for classes and instances", 2019) tests one embedding
 on classes and on instances. A loss with one proxy per class is a classifier of cosines.
@@ -61,7 +61,7 @@ class Classifier:
         return self.scale * linear(normalize(embeddings, dim=1), normalize(weight, dim=1)) + bias
 
     def top_k(self, embeddings: Tensor, targets: Tensor, ks: Sequence[int]) -> dict[str, np.ndarray]:
-        """Tell whether each item's class is among the k most likely ones; among equal scores its own comes last.
+        """Tell whether each item's class is among the k classes with the highest scores; in a tie, it ranks last.
 
         Args:
             embeddings: (N, D) embeddings of the images.
@@ -69,7 +69,7 @@ class Classifier:
             ks: values of k.
 
         Returns:
-            by name (``top-1``) (N,) float64: 1 or 0, and NaN if the target is -1.
+            (N,) float64 by metric name (``top-1``): 1 or 0, and NaN if the target is -1.
         """
         parts = []
         for rows, classes in zip(embeddings.split(_ROWS), targets.split(_ROWS), strict=True):
@@ -86,11 +86,11 @@ def targets_of(dataset: ShardDataset, level: str, names: Sequence[str]) -> Tenso
     Args:
         dataset: dataset of N items.
         level: level of the classifier's classes.
-        names: names of its classes.
+        names: names of the classifier's classes.
 
     Raises:
         ConfigError: the dataset has no such level.
-        InputError: no item is of one of its classes.
+        InputError: no item belongs to a class of the classifier.
     """
     if level not in dataset.levels:
         raise ConfigError(
@@ -116,13 +116,14 @@ def classifier_of(config: LossConfig, tensors: Mapping[str, Tensor], level: str,
     """Make the classifier of a loss's state.
 
     Args:
-        config: the loss and its options; with several classifiers, the finest level's is taken.
+        config: the loss and its options; if the loss has several classifiers, the finest level's classifier is
+            returned.
         tensors: state of the criterion.
         level: level of the classes.
         names: names of the C classes.
 
     Raises:
-        InputError: the tensors hold no classifier of so many classes.
+        InputError: the tensors hold no classifier of C classes.
     """
     found = min((name for name in tensors if name.endswith((".classifier.weight", ".proxies"))), default="")
     weight = tensors[found].detach() if found else torch.empty(0)
@@ -167,8 +168,8 @@ def read_classifier(checkpoint: Path, config: TrainConfig) -> Classifier | None:
         config: options of the run.
 
     Raises:
-        InputError: a file of it is missing or damaged, or they do not fit together.
-        SchemaError: the names are of another schema version.
+        InputError: a file of the checkpoint is missing or damaged, or its files do not fit together.
+        SchemaError: this hgld does not read the schema version of the file of class names.
     """
     file, state = checkpoint.parent.parent / CLASSES, read_state(checkpoint)
     if not has_classifier(config) or not (file.is_file() and "criterion" in state["files"]):
@@ -189,18 +190,20 @@ def read_classifier(checkpoint: Path, config: TrainConfig) -> Classifier | None:
 
 
 class WhitenedHead(nn.Module):
-    """Whitening of embeddings with the classifier folded into it, so that one vector serves both tasks.
+    """Whitening of embeddings, and a classifier of the whitened vectors, so that one vector serves both tasks.
 
     With Phi(e) = S (e / ‖e‖ - mu), <w, e> + b = ‖e‖ (<w', Phi(e)> + b') + b for w' = S^-T w and b' = <w, mu>
-    (MultiGrain, section 3.4): these scores equal the classifier's scores without whitening. They need all components of
-    the whitening; a whitening to fewer dimensions loses information that the classifier reads.
+    (MultiGrain, section 3.4): the classifier with the inverse whitening in its weights returns the same scores as the
+    classifier without whitening. It needs all components of the whitening; a whitening to fewer dimensions loses
+    information that the classifier reads.
 
     Args:
         classifier: classifier of the embeddings before whitening.
         whitening: whitening of unit vectors, with as many components as dimensions.
 
     Raises:
-        ConfigError: the whitening keeps fewer components, or is of another number of dimensions.
+        ConfigError: the whitening has fewer components than the embeddings have dimensions, or is for another number of
+            dimensions.
     """
 
     mean: Tensor
@@ -256,14 +259,14 @@ def library_head(spec: str, pretrained: str, model: EmbeddingModel, *, image_siz
     The whole network is run on noise. Its scores must equal the scores of the classifier on the model's mean features.
 
     Args:
-        spec: name of the network, ``torchvision:NAME`` or ``timm:NAME``, as of the model's backbone.
+        spec: name of the model's backbone, ``torchvision:NAME`` or ``timm:NAME``.
         pretrained: weights of the model: ``default``, a tag of its library, or a file of weights with the classifier.
         model: model with these weights, without norm and projection after its pooling.
         image_size: side of the noise, pixels.
 
     Raises:
-        ConfigError: another library, a network without weights or whose classifier is not one linear layer behind the
-            mean, or a model that changes the features.
+        ConfigError: the network is from another library or has no pretrained weights, its classifier is not one linear
+            layer on the mean of the feature map, or the model has a norm or projection.
         MissingResourceError: weights that are not available.
         InputError: a file of weights that is damaged or of another model.
     """
@@ -286,7 +289,7 @@ def library_head(spec: str, pretrained: str, model: EmbeddingModel, *, image_siz
 
 
 def check_synsets(names: Sequence[str], classes: int, level: str) -> None:
-    """Refuse classes other than the classes of ImageNet-1k: WordNet ids, in their order.
+    """Raise an error if a dataset's classes are not the classes of ImageNet-1k, named by sorted WordNet ids.
 
     Args:
         names: names of the dataset's classes.
@@ -294,7 +297,7 @@ def check_synsets(names: Sequence[str], classes: int, level: str) -> None:
         level: level of the dataset's classes.
 
     Raises:
-        ConfigError: they are no WordNet ids, not in order, or not as many as the network has classes.
+        ConfigError: a name is not a WordNet id, the names are not sorted, or their number is not ``classes``.
     """
     if len(names) != classes or list(names) != sorted(names) or not all(_SYNSET.match(name) for name in names):
         raise ConfigError(
@@ -318,7 +321,7 @@ def _reads_mean(whole: nn.Module, head: nn.Linear, model: EmbeddingModel, size: 
 
 
 def _build_whole_network(library: str, name: str, pretrained: str) -> nn.Module:
-    """Build a network with its classifier; its weights are a file's or the library's."""
+    """Build a network with its classifier, and with weights of a file or of the library."""
     import timm
     import torchvision
 

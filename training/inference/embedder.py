@@ -44,14 +44,14 @@ def load_run(run: Path, which: Literal["best", "last"] = "best") -> tuple[Embedd
 
     Args:
         run: folder of a run or of one of its checkpoints (``RUN/checkpoints/step-N``).
-        which: checkpoint of a run: ``best`` (the last one where none was found best) or ``last``.
+        which: checkpoint of a run: ``best`` (the last one if the run has no best checkpoint yet) or ``last``.
 
     Returns:
         the model, on the CPU in evaluation mode, and the run's config.
 
     Raises:
         InputError: no checkpoint is there, or it cannot be read or does not fit the run's config.
-        SchemaError: the config is of another schema version.
+        SchemaError: this hgld does not read the config's schema version.
     """
     checkpoint = find_checkpoint(run, which)
     config = read_config(checkpoint.parent.parent / CONFIG)
@@ -106,21 +106,21 @@ class Embedder:
 
     Attributes:
         model: model on the processes' device.
-        view: the part of an image that is seen, at scale 1.
+        view: view that resizes and crops images, at scale 1.
         processes: processes that share the work.
-        batch_size: images at a time, a process.
-        scales: factors of the view's size, over whose embeddings a mean is taken.
+        batch_size: number of images per forward pass and process.
+        scales: factors of the view's size; an image's embedding is the mean over these sizes.
         scale_p: exponent of the mean over scales.
-        workers: threads that read and decode, a process.
+        workers: number of threads per process that read and decode.
         amp: precision of the model's arithmetic.
-        checkpoint: name of the checkpoint that the model is from; empty in training and for a network.
+        checkpoint: name of the checkpoint with the model's weights; empty during training and for a pretrained network.
         selection: how that checkpoint was chosen (:func:`hgld.training.checkpoint.selection_of`).
-        network: the network that the model is; None: a run's.
-        gem_p: exponent of GeM that the model was given for this view; None: its own.
+        network: the pretrained network; None: the model is from a run.
+        gem_p: exponent that GeM pooling got for this view; None: the model's own exponent.
         classifier: classifier of the network; None: it has none.
         recipe: name of the recipe that the model was trained by; empty if none is known.
         spent: counts images and seconds of embedding; None: nothing is counted.
-        transform: function of an RGB image to the model's input; None: ``view`` prepares images.
+        transform: function that turns an RGB image into the model's input; None: ``view`` prepares images.
     """
 
     model: EmbeddingModel
@@ -156,10 +156,11 @@ class Embedder:
         )
 
     def classifier_for(self, dataset: ShardDataset) -> Classifier:
-        """Return the classifier for a dataset's classes: of the run, or of a pretrained network.
+        """Return the run's or the pretrained network's classifier, whose classes must occur in a dataset.
 
         Raises:
-            ConfigError: there is none; or the network's is not one linear layer, or of other classes.
+            ConfigError: there is no classifier; or the network's classifier is not one linear layer, or the dataset has
+                other classes.
             MissingResourceError: the network's weights are not available.
         """
         if self.classifier is not None:
@@ -176,7 +177,7 @@ class Embedder:
         return Classifier(weight, bias, None, level, names)
 
     def view_facts(self, datasets: Sequence[ShardDataset]) -> dict[str, object]:
-        """Return the facts of the view for a report: size, resize mode, scales; ``reduced`` counts too large images."""
+        """Return the facts of the view for a report: size, resize mode, scales, and the number of shrunk images."""
         facts: dict[str, object] = {"resize_mode": self.view.resize_mode, "image_size": self.view.size}
         if self.view.resize_mode == "original":
             reduced = sum(self.view.count_reduced(*dataset.sizes.T) for dataset in datasets)
@@ -281,7 +282,7 @@ class Embedder:
 
         Raises:
             ConfigError: the model has no text tower that shares the space of its images.
-            MissingResourceError: its weights or its tokenizer are not available here.
+            MissingResourceError: the model's weights or tokenizer are not available here.
         """
         if self.network is None:
             raise ConfigError(
@@ -298,7 +299,7 @@ def trained_embedder(source: Path | Network, *, device: str = "", **options: Any
     Args:
         source: folder of a run or of one of its checkpoints, or a network.
         device: ``cpu``, ``cuda``, ...; default: a GPU when there is one.
-        **options: keywords of :func:`make_embedder`; its errors are raised.
+        **options: keyword arguments of :func:`make_embedder`, whose errors are raised, too.
 
     Raises:
         HgldError: another process died.
@@ -330,25 +331,26 @@ def make_embedder(
         source: folder of a run or of one of its checkpoints, or a network.
         processes: processes that embed together.
         which: checkpoint of a run, ``best`` or ``last``.
-        size: side of the square, or the longest side, pixels; None, here and below: as the run is evaluated, or as the
-            network's library tests it.
+        size: side of the square, or the longest side, pixels; None, here and below: the value with which the run is
+            evaluated, or the network's library tests it.
         resize: short side of the image before the square is cut out; None: in proportion to ``size``.
-        resize_mode: the part of an image that is seen (:class:`hgld.data.views.TestView`).
+        resize_mode: how images are resized and cropped (:class:`hgld.data.views.TestView`).
         max_pixels: largest number of pixels of an image that is not resized.
-        scales: factors of the sizes, over whose embeddings a mean is taken.
+        scales: factors of the sizes; an image's embedding is the mean over these sizes.
         scale_p: exponent of that mean.
-        batch_size: images at a time, per process; None: as in training, 256 at most; 64 of a network.
+        batch_size: number of images per forward pass and process; None: as in training, but at most 256; 64 for a
+            network.
         workers: threads that read and decode; None: as in training.
         amp: precision of the model's arithmetic: ``off``, ``bf16`` or ``fp16``; None: as in training.
         gem_p: exponent of GeM pooling; ``auto``: the best one for ``size`` on training images
             (:func:`hgld.training.inference.gem_exponent.choose_gem_p`); None: as trained.
-        data: dataset directory or its address from whose training split ``auto`` draws, and on whose images raw pixels
-            are centred.
+        data: dataset directory or its URL. ``auto`` draws images of its training split; the network ``pixels``
+            subtracts the mean of its images.
 
     Raises:
-        InputError: no checkpoint is there, or it cannot be read; no training images for ``auto``.
-        ConfigError: a device that is not there, a resize below the size, gem_p for a model without GeM, or a network
-            without the pooling or size.
+        InputError: there is no checkpoint, or it cannot be read; or there are no training images for ``auto``.
+        ConfigError: the device does not exist, ``resize`` is below ``size``, ``gem_p`` is given for a model without
+            GeM, or the network lacks the pooling or size.
         MissingResourceError: a network's weights or library are not available.
     """
     config = TrainConfig()
@@ -392,7 +394,7 @@ def make_embedder(
         options: dict[str, Any] = {"workers": embedder.workers, "seed": config.run.seed, "amp": embedder.amp}
         options["batch_size"] = embedder.batch_size
         best = choose_gem_p(model, config.images, dataset, embedder.view.size, **options)
-        # Processes may round differently, so that all take the exponent of the main one.
+        # Processes may round differently, so all use the exponent of the main process.
         embedder = replace(embedder, gem_p=float(distributed.from_main(best, processes)))
     if embedder.gem_p is not None:
         set_gem_p(model, embedder.gem_p)

@@ -64,7 +64,7 @@ def embed(
     Args:
         model: model on the device where it computes; it is in evaluation mode during the call.
         dataset: dataset of N items.
-        view: the part of the images that is seen, at scale 1.
+        view: view that resizes and crops images, at scale 1.
         batch_size: images at a time, per process.
         scales: factors of the view's sizes; papers take 1, 1/sqrt(2), 1/2.
         scale_p: exponent of the mean over scales; see :func:`hgld.evaluation.postprocess.pool_scales`.
@@ -81,10 +81,10 @@ def embed(
         (N, D) float32 on the CPU, rows of norm 1 unless ``unit`` is False.
 
     Raises:
-        InputError: the dataset is empty, or without ``faults`` an item cannot be read or decoded (on any process).
+        InputError: the dataset is empty; or, without ``faults``, an item cannot be read or decoded (on any process).
         ServiceError: a server kept failing.
         StorageError: the disk failed.
-        ConfigError: scales, batch size or workers out of range, or several scales without ``unit``.
+        ConfigError: scales, batch size or workers are out of range, or several scales are given without ``unit``.
     """
     if not unit and len(scales) > 1:
         raise ConfigError(f"scales are {', '.join(map(str, scales))}; expected one scale with unit=False.")
@@ -161,7 +161,7 @@ class _Plan(BatchSampler):
         return like.new_zeros(self._rows, like.shape[1])
 
     def in_order(self, rows: Tensor) -> Tensor:
-        """Return the rows of all processes, which come one process after another, in the order of the dataset.
+        """Sort the rows of all processes, which are grouped by process, into the order of the dataset.
 
         If they have that order already (one process, images of one shape), they are not copied.
         """
@@ -239,7 +239,7 @@ def keep_freed_memory(device: torch.device) -> None:
 
 
 def autocast(device: torch.device, amp: Amp) -> AbstractContextManager[object]:
-    """Return the context in which the model computes in that precision."""
+    """Return the context in which the model computes with the precision ``amp``."""
     if amp == "off":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16 if amp == "bf16" else torch.float16)
@@ -247,7 +247,7 @@ def autocast(device: torch.device, amp: Amp) -> AbstractContextManager[object]:
 
 @contextmanager
 def evaluating(model: EmbeddingModel) -> Iterator[None]:
-    """Put the model into evaluation mode, without gradients, for the body."""
+    """Put the model into evaluation mode, without gradients, inside the ``with`` block."""
     before = model.training
     model.eval()
     try:
@@ -258,7 +258,7 @@ def evaluating(model: EmbeddingModel) -> Iterator[None]:
 
 
 def labels_file(path: Path) -> Path:
-    """Return the path of the keys and labels of embeddings: ``X.labels.parquet`` for ``X.npy``."""
+    """Return the path of the file with the keys and labels of embeddings: ``X.labels.parquet`` for ``X.npy``."""
     return path.with_suffix(".labels.parquet")
 
 

@@ -66,7 +66,7 @@ def export_model(path: Path, out: Path, which: Literal["best", "last"] = "best")
 
     Raises:
         InputError: no checkpoint is there, or it cannot be read.
-        ConfigError: a model that ONNX cannot hold.
+        ConfigError: the model cannot be exported to ONNX.
         MissingExtraError: a package that ONNX needs is not installed.
         StorageError: the files cannot be written.
     """
@@ -131,7 +131,7 @@ def _images(count: int, size: int) -> Tensor:
 
 
 def _compare(path: Path, embedder: nn.Module, size: int) -> None:
-    """Raise an error if the file gives other embeddings of noise images than the model."""
+    """Raise an error if the file's embeddings of noise images differ from the model's."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])

@@ -1,8 +1,8 @@
 """Choice of the GeM exponent p* for another resolution than in training, by images of the training set.
 
 A network that is tested at a higher resolution than it was trained at needs a larger p, because an object then fills a
-smaller share of the feature map. With p* views of an image find each other best, without class labels (Berman et al.,
-"MultiGrain: a unified image embedding for classes and instances", 2019, section 4.3).
+smaller share of the feature map. With the exponent p*, views of the same image find each other best; no class labels
+are needed (Berman et al., "MultiGrain: a unified image embedding for classes and instances", 2019, section 4.3).
 """
 
 from collections.abc import Generator, Iterable, Sequence
@@ -43,14 +43,14 @@ def best_gem_p(
 
     Args:
         model: model with GeM pooling; put into evaluation mode meanwhile.
-        batches: (B, 3, H, W) normalised images on the model's device, and the (B,) integers of the image that each is a
-            view of. An image without another view is not a query.
+        batches: pairs of (B, 3, H, W) normalised views on the model's device, and (B,) integers, equal for views of one
+            image. An image without another view is not a query.
         candidates: exponents above 0.
         amp: precision of the model's arithmetic.
 
     Returns:
-        the best p, the smallest of equals; and for every candidate the mean over the queries of the share of the n
-        other views of their image that are among the n nearest.
+        the best p (the smallest of equally good ones), and the score of every candidate. A query with n other views of
+        its image scores the share of them among its n nearest items; a candidate's score is the mean over the queries.
 
     Raises:
         ConfigError: the model does not pool by GeM, or a candidate is not above 0.

@@ -86,8 +86,8 @@ def embed_once(embedder: Embedder, dataset: ShardDataset, progress: Progress | N
 def dataset_facts(dataset: ShardDataset) -> dict[str, Any]:
     """Return JSON-ready facts that identify the images of a dataset.
 
-    A dataset has its keys and the checksums of its shards, on a disk also their sizes and times of change. A plain
-    folder has the paths, sizes and times of its files.
+    For a dataset, these are its keys and the checksums of its shards; on a disk, also the shards' sizes and
+    modification times. For a plain folder, these are the paths, sizes and modification times of its files.
     """
     manifest, folder = dataset.manifest, Path(dataset.storage.where)
     shards = []
@@ -143,8 +143,8 @@ def embed_in_parts(
         than the main one.
 
     Raises:
-        ConfigError: more parts than items, or a file that is no ``.npy``.
-        InputError: the parts that are there were made by another model, with other options, or of other items.
+        ConfigError: there are more parts than items, or ``out`` is not a ``.npy`` file.
+        InputError: existing parts were made by another model, with other options, or from other items.
         StorageError: the disk is full or not writable.
     """
     if out.suffix != ".npy":
@@ -196,7 +196,7 @@ def embed_in_parts(
 
 
 def _join_rows(tables: Sequence[np.ndarray], out: Path, *, shape: tuple[int, int]) -> None:
-    """Write the rows of tables one after another; not with a memory map, because a full disk would end the process."""
+    """Write the rows of tables one after another, without a memory map, because a full disk would crash the process."""
     with open(out, "wb") as joined:
         header = {"descr": np.lib.format.dtype_to_descr(np.dtype(np.float32)), "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(joined, header)

@@ -42,7 +42,7 @@ _OWN_AT_ONCE, _OWN_WORKERS = 64, 2  # batch size and threads of a torch module
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A model that embeds images, with its own preparation of them; :func:`load_model` makes it.
+    """A model that embeds images, with its own image preprocessing; :func:`load_model` makes it.
 
     Attributes:
         embedder: network, view of images, and device.
@@ -81,7 +81,7 @@ class Model:
             (N, D) float32, rows of norm 1; N is 1 for one image.
 
         Raises:
-            InputError: an image cannot be read (named), or an array is not of uint8 RGB values.
+            InputError: an image cannot be read (the message names it), or an array does not hold uint8 RGB values.
         """
         dataset = images_of(images)
         embedder = self.embedder if batch_size is None else replace(self.embedder, batch_size=batch_size)
@@ -94,7 +94,7 @@ class Model:
         Args:
             query: images as :meth:`encode` takes them.
             gallery: a folder, a dataset's directory or URL, or a dataset. Its embeddings are kept in the user's cache,
-                so that only the first search embeds it. Images that cannot be read are left out and counted.
+                so that only the first search embeds it. Unreadable images are not searched; the result counts them.
             k: images per query.
             progress: whether to show a bar.
         """
@@ -128,7 +128,7 @@ class Model:
             gallery's readable images.
 
         Raises:
-            InputError: no image of the gallery has a class, or a calibration is of other levels.
+            InputError: no image of the gallery has a class, or the calibration has other levels than the gallery.
         """
         rows, (embedded, _) = self.encode(images), self._gallery(gallery, progress=progress)
         found = embedded.dataset
@@ -161,7 +161,7 @@ class Model:
 
         Raises:
             InputError: the dataset cannot be read, or no image has another one of its class.
-            ConfigError: unknown metrics, levels or options.
+            ConfigError: a metric, level or option is unknown.
         """
         asked = options or EvaluationOptions()
         with _bars(progress) as show:
@@ -175,7 +175,7 @@ class Model:
         """Write the model to a folder that :func:`load_model` and ``--model`` read; returns the folder.
 
         Raises:
-            ConfigError: a torch module, or a network that is one file already.
+            ConfigError: the model is a torch module, or a network that is one file already.
             StorageError: the folder is not empty, or cannot be written.
         """
         folder = Path(path)
@@ -204,15 +204,16 @@ def load_model(
     device: str = "",
     **options: Any,
 ) -> Model:
-    """Load any model that embeds images, with its own preparation of them.
+    """Load any model that embeds images, with its own image preprocessing.
 
     Args:
         source: folder of a run or of one of its checkpoints. Or a folder of :meth:`Model.save`. Or ``timm:NAME``,
             ``torchvision:NAME``, ``open_clip:MODEL/PRETRAINED``, ``open_clip:hf-hub:USER/NAME``, ``onnx:FILE`` or
             ``small``. Or ``hf:USER/NAME``, a run that ``hgld push`` uploaded to the Hub. Or a torch module,
             (B, 3, H, W) -> (B, D).
-        which: checkpoint of a run: ``best`` (the last one where none was found best) or ``last``.
-        transform: function of a PIL image to the (3, H, W) tensor that a torch module takes; only with a torch module.
+        which: checkpoint of a run: ``best`` (the last one if the run has no best checkpoint yet) or ``last``.
+        transform: function that turns a PIL image into the (3, H, W) tensor that a torch module takes; only with a
+            torch module.
         weights: weights of a network: ``default`` (its library's), a tag, a file, or ``none`` (random).
         pooling: pooling of a network: ``avg``, ``gem``, ``max`` or ``token``; empty: its own vector, else the average.
         device: ``cpu``, ``cuda``, ...; default: a GPU if there is one.
@@ -220,8 +221,8 @@ def load_model(
             ``resize_mode``, ``scales``, ``batch_size``, ``workers``, ``amp``, ...
 
     Raises:
-        InputError: no such run, or a file that is damaged or of another network.
-        ConfigError: no such network, or options that it does not take.
+        InputError: the run does not exist, or a file is damaged or belongs to another network.
+        ConfigError: the network does not exist, or does not have an option.
         MissingExtraError: its library is not installed.
         MissingResourceError: its weights are not available here.
     """
@@ -292,7 +293,7 @@ def images_of(images: Any) -> ShardDataset:
     """Return images as a dataset, as :meth:`Model.encode` takes them.
 
     Raises:
-        InputError: they are no images, or there is none.
+        InputError: the argument holds something other than images, or no image.
     """
     if isinstance(images, ShardDataset):
         return images

@@ -43,8 +43,8 @@ def calibrate_answers(
     Args:
         embedder: the model; its processes embed together.
         place: dataset directory or its address.
-        split: split of queries to fit the calibration on; the model was not trained on them.
-        gallery_split: split that is searched; None: what :func:`hgld.training.inference.search.search` searches in.
+        split: split of queries on which the calibration is fitted; the model must not have been trained on it.
+        gallery_split: split that is searched; None: the split that a search of the dataset uses by default.
         test_split: split whose queries measure the calibration; None: ``test`` if the dataset has it, else none.
         neighbors: number of neighbours that vote.
         unknown: share of future queries whose class the gallery lacks.
@@ -54,8 +54,8 @@ def calibrate_answers(
         the calibration; None on all processes but the main one.
 
     Raises:
-        InputError: a split that is not there, or too few classes.
-        ConfigError: numbers out of their range.
+        InputError: a split does not exist, or has too few classes.
+        ConfigError: ``neighbors`` or ``unknown`` is out of range.
     """
     whole = open_dataset(place)
     named = filled_splits(whole)
@@ -114,13 +114,13 @@ def calibration_of(
     A run's own file is used by default, so a file that is damaged or belongs to another model is no error here.
 
     Args:
-        embedder: the model that answers.
+        embedder: the model that predicts.
         run: folder of the model's run; None: a network.
         given: file of a calibration; None: the run's own, if it has one that fits.
         dataset: dataset that is searched.
 
     Raises:
-        InputError: the file that is given cannot be read, or is of other levels or another model.
+        InputError: the file ``given`` cannot be read, or belongs to other levels or another model.
     """
     file = given or (None if run is None else run / CALIBRATION)
     if file is None or (given is None and not file.is_file()):
@@ -186,7 +186,7 @@ class SearchResult:
     """The result of a search.
 
     Attributes:
-        found: the matches of every file, in their order.
+        found: the matches of every query, in the order of the queries.
         left_out: number of items of the dataset that could not be read, so that they were not searched.
     """
 
@@ -216,28 +216,30 @@ def search(
     """Find the k images of a dataset nearest to each image file and text, and predict what the files show.
 
     Args:
-        embedder: embeds the files, and the dataset if need be.
+        embedder: model that embeds the queries, and the dataset if ``gallery`` is None.
         images: paths of the query images.
         dataset: N items to search.
-        k: matches a file; all readable items if there are fewer.
+        k: number of matches per query; all readable items if there are fewer.
         gallery: embeddings of the dataset by the same model; None: they are computed.
         index: index of these embeddings; it is built if it is missing or stale. None: the search is exhaustive.
         calibration: gives the confidences of predictions; None: no predictions. A text has none, because
             calibrations hold for scores of images.
         min_confidence: least confidence of a prediction.
         level: finest level to predict; None: the finest.
-        within: class names by level, which the queries are known to be of; only their images are searched.
-        texts: queries by their meaning, of a model with a text tower.
+        within: class names by level, if the queries are known to belong to these classes; only images of these classes
+            are searched.
+        texts: text queries, for a model with a text tower.
         progress: called with a task, the number of units done and their total.
 
     Returns:
-        the matches, of the files and then of the texts; with an index, only the main process searches, and the others
+        the matches of the files, then of the texts; with an index, only the main process searches, and the others
         return nothing.
 
     Raises:
-        InputError: a file, or every item of the dataset, cannot be read; embeddings of another model's size; an index
-            that is damaged or was not written by a search.
-        ConfigError: k below 1, texts for a model without a text tower, or an index together with ``within``.
+        InputError: a file, or every item of the dataset, cannot be read; the embeddings have another dimension than the
+            model's; the index is damaged or was not written by a search.
+        ConfigError: ``k`` is below 1, the model has no text tower for the texts, or an index is given together with
+            ``within``.
         StorageError: the index cannot be kept.
     """
     if index is not None and within:
@@ -303,7 +305,7 @@ def kept_embeddings(path: Path, dataset: ShardDataset, embedder: Embedder) -> Ga
         embedder: embedder that must have made the embeddings.
 
     Raises:
-        InputError: a file cannot be read, or it is of other items, another order or another model.
+        InputError: a file cannot be read, or belongs to other items, another order or another model.
     """
     embeddings, items = read_embeddings(path), read_labels(labels_file(path), dataset.levels)
     check_row_count(embeddings, items, (path, labels_file(path)))

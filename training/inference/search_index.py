@@ -78,19 +78,19 @@ class SearchIndex:
     def nearest(self, query_embeddings: Tensor | np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Find the k items of the highest cosine similarity; the index may miss some.
 
-        A query that reaches fewer than k items is compared with all.
+        If the index returns fewer than k items for a query, the query is compared with all items.
 
         Args:
             query_embeddings: (Q, D) embeddings of the queries.
             k: number of neighbours, at most G.
 
         Returns:
-            positions: (Q, k) int64 in the dataset, best first, equal scores ascending.
+            positions: (Q, k) int64 positions in the dataset, best first; positions of equal scores are ascending.
             scores: (Q, k) float32 cosine similarities.
 
         Raises:
-            InputError: embeddings of another size, or that cannot be ranked.
-            ConfigError: k below 1 or beyond G.
+            InputError: the embeddings have another dimension, or cannot be ranked.
+            ConfigError: ``k`` is below 1 or above G.
         """
         index, count = self.faiss_index, self.faiss_index.ntotal
         if not 1 <= k <= count:
@@ -145,7 +145,7 @@ class KeptIndex:
 
         Raises:
             InputError: embeddings that cannot be ranked: NaN, zero vectors, none at all.
-            StorageError: the disk is full or not writable; what was there stays.
+            StorageError: the disk is full or not writable; an existing index stays.
         """
         made = SearchIndex.of(embeddings, self._kind, positions)
 

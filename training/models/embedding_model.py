@@ -184,7 +184,7 @@ def principal_components(features: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Compute the leading principal components.
 
     Args:
-        features: (N, F) floating, N > count.
+        features: (N, F) floating point, N > count.
         count: D, at most F.
 
     Returns:

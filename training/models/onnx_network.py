@@ -27,12 +27,13 @@ class OnnxNetwork(nn.Module):
 
     If there are several outputs, it uses ``embeddings``, the name in files of ``hgld export``, else the first.
 
-    It runs on the CPU, or on a GPU if the images are there and onnxruntime has the provider. If the file refers to
+    It runs on the CPU; or on a GPU, if the images are on the GPU and onnxruntime supports GPUs. If the file refers to
     weights in other files, an error is raised, because it could otherwise read any file of the machine.
 
     Args:
         path: path of the ONNX file.
-        token: whether to return a vector; else a feature map (B, F, H', W'), from tokens one of (B, F, N, 1).
+        token: whether to return a vector (B, F); else a feature map (B, F, H', W'), or (B, F, N, 1) if the network
+            returns tokens.
 
     Attributes:
         side: side of the square input images in pixels; None: any.

@@ -78,7 +78,7 @@ def _convolution(channels_in: int, channels_out: int, stride: int = 1) -> nn.Mod
 
 
 class SmallResNet(nn.Module):
-    """A residual net (He et al., CVPR 2016) of four stages of one basic block; every stage halves the map.
+    """A residual net (He et al., CVPR 2016): a stem and four basic blocks; all but the first block halve the map.
 
     Shortcuts average before their 1 x 1 convolution (ResNet-D; He et al., "Bag of Tricks", CVPR 2019). Its channels are
     multiples of 32, which suits the bf16 matrix units of CPUs: with ``--amp bf16`` it is as fast as :class:`SmallNet`

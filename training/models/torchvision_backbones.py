@@ -127,7 +127,7 @@ def torchvision_backbone(name: str, options: BackboneOptions) -> Backbone:
 
 
 def _entry(name: str, pretrained: str) -> Any:
-    """Return torchvision's entry for the weights (also for a file named after them), else for the default weights.
+    """Return torchvision's entry for a tag, or for the file of its weights; for any other file, the default entry.
 
     Raises:
         ConfigError: there are no such weights.

@@ -28,7 +28,7 @@ class Row:
         method: method, as the table calls it.
         setting: setting of the row, as :mod:`hgld.published` has it.
         backbone: backbone of the row, as :mod:`hgld.published` has it.
-        datasets: names; the recipe's own if empty.
+        datasets: names of datasets; empty: the recipe's dataset.
     """
 
     paper: str
@@ -40,7 +40,7 @@ class Row:
 
     @property
     def values(self) -> tuple[PublishedValue, ...]:
-        """The values, in the order of the table."""
+        """The published values of these rows, in the order of the table."""
         return tuple(
             value
             for value in _by_method().get((self.paper, self.table, self.method), ())
@@ -51,7 +51,7 @@ class Row:
 
     @property
     def text(self) -> str:
-        """The figures in one line."""
+        """The published figures of these rows, in one line."""
         values = self.values
         several = {"dataset": len({v.dataset for v in values}) > 1, "setting": len({v.setting for v in values}) > 1}
         levels = {value.level for value in values if value.level} | {value.part for value in values if value.part}
@@ -86,7 +86,7 @@ class Published:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """One line per row, a remark, and the papers."""
+        """The rows, one line each, then the remark and the papers."""
         told = [f"{row.text} ({PAPERS[row.paper].name} {row.table}, {row.method})" for row in self.rows]
         remark = [self.remark] if self.remark else []
         return (*told, *remark, *dict.fromkeys(PAPERS[row.paper].source for row in self.rows))
@@ -102,12 +102,12 @@ class Setting:
     Attributes:
         dataset: name of the dataset in ``hgld datasets``, or how to make it.
         short: short name in a recipe's line.
-        title: name for people.
+        title: readable name.
         hardware: the hardware that a run needs, with its source.
         config: the options that all its recipes start from.
         hours: the duration of a run, with its source.
         suffix: the end of its recipes' names; None: the dataset's name.
-        paper: key of :data:`hgld.published.PAPERS` of the paper whose setting it is; empty if it is no paper's.
+        paper: key of :data:`hgld.published.PAPERS` of the paper with this setting; empty: no paper has it.
     """
 
     dataset: str
@@ -156,7 +156,7 @@ class Recipe:
         return f"{model.backbone}, {start}"
 
     def statements(self, config: TrainConfig) -> list[Statement]:
-        """Return the statements of its paper that apply to the recipe, beside a config that was made from it."""
+        """Return what the recipe's paper states on its fields, loss, data and metrics, with the values of a config."""
         protocols = [f"protocol:{one.partition('=')[2]}" for one in config.run.evaluate_on if "protocol=" in one]
         metrics = [f"metric:{name}" for name in config.run.metrics]
         names = (self.name, f"loss:{config.loss.loss}", f"data:{self.dataset}", *protocols, *metrics)
@@ -177,7 +177,7 @@ class Recipe:
 
     @property
     def brief(self) -> str:
-        """The figures of the first published row, or the sentence in their place, in one line."""
+        """The figures of the first published row in one line, or the sentence that replaces them."""
         return self.published.rows[0].text if isinstance(self.published, Published) else self.published
 
     def facts_of(self, config: TrainConfig) -> str:

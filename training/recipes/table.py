@@ -23,7 +23,7 @@ class Family:
 
     Attributes:
         title: title of the family.
-        text: the papers, and the settings that are not as published.
+        text: the papers, and the settings that differ from the papers.
         recipes: recipes in the order of the papers' tables.
     """
 
@@ -53,7 +53,7 @@ def _settings() -> dict[str, Setting]:
 
 
 def _rows(entries: Sequence[Any]) -> Iterator[Row]:
-    """Yield the rows of a pattern; lists of tables and settings mean all combinations."""
+    """Yield the rows of some entries; an entry with lists of tables and settings yields a row per combination."""
     for entry in entries:
         if isinstance(entry, str):
             continue

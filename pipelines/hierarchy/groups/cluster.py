@@ -224,7 +224,7 @@ VERSION = 7  # 7: the evidence for labels speaks of items
 
 
 def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progress: Progress) -> StageRun:
-    """Run the stage: ``names.parquet`` and ``groups.parquet``.
+    """Run the stage, which writes ``names.parquet`` and ``groups.parquet``.
 
     Args:
         root: the build's directory of stages.

@@ -12,9 +12,9 @@ a level is to have another name than its column); without it they are the column
 Names of columns may be written in any case. A column ``split`` names the split of every image; without one,
 ``--test-classes`` draws a class-disjoint test split, or everything is train.
 
-``--protocol`` makes a table a benchmark. The protocol says which further columns are read. ``list`` and ``template``
-name the lists that an image is in. ``easy``, ``hard``, ``junk`` and ``relevant`` of a query hold paths of gallery
-images, with ``;`` between them.
+``--protocol`` makes a table a benchmark. The protocol says which further columns are read. ``list`` names the list that
+an image is in, and ``template`` the template (a set of frames of one face). ``easy``, ``hard``, ``junk`` and
+``relevant`` of a query hold paths of gallery images, with ``;`` between them.
 """
 
 import hashlib
