@@ -266,7 +266,7 @@ def gather_with_gradients(rows: Tensor, processes: Processes, *, adding: bool = 
     """Gather the rows of all processes, with a gradient for this process's rows.
 
     Args:
-        rows: (b, ...) floating, the same b on every process.
+        rows: (b, ...) floating point; b is the same on every process.
         processes: the run's processes.
         adding: whether every process computes a part of the loss, so that the gradients of all processes are added.
             Otherwise every process computes the same loss of all rows.
@@ -448,9 +448,8 @@ class DistributedLoss(nn.Module):
     If the loss is a mean over queries, the processes share the queries: every process ranks its own b queries against
     the B items of all processes, so its tables are (b, B). All other losses (:attr:`shared` is False) are computed on
     the whole batch by every process, with the random numbers of the first process. The other losses are Triplet,
-    Margin, MultiGrain, BlackboxAP, SiMix,
-    MatryoshkaLoss, pair losses with reduction ``nonzero``, ``ClassWeighted`` with balanced weights, combinations of
-    these, and other libraries' losses.
+    Margin, MultiGrain, BlackboxAP, SiMix, MatryoshkaLoss, pair losses with reduction ``nonzero``, ``ClassWeighted``
+    with balanced weights, combinations of these losses, and losses of other libraries.
 
     Args:
         loss: a loss of hgld, or any module whose arguments are embeddings and labels; its parameters must be equal on
@@ -487,7 +486,7 @@ class DistributedLoss(nn.Module):
         """Return the loss of all processes' items, the same on every process.
 
         Args:
-            embeddings: (b, D) floating, this process's items; the same b on every process.
+            embeddings: (b, D) floating-point embeddings of this process's items; b is the same on every process.
             labels: (b, L) or (b,) integers.
             others: further (b, ...) arguments of the loss by name, such as ``instances`` of MultiGrain.
 

@@ -157,7 +157,7 @@ class GainFunction:
         """Return the gain of every grade for every query, from the number of gallery items of each grade.
 
         Args:
-            counts: (Q, L + 1) int64 items per grade.
+            counts: (Q, L + 1) int64, number of items per grade.
             relative: whether to divide by the largest grade that occurs for the query, instead of L, in
                 ``(l/L)^alpha``; grades that do not occur get gain 0. H-AP, H-R@k and H-P@k do not change if all gains
                 of a query are scaled, but with a large alpha, dividing by L could round all gains to 0.
@@ -190,7 +190,7 @@ class GainFunction:
         """Return the weight of every level's AP for every query; 0 if the query has no positive there, else with sum 1.
 
         Args:
-            counts: (Q, L + 1) int64 items per grade.
+            counts: (Q, L + 1) int64, number of items per grade.
 
         Returns:
             (Q, L) float64, coarsest level first; a row of zeros if no level that has positives has weight.

@@ -83,7 +83,7 @@ class Option:
         default: default of the field; ``dataclasses.MISSING`` if a value is required.
         member: type of the value, or of one value of a tuple.
         several: whether the value is a tuple.
-        optional: whether it can be None.
+        optional: whether the value can be None.
         choices: the allowed texts; empty: any text.
         facts: all other arguments of :func:`setting`.
     """

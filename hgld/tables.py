@@ -348,7 +348,7 @@ def read_csv(
         source: the file, or its bytes.
         columns: columns to read; default: the columns of ``schema``, else all.
         schema: types of some columns.
-        infer: whether to read another column as numbers if every cell of it is one.
+        infer: whether to read each other column as numbers if all its cells are numbers.
         where: name of the source in messages.
         max_bytes: largest size of the file in bytes.
 

@@ -77,7 +77,7 @@ def run_demo(out: Path, seed: int, progress: "Progress", size: DemoSize | None =
 
     Args:
         out: a folder that does not exist, is empty, or holds an earlier demo of the same seed.
-        seed: seed of everything random.
+        seed: seed of all random numbers.
         progress: called with the current task and its progress.
         size: number of drawings and length of the training; None: the defaults.
 
@@ -143,7 +143,7 @@ def demo_runs(seed: int, *, epochs: int, steps: int) -> dict[str, "TrainConfig"]
     one level: the same surrogate of AP and the same proxies, only for landmarks.
 
     Args:
-        seed: seed of everything random: the runs start from the same weights and see the same batches.
+        seed: seed of all random numbers: the runs start from the same weights and see the same batches.
         epochs: epochs of a run; every epoch ends with an evaluation.
         steps: steps per epoch.
     """

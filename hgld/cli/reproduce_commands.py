@@ -92,7 +92,7 @@ def _commands(one: "Experiment", folder: Path | None) -> list[tuple[str, str]]:
 
     Args:
         one: the experiment.
-        folder: folder of the datasets; those in it need not be built.
+        folder: folder of the datasets; datasets in it need not be built.
     """
     from hgld.published.experiments import all_experiments
     from hgld.training.recipes import RECIPES
@@ -131,7 +131,7 @@ def _print_plan(one: "Experiment") -> None:
 
 
 def _run(one: "Experiment", folder: Path, *, is_toy: bool) -> None:
-    """Run the commands of an experiment in a folder, those of a toy with the flags of a small network."""
+    """Run the commands of an experiment in a folder; commands of a toy get the flags of a small network."""
     from hgld.cli import cli
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -151,7 +151,7 @@ def _run(one: "Experiment", folder: Path, *, is_toy: bool) -> None:
 
 
 def _make_release(name: str, source: str) -> None:
-    """Write a tiny release of a dataset in its real layout, by the makers of the tests.
+    """Write a tiny release of a dataset in its real layout, with the makers that the tests use.
 
     Raises:
         ConfigError: this hgld is not a clone of the repository, so that it has no makers.

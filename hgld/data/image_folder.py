@@ -72,7 +72,7 @@ class LooseImages(ShardStorage):
         return data
 
     def read_many(self, ranges: Ranges) -> list[bytes]:
-        """Read images (name, 0, size)."""
+        """Return the bytes of images, each given as (name, 0, size)."""
         return [self._read(name, size) for name, _, size in ranges]
 
     def _describe(

@@ -51,7 +51,7 @@ def fits_batch(total: float | NDArray[Any], share: float | NDArray[Any] = 1.0) -
 
     Args:
         total: total number of bytes of the images.
-        share: share of a batch that the images are.
+        share: share of a batch that the images make up.
     """
     return total <= share * MOST_BATCH_BYTES
 

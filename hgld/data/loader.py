@@ -228,9 +228,8 @@ class Loader:
 
     The batches depend only on the dataset, the sampler's seed, the view and ``seed``, not on the number of threads or
     ``prefetch``. The parts of all processes, joined in order, equal the batch of a single process. Iterating yields the
-    rest
-    of the sampler's current epoch and leaves the sampler at the next epoch. If the consumer stops in between, the next
-    iteration resumes there. Threads suffice, because decoding, resizing and reading release Python's global lock.
+    rest of the sampler's current epoch and leaves the sampler at the next epoch. If the consumer stops in between, the
+    next iteration resumes there. Threads suffice, because decoding, resizing and reading release Python's global lock.
 
     The consumer may keep a batch: its memory is reused only after the last tensor that shares it is deleted.
 

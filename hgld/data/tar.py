@@ -210,7 +210,7 @@ class _Extended:
 
 
 def _next_member(cursor: _Cursor, block: bytes | None) -> Member | None:
-    """Move to the next member's bytes and return the member; None at the end mark. ``block``: its header, if read."""
+    """Move to the next member's bytes and return the member; None at the end mark. ``block``: its header, if known."""
     extended = _Extended()
     while True:
         if block is None:

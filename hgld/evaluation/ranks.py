@@ -51,7 +51,8 @@ def paint_grades(query: np.ndarray, members: np.ndarray, starts: np.ndarray, gra
     Args:
         query: (q, L) int32 classes, -1 if unknown.
         members: (L, G) gallery items of each level, ordered by class.
-        starts: (L, C + 1) index in ``members`` of the first item of each class; the next class's is behind its last.
+        starts: (L, C + 1) index in ``members`` of the first item of each class; its items end where the next class's
+            items begin.
         grades: array to fill.
     """
     num_levels = members.shape[0]
@@ -67,7 +68,7 @@ def paint_grades(query: np.ndarray, members: np.ndarray, starts: np.ndarray, gra
 
 @compiled
 def count_grades(grades: np.ndarray, counts: np.ndarray) -> None:
-    """Fill (q, L) int64 ``counts`` with how often the grades 1..L occur in each row of (q, G) uint8 ``grades``."""
+    """Fill (q, L) int64 ``counts`` with the number of items of each grade 1..L in each row of (q, G) ``grades``."""
     for row in range(grades.shape[0]):
         values = grades[row]
         for grade in range(1, counts.shape[1] + 1):
@@ -92,8 +93,8 @@ def find_spans(scores: np.ndarray, spans: np.ndarray) -> None:
 
     Args:
         scores: (q, G) float32, finite, or -inf for items out of the ranking.
-        spans: (q, 2) int64, filled with the least magnitude of a score above 0 as an integer, and how many magnitudes
-            there are from it to the greatest.
+        spans: (q, 2) int64, filled with the least magnitude above 0 (the bits of the float32 number as an integer),
+            and the number of integers from it to the greatest magnitude.
     """
     for row in range(scores.shape[0]):
         bits = scores[row].view(np.uint32)
@@ -113,7 +114,7 @@ def find_spans(scores: np.ndarray, spans: np.ndarray) -> None:
 def fill_narrow_keys(
     scores: np.ndarray, grades: np.ndarray, spans: np.ndarray, bits_of_grade: np.uint64, keys: np.ndarray
 ) -> None:
-    """Fill (q, G) uint32 keys with the order of :func:`fill_wide_keys`, for scores whose range fits into the bits."""
+    """Fill (q, G) uint32 keys with the order of :func:`fill_wide_keys`, for rows whose keys fit into 32 bits."""
     shift = np.uint32(bits_of_grade)
     for row in range(scores.shape[0]):
         bits, out, grade = scores[row].view(np.int32), keys[row], grades[row]
@@ -140,7 +141,7 @@ def fill_wide_keys(scores: np.ndarray, grades: np.ndarray, bits_of_grade: np.uin
 def _sorted_keys(scores: np.ndarray, grades: np.ndarray, bits_of_grade: np.uint64, room: np.ndarray) -> np.ndarray:
     """Return the (q, G) keys of rows in ascending order: by descending score, then ascending grade.
 
-    Keys have 32 bits where the scores' magnitudes leave room for the grade, else 64.
+    Keys have 32 bits if the range of the scores' magnitudes leaves enough bits for the grade, else 64.
     """
     spans = np.empty((len(scores), 2), np.int64)
     find_spans(scores, spans)
@@ -156,9 +157,10 @@ def _sorted_keys(scores: np.ndarray, grades: np.ndarray, bits_of_grade: np.uint6
 
 @helper
 def _walk_sorted(keys: np.ndarray, num: int, bits_of_grade: np.uint64, grades: np.ndarray, ranks: np.ndarray) -> None:
-    """Keep the ``num`` positives of a sorted row; items of equal score have the rank of the last of them.
+    """Store grades and ranks of the ``num`` positives of a sorted row; equal scores share their last rank.
 
-    They are kept from index 1 on. Items before the first positive are written to index 0, which spares a condition.
+    The positives are stored from index 1 on. Items before the first positive are written to index 0, which spares a
+    condition.
     """
     mask = (np.uint64(1) << bits_of_grade) - np.uint64(1)
     size = keys.shape[0]
@@ -177,8 +179,7 @@ def _walk_sorted(keys: np.ndarray, num: int, bits_of_grade: np.uint64, grades: n
 
 
 # In a row with few positives, only the positives are sorted, and every item is counted at the first positive that it
-# does not
-# score below. On a processor without 512-bit registers sorting the whole row takes twice as long.
+# does not score below. On a processor without 512-bit registers, sorting the whole row takes twice as long.
 
 _COUNTED_SHARE = 32  # with at least this many items per positive, counting is faster than sorting
 _SLICES_PER_POSITIVE = 8  # so that most slices of the score range hold at most one positive
@@ -187,7 +188,7 @@ _MOST_SLICES = 1 << 13  # their table stays in the first-level cache
 
 @compiled
 def gather_positives(scores: np.ndarray, grades: np.ndarray, kept_scores: np.ndarray, kept_grades: np.ndarray) -> None:
-    """Fill (q, P) tables with the scores and grades of each row's positives; -inf and 0 after the last."""
+    """Fill (q, P) tables with the scores and grades of each row's positives, and the rest with -inf and 0."""
     kept_scores[:] = -np.inf
     kept_grades[:] = 0
     for row in range(scores.shape[0]):
@@ -215,7 +216,7 @@ def _count_ranks(
         num: number of positives.
         starts: int32, overwritten with the first positive in each slice of the positives' scores.
         slices: (G,) int32, overwritten with the slice of each item.
-        ranks: array to fill; one place more than there are positives.
+        ranks: array to fill, with at least ``num`` + 1 entries; the ranks are in the first ``num``.
     """
     ranks[: num + 1] = 0
     highest, lowest = positives[0], positives[num - 1]
@@ -265,13 +266,13 @@ def gather_heads(
 
     Args:
         scores: (q, n) float32.
-        first: item whose score is in the first of the columns; the others follow.
-        columns: the first one, and the one after the last.
+        first: gallery index of the item in the first column to read; the next columns hold the next items.
+        columns: the first column to read, and the column after the last one.
         depth: number of first ranks that matter.
-        floors: (q,) float32, -inf at first: lower scores can be left out.
-        sizes: (q,) int64 items that a row holds, 0 at first; ``FULL`` where they do not fit.
-        kept_scores: (q, C) float32, C at least ``depth`` + 2 ``HEAD_CHUNK``.
-        kept_items: (q, C) int32.
+        floors: (q,) float32, initially -inf. Lower scores cannot reach the first ``depth`` ranks.
+        sizes: (q,) int64 number of items kept per row, initially 0; ``FULL`` if they do not fit.
+        kept_scores: (q, C) float32 scores of the kept items; C is at least ``depth`` + 2 ``HEAD_CHUNK``.
+        kept_items: (q, C) int32 gallery indices of the kept items.
     """
     capacity, (begin, end) = kept_scores.shape[1], columns
     for row in range(scores.shape[0]):
@@ -304,7 +305,7 @@ def gather_heads(
 def finish_heads(
     depth: int, floors: np.ndarray, sizes: np.ndarray, kept_scores: np.ndarray, kept_items: np.ndarray
 ) -> None:
-    """Drop from every head the items after rank ``depth``; arguments as for :func:`gather_heads`."""
+    """Drop the items after rank ``depth`` from every row; the arguments are those of :func:`gather_heads`."""
     for row in range(sizes.shape[0]):
         if sizes[row] != FULL:
             _shorten_head(row, depth, floors, sizes, kept_scores, kept_items)
@@ -314,7 +315,7 @@ def finish_heads(
 def _shorten_head(
     row: int, depth: int, floors: np.ndarray, sizes: np.ndarray, kept_scores: np.ndarray, kept_items: np.ndarray
 ) -> None:
-    """Drop the items after rank ``depth``; the others keep their order."""
+    """Drop a row's items after rank ``depth``; the other items keep their order."""
     size = sizes[row]
     if size <= depth:
         return
@@ -358,8 +359,8 @@ class _Positives(NamedTuple):
     Attributes:
         grades: grades of the positives.
         ranks: ranks of the positives.
-        ends: last positive of each one's tie group.
-        listed: grade at every place of the list, in which ties come last.
+        ends: for each positive, the index of the last positive with the same score.
+        listed: grade of the item at every rank of the list, 0 for a negative; among equal scores negatives come first.
         running: buffer for running sums, which is overwritten.
     """
 
@@ -372,7 +373,7 @@ class _Positives(NamedTuple):
 
 @helper
 def _place_positives(found: _Positives, size: int, deepest: int) -> None:
-    """Fill ``ends``, and ``listed`` down to the place ``deepest``."""
+    """Fill ``ends``, and fill ``listed`` down to the rank ``deepest``."""
     grades, ranks, ends, listed = found.grades, found.ranks, found.ends, found.listed
     deepest = min(deepest, listed.shape[0] - 1)
     for i in range(deepest + 1):
@@ -388,7 +389,7 @@ def _place_positives(found: _Positives, size: int, deepest: int) -> None:
 
 @helper
 def _ap_sum(chosen: np.ndarray, found: _Positives, size: int) -> float:
-    """Sum rank+ / rank over the positives whose grade is chosen, as if they were the only ones."""
+    """Sum rank+ / rank over the positives of the chosen grades, as if there were no other positives."""
     grades, ranks, ends, running = found.grades, found.ranks, found.ends, found.running
     count = 0
     for i in range(size):
@@ -407,8 +408,8 @@ def _ap_sums(found: _Positives, size: int, counts: np.ndarray, ap: np.ndarray) -
     Args:
         found: the positives.
         size: number of positives.
-        counts: (2, L + 1) int64 buffer, which is overwritten: the numbers of positives so far with at least each grade,
-            and of positives in the tie group.
+        counts: (2, L + 1) int64 buffer, which is overwritten: number of positives of at least each grade, so far and
+            in the current group of equal scores.
         ap: array to fill.
     """
     grades, ranks, ends = found.grades, found.ranks, found.ends
@@ -438,9 +439,9 @@ def _ap_sums(found: _Positives, size: int, counts: np.ndarray, ap: np.ndarray) -
 def _hap_sum(relevance: np.ndarray, ap: np.ndarray, found: _Positives, size: int) -> float:
     """Sum Hrank+ / rank over the positives.
 
-    min(r_k, r_j) is the sum of the steps between the relevances, in ascending order, that neither r_k nor r_j lies
-    below. So the sum is a sum of AP sums, one per step, over the items that reach the step. Where relevance grows with
-    the grade, these are the items of at least some grade, whose sums are in ``ap`` already.
+    Sort the relevances in ascending order. Then min(r_k, r_j) is the sum of the steps between neighbouring relevances
+    that both r_k and r_j reach. So the result is a sum of AP sums, one per step, over the items that reach the step.
+    If relevance grows with the grade, these are the items of at least some grade, whose AP sums are already in ``ap``.
     """
     width = relevance.shape[0]
     chosen = np.empty(width, np.int64)
@@ -470,7 +471,7 @@ def _hap_sum(relevance: np.ndarray, ap: np.ndarray, found: _Positives, size: int
 
 @helper
 def _dcg_sum(found: _Positives, size: int, wanted: Wanted, dcg_at: np.ndarray) -> float:
-    """Sum gain * discount, with its parts down to every depth."""
+    """Return the sum of gain * discount; fill ``dcg_at`` with the part of the sum down to every depth."""
     grades, ranks, gains = found.grades, found.ranks, wanted.gains
     discounts, depths = wanted.discounts, wanted.depths
     total = 0.0
@@ -495,7 +496,10 @@ def _list_sums(
     hits: np.ndarray,
     precision: np.ndarray,
 ) -> None:
-    """Sum over the positives at the head of the list: to the last depth, and to R of every level if it is wanted."""
+    """Fill ``precision_r``, ``hits`` and ``precision`` from the positives at the head of the list.
+
+    The head ends at the last depth or, if ``precision_r`` is wanted and R is larger, at the largest R of a level.
+    """
     grades, ranks, ends, depths = found.grades, found.ranks, found.ends, wanted.depths
     width = totals.shape[0]
     positives = np.zeros(width, np.int64)  # at or above each grade in the whole gallery

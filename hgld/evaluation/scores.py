@@ -203,7 +203,7 @@ def open_embeddings(
 
 
 def _are_scalable(norms: Tensor, normalize: bool) -> bool:
-    """Return whether rows with these finite norms can be normalised, or else be multiplied in float32."""
+    """Tell whether rows with these finite norms can be normalised, or, without ``normalize``, multiplied in float32."""
     return bool((norms > 0).all()) if normalize else float(norms.max()) <= _LARGEST_DOT**0.5
 
 
@@ -283,7 +283,7 @@ def score_blocks(
     Args:
         query: (Q, D) float32.
         gallery: (G, D) float32 on the same device.
-        rows: queries per block.
+        rows: number of queries per block.
         part: indices of consecutive queries; None: all queries.
 
     Yields:

@@ -24,8 +24,8 @@ from hgld.relevance import GainFunction
 class OrderStatistics(NamedTuple):
     """Sums over the positives of q queries, from which every metric follows without looking at the ranking again.
 
-    A column of L stands for "at least the grade 1..L"; K are the depths k that metrics ask for. Undefined quotients
-    are left to :func:`metric_values`, which knows the number of positives.
+    In an axis of length L, entry g - 1 belongs to the items of at least grade g. K is the number of cutoffs k that the
+    metrics need. :func:`metric_values` handles undefined quotients, because it knows the number of positives.
 
     Attributes:
         ap: (q, L) sum of rank+/rank over the items of at least each grade.
@@ -33,10 +33,10 @@ class OrderStatistics(NamedTuple):
         hap: (q,) sum of Hrank+/rank.
         dcg: (q,) sum of gain/log2(1 + rank).
         asi: (q,) average set intersection.
-        hits: (q, K, L + 1) items of each grade among the first k (grade 0 is not counted).
+        hits: (q, K, L + 1) number of items of each grade among the first k (grade 0 is not counted).
         precision: (q, K, L) sum of P(i) over the positives among the first k.
-        grade_at: (q, K) grade of the item at place k; 0 if the ranking has ended.
-        dcg_at: (q, K) the part of ``dcg`` with rank <= k.
+        grade_at: (q, K) grade of the item at rank k; 0 if the ranking has ended.
+        dcg_at: (q, K) the part of the sum ``dcg`` over the ranks up to k.
     """
 
     ap: np.ndarray
@@ -89,7 +89,7 @@ def depth_needed(metrics: Sequence[Metric], levels: Sequence[str], counts: np.nd
     Args:
         metrics: metrics to compute.
         levels: names of the levels, finest first.
-        counts: (q, L + 1) items per grade.
+        counts: (q, L + 1) number of items per grade.
     """
     needed = 1
     for metric in metrics:
@@ -117,12 +117,12 @@ def metric_values(
         metrics: metrics that :func:`hgld.evaluation.metric.resolve` returned.
         levels: names of the levels, finest first.
         found: statistics of the ranking.
-        counts: (q, L + 1) items per grade in the whole ranking.
-        gain: the function that ``gains`` came from.
+        counts: (q, L + 1) number of items per grade in the whole ranking.
+        gain: gain function from which ``gains`` was computed.
         gains: (q, L + 1) gain of every grade.
 
     Returns:
-        for every metric's name (q,) float64, NaN if it is undefined.
+        a dict from metric names to (q,) float64 values; NaN if undefined.
     """
     depths = depths_of(metrics).tolist()
     values = {}
@@ -141,8 +141,8 @@ class RankedQueries:
 
     Attributes:
         found: statistics of the ranking.
-        counts: (q, L + 1) items per grade in the whole ranking.
-        gain: the gain function that ``gains`` came from.
+        counts: (q, L + 1) number of items per grade in the whole ranking.
+        gain: gain function from which ``gains`` was computed.
         gains: (q, L + 1) gain of every grade.
         grade: lowest grade of a positive: the grade of the metric's level if the metric is binary, 1 if it is graded.
         number: k of the metric's name; 1 if the name has no k.
@@ -179,47 +179,47 @@ class RankedQueries:
 
 
 def average_precision(ranked: RankedQueries) -> np.ndarray:
-    """Return AP."""
+    """Return the AP of every query: (q,)."""
     return ranked.found.ap[:, ranked.grade - 1] / ranked.positives
 
 
 def map_at_r(ranked: RankedQueries) -> np.ndarray:
-    """Return mAP@R."""
+    """Return the mAP@R of every query: (q,)."""
     return ranked.found.precision_r[:, ranked.grade - 1] / ranked.positives
 
 
 def recall_at_k(ranked: RankedQueries) -> np.ndarray:
-    """Return R@k."""
+    """Return the R@k of every query: (q,)."""
     return np.where(ranked.positives > 0, (ranked.hits > 0).astype(np.float64), np.nan)
 
 
 def true_recall_at_k(ranked: RankedQueries) -> np.ndarray:
-    """Return TR@k."""
+    """Return the TR@k of every query: (q,)."""
     return ranked.hits / np.minimum(ranked.positives, ranked.number)
 
 
 def precision_at_k(ranked: RankedQueries) -> np.ndarray:
-    """Return P@k."""
+    """Return the P@k of every query: (q,)."""
     return np.where(ranked.positives > 0, ranked.hits / ranked.number, np.nan)
 
 
 def map_at_k(ranked: RankedQueries) -> np.ndarray:
-    """Return mAP@k."""
+    """Return the mAP@k of every query: (q,)."""
     return ranked.found.precision[:, ranked.at, ranked.grade - 1] / np.minimum(ranked.positives, ranked.number)
 
 
 def hierarchical_ap(ranked: RankedQueries) -> np.ndarray:
-    """Return H-AP."""
+    """Return the H-AP of every query: (q,)."""
     return ranked.found.hap / ranked.total
 
 
 def hierarchical_recall_at_k(ranked: RankedQueries) -> np.ndarray:
-    """Return H-R@k."""
+    """Return the H-R@k of every query: (q,)."""
     return (ranked.gains[:, 1:] * ranked.found.hits[:, ranked.at, 1:]).sum(axis=1) / ranked.total
 
 
 def hierarchical_precision_at_k(ranked: RankedQueries) -> np.ndarray:
-    """Return H-P@k."""
+    """Return the H-P@k of every query: (q,)."""
     gains = ranked.gains
     here = np.take_along_axis(gains, ranked.found.grade_at[:, ranked.at, None], axis=1)
     # If the gain at rank k is 0, the shares are 1, their limit, so that the sum is the number of positives.
@@ -229,22 +229,22 @@ def hierarchical_precision_at_k(ranked: RankedQueries) -> np.ndarray:
 
 
 def ndcg(ranked: RankedQueries) -> np.ndarray:
-    """Return NDCG."""
+    """Return the NDCG of every query: (q,)."""
     return ranked.found.dcg / _ideal_dcg(ranked.counts, None)
 
 
 def ndcg_at_k(ranked: RankedQueries) -> np.ndarray:
-    """Return NDCG@k."""
+    """Return the NDCG@k of every query: (q,)."""
     return ranked.found.dcg_at[:, ranked.at] / _ideal_dcg(ranked.counts, ranked.number)
 
 
 def set_intersection(ranked: RankedQueries) -> np.ndarray:
-    """Return ASI."""
+    """Return the ASI of every query: (q,)."""
     return ranked.found.asi
 
 
 def weighted_ap(ranked: RankedQueries) -> np.ndarray:
-    """Return wAP."""
+    """Return the wAP of every query: (q,)."""
     counts, weights = ranked.counts, ranked.gain.level_weights(torch.from_numpy(ranked.counts)).numpy()
     ap = np.where(weights > 0, ranked.found.ap / np.cumsum(counts[:, :0:-1], axis=1)[:, ::-1], 0.0)
     return np.where(weights.any(axis=1), (weights * ap).sum(axis=1), np.nan)
@@ -253,8 +253,9 @@ def weighted_ap(ranked: RankedQueries) -> np.ndarray:
 def mistake_severity(ranked: RankedQueries) -> np.ndarray:
     """Return the severity of mistakes (Bertinetto et al., "Making Better Mistakes", CVPR 2020).
 
-    The height of the lowest common ancestor, in levels: L where the first item shares nothing. Defined where the
-    gallery has an item of the query's finest class, and the first item is none.
+    The severity is the height, in levels, of the lowest common ancestor of the query and the first item; L if they
+    share no class. It is defined if the gallery has an item of the query's finest class, but the first item is not of
+    this class.
     """
     num_levels = ranked.counts.shape[1] - 1
     grade = ranked.found.grade_at[:, ranked.at]
@@ -265,7 +266,8 @@ def mistake_severity(ranked: RankedQueries) -> np.ndarray:
 def hierarchical_distance_at_k(ranked: RankedQueries) -> np.ndarray:
     """Return the average hierarchical distance of the first k (Bertinetto et al., CVPR 2020), in levels.
 
-    Defined where the gallery has an item of the query's finest class; a list that ends before k is averaged as it is.
+    It is defined if the gallery has an item of the query's finest class. A list of fewer than k items is averaged
+    over its items.
     """
     num_levels = ranked.counts.shape[1] - 1
     places = np.minimum(ranked.number, ranked.counts.sum(axis=1))
@@ -274,7 +276,7 @@ def hierarchical_distance_at_k(ranked: RankedQueries) -> np.ndarray:
 
 
 def _ideal_dcg(counts: np.ndarray, k: int | None) -> np.ndarray:
-    """Return (q,) DCG of the items in descending order of grade, or of the best k of them."""
+    """Return (q,) DCG of all items in descending order of grade, or of the first k items in this order."""
     num_levels = counts.shape[1] - 1
     gains = exponential_gains(num_levels)
     ends = np.cumsum(counts[:, :0:-1], axis=1)  # last ranks of the grades L, L - 1, ..., 1 in an ideal list
@@ -292,8 +294,8 @@ class ClassDistances:
     """Mean cosine distances (1 - cosine, half the squared Euclidean distance of unit vectors) in and between classes.
 
     Attributes:
-        intra: mean over the classes of two and more items of the mean distance between two items of the class; NaN if
-            there are no such classes.
+        intra: mean distance between two items of a class, averaged over the classes of two or more items; NaN if there
+            are no such classes.
         inter: mean distance between the normalised centres of two classes; NaN if there is only one class.
     """
 
@@ -309,11 +311,11 @@ def class_distances(embeddings: Array, labels: Array) -> ClassDistances:
     code gives a class of one item the largest intra-class distance; here such a class has none.
 
     Args:
-        embeddings: (N, D) floating; normalised here.
+        embeddings: (N, D) of any floating dtype; this function normalises them.
         labels: (N,) integers; items with negative labels are left out.
 
     Returns:
-        both distances.
+        the mean distance within classes and the mean distance between classes.
 
     Raises:
         InputError: embeddings or labels of the wrong shape or dtype, NaN, Inf, zero vectors, no labelled item.
@@ -335,12 +337,12 @@ def class_distances(embeddings: Array, labels: Array) -> ClassDistances:
 
 
 def intra_class_distance(embeddings: Array, labels: Array) -> float:
-    """Compute the metric ``dists@intra``; see :func:`class_distances`."""
+    """Compute ``dists@intra``, the mean distance within classes (:func:`class_distances`)."""
     return class_distances(embeddings, labels).intra
 
 
 def inter_class_distance(embeddings: Array, labels: Array) -> float:
-    """Compute the metric ``dists@inter``; see :func:`class_distances`."""
+    """Compute ``dists@inter``, the mean distance between classes (:func:`class_distances`)."""
     return class_distances(embeddings, labels).inter
 
 
@@ -348,7 +350,7 @@ def clustering_nmi(embeddings: Array, labels: Array, *, seed: int = 0) -> float:
     """Compute the normalised mutual information of a k-means clustering with the classes: 2 I / (H_1 + H_2).
 
     Args:
-        embeddings: (N, D) floating; normalised here.
+        embeddings: (N, D) of any floating dtype; this function normalises them.
         labels: (N,) integers; items with negative labels are left out. There are as many clusters as classes.
         seed: seed of k-means++.
 
@@ -356,7 +358,7 @@ def clustering_nmi(embeddings: Array, labels: Array, *, seed: int = 0) -> float:
         0 (independent) to 1 (the same partition).
 
     Raises:
-        InputError: as for :func:`class_distances`.
+        InputError: for the same reasons as in :func:`class_distances`.
     """
     from sklearn.cluster import KMeans  # slow to import, and no other metric needs it
     from sklearn.metrics import normalized_mutual_info_score
@@ -397,7 +399,7 @@ def order_statistics(
     Args:
         scores: (q, G) float32 on the CPU, finite, or -inf for items out of the ranking.
         grades: (q, G) uint8, 0 for items out of the ranking.
-        counts: (q, L + 1) int64 items of every grade.
+        counts: (q, L + 1) int64, number of items of each grade.
         relevance: (q, L + 1) float64, relevance of each grade in H-AP.
         depths: (K,) int64, the k of the metrics, ascending.
         depth: number of first items that are needed; None: all.
@@ -434,7 +436,7 @@ def order_statistics_torch(
     depth: int | None,
     kinds: Collection[str],
 ) -> OrderStatistics:
-    """Rank every row on any torch device, in whole-block operations; see :func:`order_statistics`."""
+    """Rank every row on any torch device; arguments and result are those of :func:`order_statistics`."""
     device, size = scores.device, scores.shape[1]
     sums = OrderStatistics.zeros(len(scores), counts.shape[1] - 1, len(depths))
     # One tensor holds all sums, so that the host waits for a GPU once per block.
@@ -457,7 +459,7 @@ def _unpack(packed: Tensor, sums: OrderStatistics) -> list[Tensor]:
 
 
 def _ordered(scores: Tensor, grades: Tensor, length: int | None) -> tuple[Tensor, Tensor]:
-    """Return grades in list order, (q, M) uint8, and for every place the last one (from 0) of its tie group."""
+    """Return (q, M) uint8 grades in list order, and for every index the last index with the same score."""
     keys = (descending_keys(scores) << 8) | grades
     keys = keys.sort(dim=1).values if length is None else keys.topk(length, dim=1, largest=False).values
     listed = (keys & 255).to(torch.uint8)

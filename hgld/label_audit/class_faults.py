@@ -107,7 +107,7 @@ def apartness(items: np.ndarray, in_second: np.ndarray) -> float:
 
 
 def _pair_features(model: ClassModel, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the features of two sets of items: log Bayes factor of one class per item, and their closeness."""
+    """Return two features of two sets: scaled log Bayes factor that they are one class, and minus :func:`apartness`."""
     both = np.concatenate([first, second])
     ratio = model.log_ratio(model.items[first], model.items[second]) / (2 * len(first) * len(second) / len(both))
     return np.array([np.arcsinh(ratio), -apartness(model.items[both], np.arange(len(both)) >= len(first))])

@@ -104,9 +104,9 @@ class ClassRegression:
     """Softmax regressions of the classes, each fitted without one fold of the items.
 
     Attributes:
-        items: (N, D + 1) float32, of unit variance in every dimension, and a 1.
+        items: (N, D + 1) float32 embeddings, scaled to unit variance in every dimension, then a column of ones.
         folds: (N,) fold of each item; every class is spread over the folds.
-        weights: (folds, C, D + 1) float32 of the regression that has not seen that fold.
+        weights: (folds, C, D + 1) float32; per fold, the weights of the regression that was fitted without it.
     """
 
     items: Tensor

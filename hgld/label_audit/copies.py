@@ -163,7 +163,7 @@ def find_copies(
     """Find items of other splits that are copies of training items (of the largest split if none is ``train``).
 
     The probability of a copy comes from a comparison with decoys: training items and their nearest training item of
-        another finest class. A pair less similar than 99% of the synthetic copies gets probability 0.
+    another finest class. A pair less similar than 99% of the synthetic copies gets probability 0.
 
     Args:
         unit: (N, D) unit embeddings.
@@ -172,7 +172,7 @@ def find_copies(
         images: object that compares the images.
 
     Returns:
-        per item: its index, the most similar training item, the similarity, and the probability of a copy.
+        per item that is not a training item: index, most similar training item, similarity, probability of a copy.
     """
     split = np.asarray(splits, dtype=object)
     sizes = {name: int((split == name).sum()) for name in dict.fromkeys(splits)}

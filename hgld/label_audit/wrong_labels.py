@@ -161,7 +161,10 @@ def meeting_levels(own: np.ndarray, others: np.ndarray, ancestors: np.ndarray) -
 
 
 def choices(ancestors: np.ndarray) -> np.ndarray:
-    """Return (C, L + 1): number of classes that the channel can turn each class into; 1 at first, then per level."""
+    """Return (C, L + 1) numbers of classes that the channel can turn each class into.
+
+    Column 0 is 1: the class itself. Column c counts the classes whose finest common level with the class is c.
+    """
     num, levels = ancestors.shape
     made = np.ones((num, levels + 1))
     under = [np.bincount(ancestors[:, level])[ancestors[:, level]] for level in range(levels)] + [np.full(num, num)]
@@ -190,7 +193,7 @@ def _fit(candidates: np.ndarray, features: np.ndarray, ancestors: np.ndarray) ->
     """Fit weights and channel by the likelihood of the labels.
 
     Returns:
-        (N, L) probability that the label is wrong at each level, and (N, L) likeliest class if it is.
+        (N, L) probability that the label is wrong at each level, and (N, L) likeliest finest class if it is wrong.
     """
     levels, known = ancestors.shape[1], np.maximum(candidates, 0)
     met = meeting_levels(candidates[:, 0], known, ancestors)

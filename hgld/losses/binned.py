@@ -20,7 +20,7 @@ def soft_histograms(scores: Tensor, roles: Tensor, bins: int, low: float) -> tup
     """Share every item linearly between its two nearest of ``bins`` centres, evenly spaced from 1 down to ``low``.
 
     Args:
-        scores: (Q, G) floating; a score beyond the outermost centre falls wholly into that centre's bin.
+        scores: (Q, G) floating point; a score beyond the outermost centre falls wholly into that centre's bin.
         roles: (Q, G) uint8: 0 counts nowhere, 1 negative, 2 positive.
         bins: number of bins M, at least 2.
         low: the lowest centre, below 1.
@@ -138,7 +138,7 @@ def soft_bin_ap_loss(
     """Return 1 - AP of every query from soft bins, with the formulas of :class:`SoftBinAP`.
 
     Args:
-        scores: (Q, G) floating; below float32 they are read as float32.
+        scores: (Q, G) floating point; half precision is converted to float32.
         grades: (Q, G) integers, positive if above 0.
         bins: number of bin centres.
         low: the lowest centre; the highest is 1.

@@ -66,7 +66,7 @@ def blackbox_ap_loss(
     """Return 1 - AP of every query, with the formulas of :class:`BlackboxAP`.
 
     Args:
-        scores: (Q, G) floating; below float32 they are read as float32.
+        scores: (Q, G) floating point; half precision is converted to float32.
         grades: (Q, G) integers, positive if above 0.
         lambda_: distance by which the scores are moved for the gradient.
         margin: difference by which a positive's score must exceed a negative's.

@@ -188,7 +188,7 @@ class RODRecall(_Published):
     """Sup-R@k with a decomposability term (Ramzi et al., "Optimization of Rank Losses for Image Retrieval", 2023).
 
     Args:
-        num_classes: C, classes of the labels' level; one proxy each. Needed for ``proxy``.
+        num_classes: C, number of classes of the labels' level; each has a proxy. Needed for ``proxy``.
         dim: D, dimension of the embeddings. Needed for ``proxy``.
         lambda_: weight of the second term, in 0..1; the rank term has the rest.
         k: cutoffs that recall is averaged over.
@@ -220,7 +220,7 @@ class HAPPIER(_Published):
     """Sup-H-AP with proxies of the finest classes (Ramzi et al., "Hierarchical Average Precision Training", ECCV 2022).
 
     Args:
-        num_classes: C, classes of the finest level; one proxy each. Needed for ``proxy``.
+        num_classes: C, number of classes of the finest level; each has a proxy. Needed for ``proxy``.
         dim: D, dimension of the embeddings. Needed for ``proxy``.
         alpha: exponent of the relevance: 1 is HAPPIER; HAPPIER_F has 5 on Stanford Online Products, 3 on iNaturalist.
         lambda_: weight of the second term, in 0..1; the rank term has the rest.
@@ -257,7 +257,7 @@ class RODNDCG(_Published):
     """Sup-NDCG with a decomposability term on the finest level (Ramzi et al., 2023).
 
     Args:
-        num_classes: C, classes of the finest level; one proxy each. Needed for ``proxy``.
+        num_classes: C, number of classes of the finest level; each has a proxy. Needed for ``proxy``.
         dim: D, dimension of the embeddings. Needed for ``proxy``.
         lambda_: weight of the second term, in 0..1; the rank term has the rest.
         decomposability: second term: ``proxy`` (:class:`NormSoftmax`) or ``pair`` (:class:`CalibrationLoss`, with the
@@ -354,7 +354,7 @@ class MultiGrain(nn.Module):
     the raw embedding; the margin loss reads the L2-normalised embedding.
 
     Args:
-        num_classes: classes of the level.
+        num_classes: number of classes of the level.
         dim: D, dimension of the embeddings.
         lambda_: weight of the classification term.
         margin: alpha of the paper, half the width between positives and negatives.

@@ -303,8 +303,8 @@ class Margin(RankLoss):
         dim: D, the dimension of the embeddings, on which the density depends.
         margin: half the width between positives and negatives, in distance.
         beta: initial boundary; the boundary is a parameter with its own learning rate (0.1 in MultiGrain).
-        cutoff: distance below which negatives are not more likely to be drawn.
-        reach: distance from which negatives are not drawn; 2: no limit.
+        cutoff: distance below which negatives are as likely as at this distance.
+        reach: distance beyond which negatives are drawn only if the anchor has no nearer negative; 2: no limit.
         options: ``level``, ``normalize`` and ``reduction``. ``mean``: mean over all sampled pairs, as in the MultiGrain
             paper. ``nonzero``: mean over the pairs with a loss above 0, as in the published code. ``none``: every
             anchor's mean (Q,) and valid (Q,).

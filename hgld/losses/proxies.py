@@ -38,7 +38,7 @@ class ProxyLoss(QueryLoss):
     Items of unknown label add nothing. Reference embeddings are ignored, because the proxies are the gallery.
 
     Args:
-        num_classes: C, classes of the level.
+        num_classes: C, number of classes of the level.
         dim: D, dimension of the embeddings.
         level: column of the labels, 0 the finest.
         reduction: ``mean`` over the items of known label, or ``none``: values (B,) and valid (B,).
@@ -85,7 +85,7 @@ class NormSoftmax(ProxyLoss):
     HAPPIER, RODNDCG, RODRecall and ROADMAP; ``temperature`` is eta in those papers.
 
     Args:
-        num_classes: C, classes of the level.
+        num_classes: C, number of classes of the level.
         dim: D, dimension of the embeddings.
         temperature: divisor of the cosines (0.05 in HAPPIER's configurations and in the paper).
         options: ``level`` and ``reduction`` of :class:`ProxyLoss`.

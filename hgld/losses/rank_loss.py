@@ -264,7 +264,7 @@ class Batch(NamedTuple):
     """A batch in which every item is a query, and an optional gallery (by default the batch itself).
 
     Attributes:
-        embeddings: (Q, D) floating embeddings.
+        embeddings: (Q, D) floating-point embeddings.
         labels: (Q, L) or (Q,) integers, finest level first, negative if unknown.
         ref_embeddings: (G, D) embeddings of the gallery; None: the batch is its own gallery.
         ref_labels: (G, L) or (G,) labels of the gallery.
@@ -293,7 +293,7 @@ class BatchLoss(KnownArguments, nn.Module, ABC):
         """Return the loss of a batch in which every item is a query.
 
         Args:
-            embeddings: (Q, D) floating embeddings.
+            embeddings: (Q, D) floating-point embeddings.
             labels: (Q, L) or (Q,) integers, finest level first, negative if unknown.
             ref_embeddings: (G, D) embeddings of the gallery: a memory, or all processes' items. None: the batch is its
                 own gallery.

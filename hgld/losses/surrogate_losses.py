@@ -2,9 +2,8 @@
 
 In the Smooth losses every step becomes a sigmoid (Brown et al., "Smooth-AP", ECCV 2020; Patel et al., "Recall@k
 Surrogate Loss", CVPR 2022). In the Sup losses, steps over items of the same or a higher grade stay exact, without a
-gradient.
-Steps over items of a lower grade become a :class:`~hgld.losses.kernels.objectives.SupStep`. So the Sup losses bound
-1 - metric from above (Ramzi et al., "Optimization of Rank Losses for Image Retrieval", arXiv 2309.08250, earlier
+gradient. Steps over items of a lower grade become a :class:`~hgld.losses.kernels.objectives.SupStep`. So the Sup losses
+bound 1 - metric from above (Ramzi et al., "Optimization of Rank Losses for Image Retrieval", arXiv 2309.08250, earlier
 ROADMAP, NeurIPS 2021, and HAPPIER, ECCV 2022). The grade, not the relevance, decides which item is lower, because
 population-weighted relevance need not grow with the grade.
 
@@ -66,7 +65,7 @@ def ideal_dcg(counts: Tensor, gains: Tensor, gallery_size: int) -> Tensor:
 
 # -- functions of scores and grades -----------------------------------------------------------------------------------
 #
-# Arguments: ``scores`` (Q, G) floating, read as float32 if below, and ``grades`` (Q, G) integers in 0..L
+# Arguments: ``scores`` (Q, G) floating point (half precision becomes float32), and ``grades`` (Q, G) integers in 0..L
 # (:func:`hgld.shared_levels`). Results: values (Q,), 0 if a query has no positive, and valid (Q,) bool.
 
 _OUT_OF_RANGE = 255  # grades are bytes; a larger grade becomes this value, for which the operator raises an error

@@ -159,7 +159,7 @@ class Calibration:
 
     Attributes:
         levels: names of the levels, finest first.
-        scalings: one per level.
+        scalings: logistic regression of each level.
         neighbors: number of neighbours that vote.
         temperature: temperature of the votes.
         unknown: assumed share of queries whose class the gallery lacks.

@@ -1,4 +1,4 @@
-"""The experiments of papers, read from ``tables.csv``: what each table and figure needs, and the commands of it.
+"""The experiments of papers, read from ``tables.csv``: what each table and figure needs, and the commands for it.
 
 A row whose paper is ``data`` says how to build a dataset from its release. The page about the papers and ``hgld
 reproduce`` are made from these rows. This module imports nothing slow.

@@ -14,18 +14,19 @@ from hgld.published.results import read_rows
 
 @dataclass(frozen=True)
 class Statement:
-    """A fact about a paper's experiments; empty fields have nothing to say.
+    """A fact about a paper's experiments; a field is empty if there is nothing to state.
 
     Attributes:
         paper: key of :data:`hgld.published.PAPERS`.
-        where: section, equation, figure or table that states it, or whose results it describes; empty if the paper
-            does not say it.
-        subject: shell patterns of names to which it applies, separated by spaces: a recipe, ``loss:NAME``,
+        where: section, equation, figure or table that states the fact, or whose results the fact describes; empty if
+            the paper does not state it.
+        subject: shell patterns of names to which the fact applies, separated by spaces: a recipe, ``loss:NAME``,
             ``data:NAME``, ``protocol:NAME``, ``metric:NAME``, or ``table:NAME`` (an experiment). A pattern after
             ``!`` excludes names.
         key: field of a training config, or a quantity in words.
         says: value in the paper.
-        code: value in the authors' released code, then its file in parentheses, if it differs or the paper has none.
+        code: value in the authors' released code, then its file in parentheses; stated only if it differs from the
+            paper's value or the paper has none.
         ours: value in hgld, if it differs from the paper's. For a field of a config it is the config's value, not the
             file's.
         because: reason for the difference.

@@ -57,7 +57,7 @@ def draw_maps(
     """Draw a map per level: items of the largest classes at the finest level, class means at coarser levels.
 
     Args:
-        figures: drawer.
+        figures: object that draws and collects the figures.
         items: gallery of an evaluation.
         levels: names of the levels, finest first.
         name_of: names of the classes.

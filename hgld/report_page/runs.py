@@ -31,7 +31,7 @@ _MOST_CONFIG_BYTES = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """One side of a retrieval task.
+    """The queries or the gallery of a retrieval task.
 
     Attributes:
         embeddings: (N, D) of any floating dtype.

@@ -38,7 +38,7 @@ class Score:
         best: True if no run has a better value.
         deviation: standard deviation over the seeds; NaN for a single run.
         seeds: number of runs that the value is the mean of.
-        seed_p_value: p-value of the paired t-test over the common seeds; NaN with fewer than two.
+        seed_p_value: p-value of the paired t-test over the common seeds; NaN with fewer than two common seeds.
     """
 
     metric: str
@@ -92,7 +92,7 @@ class Score:
 
     @property
     def bar(self) -> tuple[float, float, float]:
-        """Lower end, value and upper end: of value ± deviation over seeds, else of the interval."""
+        """Lower end, value and upper end of the bar: value ± deviation over seeds, else the interval."""
         low, high = self.low, self.high
         if not math.isnan(self.deviation):
             low, high = self.value - self.deviation, self.value + self.deviation
@@ -117,7 +117,7 @@ def seed_p_value(ours: Mapping[int, float], theirs: Mapping[int, float]) -> floa
         theirs: values of the other run by seed.
 
     Returns:
-        NaN with fewer than two common seeds; 0 or 1 if all differences are equal, and so have no deviation.
+        the p-value: NaN with fewer than two common seeds; 0 or 1 if all differences are equal (no deviation).
     """
     from scipy.stats import ttest_1samp
 
@@ -195,7 +195,7 @@ class ScoreTable:
 
     @property
     def groups(self) -> list[tuple[str, int]]:
-        """Levels and the number of their columns."""
+        """Levels, each with the number of its columns."""
         return [(level, len(list(columns))) for level, columns in groupby(self.metrics, level_of)]
 
     @property

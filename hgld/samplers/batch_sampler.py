@@ -417,7 +417,7 @@ def at_least(least: int, **numbers: int) -> None:
     """Raise an error if a number is below ``least``.
 
     Raises:
-        ConfigError: a number is too small; the message states the first.
+        ConfigError: a number is too small; the message states the first such number.
     """
     for name, number in numbers.items():
         if number < least:

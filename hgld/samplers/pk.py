@@ -37,10 +37,9 @@ def plan_epoch(classes: ClassItems, p: int, k: int, batches: int, *key: int) -> 
 
     Distributing the chunks class by class, one per batch in turn, reaches that minimum. Trades then make the plan
     random: two batches pool the chunks of classes that they do not share, and each takes a random half. Every round
-        pairs the
-    batches anew. A trade changes neither the batches' sizes nor the minimum. The method is global curveball: Carstens,
-    Berger and Strona, "A unifying framework for fast randomization of ecological networks with fixed (node) degrees",
-    MethodsX 5, 2018.
+    pairs the batches anew. A trade changes neither the batches' sizes nor the minimum. The method is global curveball:
+    Carstens, Berger and Strona, "A unifying framework for fast randomization of ecological networks with fixed (node)
+    degrees", MethodsX 5, 2018.
 
     Args:
         classes: the items, sorted by class.
@@ -353,7 +352,7 @@ def _classes_by_super(classes: ClassItems, coarse: np.ndarray) -> list[np.ndarra
 
 
 def _combinations(by_super: list[np.ndarray], p: int, size: int) -> tuple[np.ndarray, int]:
-    """Return (C, size) combinations of super-classes with at least p classes in total, and the number of the rest."""
+    """Return (C, size) combinations of super-classes with at least p classes in total, and the number of others."""
     count = math.comb(len(by_super), size)
     if not 0 < count <= _MOST_COMBINATIONS:
         raise ConfigError(

@@ -56,7 +56,7 @@ class ShardOrderSampler(BatchSampler):
         k: items per class.
         num_streams: number of streams that are read in parallel, over all processes; must divide p.
         window: number of batches whose items the streams hold in memory. The sampler chooses among these items so that
-            no class repeats within a batch.
+            a class repeats within a batch only if this cannot be avoided.
         short: rule for groups of fewer than k items: ``repeat`` uses items more than once in a batch, ``drop`` drops
             the group, ``refuse`` raises an error.
         seed: seed of all random choices.
@@ -251,7 +251,7 @@ def deal(label: np.ndarray, num_streams: int, per_stream: int, window: int, *key
 
 
 def draw(labels: Sequence[int], taken: Container[int], word: int) -> int:
-    """Return the index of a random class that is not ``taken``; if all are taken, of a most frequent class."""
+    """Return the index of a random class that is not ``taken``; if all are taken, of a class that occurs most often."""
     free = [place for place, c in enumerate(labels) if c not in taken]
     return free[(word * len(free)) >> 64] if free else labels.index(Counter(labels).most_common(1)[0][0])
 

@@ -118,7 +118,7 @@ def _is_parquet(document: Document) -> bool:
 
 
 def taxonomy_of(hierarchy: Hierarchy, source: str = "hierarchy") -> Taxonomy:
-    """Return a hierarchy's classes, finest level first, with their level as rank.
+    """Return a hierarchy as a taxonomy: its classes, finest level first, with their level as rank.
 
     The id of a class is its name. If classes of several levels share a name, the level is appended.
     """
@@ -444,7 +444,7 @@ def sniff(document: Document) -> str:
 
     Raises:
         SchemaError: the document has none of the formats.
-        InputError: it cannot be read.
+        InputError: the document cannot be read.
     """
     for name, known in FORMATS.items():
         if known.fits(document):

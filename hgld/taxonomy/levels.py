@@ -44,7 +44,7 @@ class EvenLevels:
         parents: the rule for several parents.
         cut: the rule for uneven depth, with its depths or ranks.
         counts: number of changes per reason; the changes made by the reader come first.
-        changes: one row per class that a rule changed: id, name, what, detail.
+        changes: one row per class that a rule changed, with id, name, type of change (``what``) and ``detail``.
     """
 
     hierarchy: Hierarchy

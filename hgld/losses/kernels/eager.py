@@ -38,7 +38,10 @@ def rank_metric_by_pairs(
 
 
 class _Pairs:
-    """All pairs of a positive, in column ``places`` (q, P), and an item; places of grade 0 are padding and add 0."""
+    """All pairs of a positive and an item.
+
+    ``places`` (q, P) holds the columns of the positives. Columns of grade 0 are padding and add 0 to the metric.
+    """
 
     def __init__(self, scores: Tensor, grades: Tensor, gains: Tensor, places: Tensor, surrogate: Surrogate) -> None:
         self.scores, self.grades, self.places, self.surrogate = scores, grades, places, surrogate
@@ -62,7 +65,7 @@ class _Pairs:
         return terms.values.sum(dim=1), gradient
 
     def _steps(self, part: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return for (q, p, G) pairs the common gain, the steps in hrank and in rank, and the slope in rank."""
+        """Return, for (q, p, G) pairs, the smaller gain, the step in hrank, the step in rank and the slope in rank."""
         places = self.places[:, part]
         difference = self.scores[:, None, :] - self.scores.gather(1, places)[:, :, None]  # s_j - s_k
         both = torch.minimum(self.gain[:, part, None], self.item_gain[:, None, :])

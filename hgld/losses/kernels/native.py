@@ -243,7 +243,7 @@ def smooth_forward(
 ) -> None:
     """Compute hrank and rank of every positive, with a sigmoid for every step.
 
-    The arguments are the same as in :func:`sup_forward`, except ``step``: (1,), tau.
+    The arguments are the same as in :func:`sup_forward`, except that ``step`` (1,) holds tau.
     """
     zero, inverse = np.float32(0), np.float32(1) / step[0]
     for row in range(ordered.shape[0]):
