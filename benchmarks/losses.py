@@ -1,8 +1,8 @@
 """Seconds and peak memory of forward + backward of the rank losses, of the authors' code and of other libraries.
 
 Run with: python benchmarks/losses.py [--items 128 256 512 1024 2048 4096] [--threads 1] [--only "hgld SupHAP" ...]
-The authors' classes: python benchmarks/losses.py --authors DIR, a clone of github.com/elias-ramzi/SupRank; it needs
-    omegaconf, tensorboard and pytorch-metric-learning
+The authors' classes: python benchmarks/losses.py --authors DIR, a clone of github.com/elias-ramzi/SupRank.
+It needs omegaconf, tensorboard and pytorch-metric-learning.
 A memory bank: python benchmarks/losses.py --bank 60000 --items 256 --dim 128
 On a GPU: python benchmarks/losses.py --device cuda --items 512 4096 --only "hgld SupHAP"
 

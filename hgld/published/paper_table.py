@@ -159,7 +159,7 @@ def lay_out(title: str, values: Sequence[PublishedValue], own: Iterable[OwnResul
         own: results to add to tables with their dataset and metrics; the notes list all other results.
     """
     mine = list(own)
-    groups: dict[tuple[str, str], list[PublishedValue]] = {}  # by table, a wide table by dataset
+    groups: dict[tuple[str, str], list[PublishedValue]] = {}  # keyed by table; a wide table is split by dataset
     for table in dict.fromkeys(value.table for value in values):
         here = [value for value in values if value.table == table]
         is_wide = len({_column(value) for value in here}) > _MOST_COLUMNS

@@ -18,8 +18,7 @@ from hgld.labels import Labels, class_numbers
 # -- random numbers ---------------------------------------------------------------------------------------------------
 #
 # Random numbers depend only on their key, on every platform and with every version of numpy. numpy keeps the raw 64-bit
-# words
-# of a bit generator stable, but not its distributions and shuffles (NEP 19), so this module uses only the words.
+# words of a bit generator stable, but not its distributions and shuffles (NEP 19), so this module uses only the words.
 
 _HALF = np.uint64(32)
 _FRACTION_BITS = 53
