@@ -96,7 +96,7 @@ class LooseImages(ShardStorage):
         return self
 
     def _headers(self, listing: str) -> np.ndarray:
-        """Return (N, 3) width, height and orientation of the images; those of a folder are kept in the user's cache."""
+        """Return (N, 3) width, height and orientation of the images; the user's cache keeps the headers of a folder."""
         kept = KeptFolder("image-headers", {"listing": listing, "where": self.where})
         headers = kept.read(lambda folder: np.load(folder / _HEADERS)) if listing else None
         if headers is None:

@@ -433,7 +433,7 @@ class TestView:
     ) -> "TestView":
         """Return the view with another size or resize mode.
 
-        None keeps a value; ``resize`` then scales with ``size``.
+        None keeps a value, but if ``size`` changes, ``resize`` changes in proportion.
 
         Raises:
             ConfigError: ``resize`` is below the size, or images would have too many pixels.

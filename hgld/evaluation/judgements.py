@@ -175,7 +175,7 @@ def block_of_items(
         source: relevance of all gallery items to the queries.
         start: first query.
         stop: the query after the last one.
-        items: (q, C) gallery indices, ascending; the rest of a row is -1.
+        items: (q, C) gallery indices, ascending in each row, padded with -1.
         facts: relevance facts of these queries.
 
     Returns:

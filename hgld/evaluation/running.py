@@ -191,9 +191,8 @@ def _joined(arrays: Sequence[np.ndarray], tables: Sequence[pl.DataFrame]) -> tup
     Raises:
         InputError: the batches differ in dimension or levels, or mix class numbers and names.
     """
-    forms = {
-        (array.shape[1], table.width - 1) for array, table in zip(arrays, tables, strict=True)
-    }  # dimension, and levels without the column `item`
+    # the column `item` is not a level
+    forms = {(array.shape[1], table.width - 1) for array, table in zip(arrays, tables, strict=True)}
     if len(forms) > 1:
         found = " and ".join(f"{dim} dimensions and {levels} levels" for dim, levels in sorted(forms))
         raise InputError(f"batches have {found}; expected the same dimension and levels in all batches.")

@@ -476,7 +476,7 @@ _INDEX_BITS = 24
 
 
 def first_items(scores: Tensor, grades: Tensor, depth: int) -> np.ndarray:
-    """Return (q, min(depth, G)) indices of the highest scores, equal ones by ascending grade, then index.
+    """Return (q, min(depth, G)) indices of the highest scores; equal scores by ascending grade, then index.
 
     Args:
         scores: (q, G) float32, G below 2^24.

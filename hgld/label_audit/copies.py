@@ -66,7 +66,7 @@ class ImageCopies:
         Args:
             queries: (Q,) indices of the query items.
             references: (R,) indices of the items to search; no query finds itself.
-            k: number of references per query; fewer if there are not so many.
+            k: number of references per query; all references if there are fewer.
         """
         return _nearest(self._coarse(queries), self._coarse(references), queries, references, k)
 
@@ -78,7 +78,7 @@ class ImageCopies:
         return rows
 
     def of_copies(self, items: np.ndarray) -> np.ndarray:
-        """Return the similarities of images to synthetic copies of them: cropped anywhere and encoded again.
+        """Return the similarities of images to their synthetic copies, which are cropped anywhere and encoded again.
 
         Args:
             items: (P,) items; blank images are skipped.

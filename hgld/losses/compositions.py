@@ -190,7 +190,7 @@ class RODRecall(_Published):
     Args:
         num_classes: C, number of classes of the labels' level; each has a proxy. Needed for ``proxy``.
         dim: D, dimension of the embeddings. Needed for ``proxy``.
-        lambda_: weight of the second term, in 0..1; the rank term has the rest.
+        lambda_: weight of the second term, in 0..1; the rank term has the weight 1 - ``lambda_``.
         k: cutoffs that recall is averaged over.
         temperature_k: width of the sigmoid at the cutoffs, in ranks.
         decomposability: second term: ``proxy`` (:class:`NormSoftmax`) or ``pair`` (:class:`CalibrationLoss`, with the
@@ -223,7 +223,7 @@ class HAPPIER(_Published):
         num_classes: C, number of classes of the finest level; each has a proxy. Needed for ``proxy``.
         dim: D, dimension of the embeddings. Needed for ``proxy``.
         alpha: exponent of the relevance: 1 is HAPPIER; HAPPIER_F has 5 on Stanford Online Products, 3 on iNaturalist.
-        lambda_: weight of the second term, in 0..1; the rank term has the rest.
+        lambda_: weight of the second term, in 0..1; the rank term has the weight 1 - ``lambda_``.
         relevance: gain of a grade: population, total, weighted_ap or exponential (:func:`hgld.graded_relevance`).
         decomposability: second term: ``proxy`` (:class:`NormSoftmax`) or ``pair`` (:class:`CalibrationLoss`, with the
             published thresholds 0.9 and 0.6).
@@ -259,7 +259,7 @@ class RODNDCG(_Published):
     Args:
         num_classes: C, number of classes of the finest level; each has a proxy. Needed for ``proxy``.
         dim: D, dimension of the embeddings. Needed for ``proxy``.
-        lambda_: weight of the second term, in 0..1; the rank term has the rest.
+        lambda_: weight of the second term, in 0..1; the rank term has the weight 1 - ``lambda_``.
         decomposability: second term: ``proxy`` (:class:`NormSoftmax`) or ``pair`` (:class:`CalibrationLoss`, with the
             published thresholds 0.9 and 0.6).
         temperature: temperature of the proxies' softmax.

@@ -45,7 +45,7 @@ class CrossBatchMemory(KnownArguments, nn.Module):
 
     Attributes:
         loss: the wrapped loss.
-        written: number of items written since the start; the state dict holds it, as it holds ``steps``.
+        written: number of items written since the start; the state dict holds ``written`` and ``steps``.
         steps: number of training steps taken.
 
     Raises:
@@ -165,7 +165,7 @@ class CrossBatchMemory(KnownArguments, nn.Module):
         """Write items into the memory, in place of the oldest items.
 
         Args:
-            embeddings: (N, D); the last ``size`` of them are kept.
+            embeddings: (N, D) embeddings; only the last ``size`` rows are kept.
             labels: (N, L) or (N,).
 
         Returns:

@@ -247,7 +247,7 @@ def _anchor_pairs(grades: Tensor, left_out: Tensor | None) -> tuple[Tensor, Tens
 
 
 def pair_means(sums: Tensor, counts: Tensor, *, each: bool) -> Tensor:
-    """Return values (Q,) of queries, given the ``sums`` (Q,) of the losses of their ``counts`` (Q,) pairs.
+    """Return the (Q,) mean losses of the queries' pairs, or values whose mean over queries is the mean over pairs.
 
     Args:
         sums: (Q,) sum of the losses of each query's pairs.

@@ -336,7 +336,7 @@ class QueryLoss(BatchLoss):
         return type(self).forward is BatchLoss.forward  # an overridden forward may not be a mean over queries
 
     def query_sums(self, *args: Any) -> dict[str, TermSum]:
-        """Return the sums over queries under the names of the loss's terms; positional arguments as in a call."""
+        """Return the sums over queries under the names of the loss's terms; takes the arguments of a call."""
         return {"loss": TermSum.of(*self.query_values(Batch(*args)))}
 
 

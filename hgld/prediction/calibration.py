@@ -139,7 +139,7 @@ def features_of(votes: Votes) -> np.ndarray:
     """Return (Q, L, 3) features of the class that the neighbours vote for at each level.
 
     The features are the log-odds of a class's share of the votes, the score of its nearest neighbour, and that score
-    less the score of the nearest neighbour of another class.
+    minus the score of the nearest neighbour of another class.
     """
     share = votes.shares.clip(_LEAST_SHARE, 1 - _LEAST_SHARE)
     return np.stack([logit(share), votes.nearest, votes.nearest - votes.rival], axis=2)

@@ -175,7 +175,7 @@ _Row = TypeVar("_Row")
 
 
 def read_rows(name: str, make: Callable[..., _Row]) -> tuple[_Row, ...]:
-    """Read a table beside this module: one ``make(*cells)`` per row below the header."""
+    """Return ``make(*cells)`` for every row, except the header, of a table in this module's folder."""
     with Path(__file__).with_name(name).open(newline="", encoding="utf-8") as file:
         rows = csv.reader(file)
         next(rows)

@@ -149,7 +149,7 @@ def read_runs(places: Sequence[str | Path]) -> list[Run]:
 
     Args:
         places: run folders of ``hgld train``, folders of several such runs (``hgld train --seeds 5``), JSON files that
-            ``hgld evaluate --out X.json`` kept, or folders of these.
+            ``hgld evaluate --out X.json`` kept, or folders of such runs and files.
 
     Returns:
         one run per path or group of seeds, in the order of ``places``, named by its folder or file; a repeated name

@@ -202,7 +202,8 @@ def sup_backward(
         starts: (q, L + 2) array of :func:`by_grade`.
         step: (4,) float32: tau, rho and delta of SupRank's step, and the step's value at delta.
         offsets: (q + 1,) where each row's positives begin in ``by_self`` and ``by_rank``.
-        by_self: (P,) float32, derivatives of the metric by the positives' own scores in all differences.
+        by_self: (P,) float32, derivative of the metric by each positive's own score, which is part of all its
+            differences.
         by_rank: (P,) float32, derivatives of the metric by the ranks.
         slopes: (q, G) output: the derivative of the metric by each score; entries of items with score -inf are not
             written.
