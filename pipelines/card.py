@@ -1,4 +1,4 @@
-"""Cards in Markdown, in the format of Hugging Face: their parts, and the card of a build of a hierarchy."""
+"""Cards in Markdown, in the format of Hugging Face: parts of any card, and the card of a hierarchy build."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers
 
 
 def size_category(items: int) -> str:
-    """Return Hugging Face's size category of a number of items."""
+    """Return Hugging Face's size category for a number of items."""
     return next((text for most, text in _SIZES if items < most), "10M<n<100M")
 
 
@@ -55,7 +55,7 @@ def write_card(
     """Write the card of a build.
 
     The card of landmarks has the sections of ``data_cards/h-gldv2.md`` that hold for every build: levels, files,
-    licence, known errors. Only the owner of other names knows their licence, so their card states none.
+    licence, known errors. For other names, only their owner knows the licence, so the card states none.
 
     Args:
         file: the file to write.

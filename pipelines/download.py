@@ -1,7 +1,7 @@
 """Download GLDv2 over HTTP: several files at a time, tars resumed after interruptions and checked against checksums.
 
-A file with a published checksum resumes at its last byte. If the server has another version by then, the checksum
-differs, and the file is fetched again. A file without one, a list, is always fetched whole.
+The download of a file with a published checksum resumes after its last byte. If the server has another version by then,
+the checksum differs, and the file is fetched again. A list has no published checksum, so it is always fetched whole.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ class RemoteFile:
         url: http(s) URL of the file.
         path: path of the downloaded file.
         md5: the published checksum, 32 hex digits; None if there is none.
-        most_bytes: a larger file is refused.
+        most_bytes: largest allowed size; a larger file is an error.
     """
 
     url: str
@@ -93,7 +93,7 @@ class Downloader:
 
     Args:
         workers: files at a time.
-        retries: attempts in a row without progress after which a file is given up.
+        retries: number of consecutive attempts without progress after which the download of a file fails.
         timeout: seconds to wait for the next bytes.
         progress: function that receives the number of finished files and of received MiB.
         backoff: seconds of the first wait between attempts; it doubles up to a minute.
@@ -126,7 +126,7 @@ class Downloader:
         A file that cannot be fetched does not stop the others.
 
         Returns:
-            the outcome of each, in the order given.
+            the outcome of every file, in the order of ``files``.
 
         Raises:
             ConfigError: an address is not http(s).
@@ -190,7 +190,7 @@ class Downloader:
         )
 
     def _complete(self, file: RemoteFile, part: FileIO) -> int:
-        """Request until the part is complete; return the number of bytes received."""
+        """Send requests until the part is complete; return the number of bytes received."""
         received = 0
         most = _size(part)  # bytes at which the last progress was made; restarts from zero are no progress
 
@@ -271,7 +271,7 @@ def _md5(path: Path) -> str:
 
 
 def _begin(response: urllib3.BaseHTTPResponse, file: RemoteFile, part: FileIO) -> int | None:
-    """Prepare the part for the bytes of this answer; return the size of the whole file, None if it is not stated."""
+    """Prepare the part for the response's bytes; return the size of the whole file, None if it is not stated."""
     status, length, have = response.status, response.headers.get("Content-Length", ""), _size(part)
     if status not in (200, 206) and not (status == 416 and have):
         fault = fault_of_status(response)
@@ -300,7 +300,7 @@ def _begin(response: urllib3.BaseHTTPResponse, file: RemoteFile, part: FileIO) -
 
 
 def _stated_range(response: urllib3.BaseHTTPResponse) -> tuple[int | None, int | None] | None:
-    """Parse first byte and whole size of a Content-Range, each None if it says ``*``."""
+    """Parse the first byte and the file size in a Content-Range; ``*`` becomes None."""
     match = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
     if match is None:
         return None
@@ -327,13 +327,13 @@ def download_gldv2(
         tars: numbers of the tars.
         downloader: downloader that fetches them.
         has_lists: True if the split's CSVs are fetched too.
-        base_url: the owners' address, or a mirror's.
+        base_url: URL of the owners' server, or of a mirror.
 
     Returns:
         the outcome of every list and tar.
 
     Raises:
-        ConfigError: a tar that the split does not have.
+        ConfigError: the split does not have one of the tars.
         InputError: a published checksum cannot be read.
         ServiceError: a file could not be fetched, or has other bytes than published.
         StorageError: the disk is full or cannot be written.

@@ -1,7 +1,7 @@
 """Work in other processes: units in a supervised pool or on a Ray cluster, and isolated calls that may crash.
 
-A unit is idempotent: it leaves a complete file or none, and a second run writes the same bytes. So the work of a killed
-worker or build is done again, and the result does not depend on the worker.
+A unit is idempotent: it leaves a complete file or none, and a second run writes the same bytes. So the units of a
+killed worker or build can run again, and the result does not depend on the worker.
 """
 
 import multiprocessing
@@ -29,7 +29,7 @@ _UNITS_AHEAD = 2  # units queued per worker, so that no worker waits for its nex
 
 
 class Unit(Protocol):
-    """A piece of work that can be pickled and has a name for people."""
+    """A piece of work that can be pickled and has a readable name."""
 
     @property
     def name(self) -> str: ...
@@ -51,7 +51,7 @@ def run_units(
     """Run all units, in any order.
 
     Args:
-        work: a function of a module, so that other processes can import it.
+        work: a function at the top level of a module, so that other processes can import it.
         units: the units of work.
         done: called in this process with every finished unit and its result.
         executor: backend that runs the units: ``local`` or ``ray``.
@@ -60,8 +60,8 @@ def run_units(
         ray_address: address of a running Ray cluster; empty: a cluster is started here.
 
     Raises:
-        HgldError: a unit raised it or ran out of memory, or its worker died :data:`ATTEMPTS` times. Finished units stay
-            done.
+        HgldError: a unit raised an error or ran out of memory, or its worker died :data:`ATTEMPTS` times. Finished
+            units stay done.
         MissingResourceError: Ray is requested but not installed.
     """
     if executor == "ray":
@@ -92,15 +92,16 @@ class ProcessEndedError(Exception):
 
 
 def run_alone(work: Callable[[_Argument], _Result], argument: _Argument, *, seconds: float, memory: int) -> _Result:
-    """Call a function in its own process, so that a crash, a hang or a lack of memory does not end this one.
+    """Call a function in its own process, so that a crash, a hang or a lack of memory does not end the calling process.
 
     It is not a sandbox: the process has the same permissions as this one. Its start takes about half a second.
 
     Args:
-        work: a function of a module, so that the process can import it.
+        work: a function at the top level of a module, so that the process can import it.
         argument: argument of ``work``; like the result and errors, it is pickled.
         seconds: time after which the process is killed.
-        memory: bytes that the process may allocate after its start; more is a MemoryError (Linux only).
+        memory: number of bytes that the process may allocate after its start; a larger allocation raises MemoryError
+            (Linux only).
 
     Raises:
         ProcessEndedError: the process ended before its result, or was killed.
@@ -265,7 +266,7 @@ def run_on_ray(
 
     Raises:
         MissingResourceError: Ray is not installed, or no cluster answers at the address.
-        HgldError: a unit raised it, or a unit's worker died :data:`ATTEMPTS` times.
+        HgldError: a unit raised an error, or a unit's worker died :data:`ATTEMPTS` times.
     """
     with _cluster(workers, address) as ray:
         cores = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))

@@ -1,6 +1,6 @@
 """Stages: units of work that run once, write all of their files or none, and record their inputs.
 
-A stage reports progress to a callable, and need not know whether anyone looks.
+A stage reports its progress to a function, which may display it.
 """
 
 import errno
@@ -87,7 +87,7 @@ class StageResult:
     """The report of a stage's work: counts, drops, notes and details.
 
     Attributes:
-        counts: numbers for people, in the order in which they are shown.
+        counts: counts to display, in their order.
         dropped: number of excluded members per reason; ``dropped.parquet`` lists the members.
         notes: warnings for people, one line each.
         details: further JSON-ready facts for the provenance (an encoder, a chosen k).
@@ -106,7 +106,7 @@ class StageRun:
     Attributes:
         name: the stage's name.
         directory: the folder of its files.
-        was_run: whether it ran now; False if an earlier run had the same key.
+        was_run: whether the stage ran in this call; False if an earlier run had the same key.
         record: the content of its ``done.json``.
     """
 
@@ -172,17 +172,17 @@ def run_stage(
     Args:
         name: the stage's name, also that of its directory ``root/name``.
         root: the build's directory of stages.
-        version: raise it when the stage's code makes other files from the same inputs.
+        version: number that has to be raised when the stage's code makes other files from the same inputs.
         config: a frozen dataclass or JSON-ready mapping of what changes the output (no paths, no worker counts).
         inputs: files that the stage reads, by role; the key depends on their contents, not on their paths.
-        work: writes the files into the given folder and returns a :class:`StageResult`.
+        work: function that writes the files into the given folder and returns a :class:`StageResult`.
         began: start of the stage's preparation (``time.time()``), from which its seconds are counted.
 
     Raises:
         InputError: an input cannot be read.
         SchemaError: another version of hgld wrote the stage's record.
         StorageError: the disk is full or not writable; no incomplete file stays.
-        HgldError: the work refuses its inputs.
+        HgldError: ``work`` raises an error about its inputs.
     """
     directory = root / name
     key, stated = _key(name, version, config, inputs)
@@ -247,7 +247,7 @@ def _is_of_storage(error: BaseException, root: Path) -> bool:
 
 
 def refuse_foreign(out: Path, marker: str, what: str) -> None:
-    """Refuse an output folder that holds other files than a build's or demo's, whose folder has a marker.
+    """Raise an error if an output folder holds files but not the marker of a build or demo.
 
     Raises:
         ConfigError: ``out`` is a file, or a folder with files but without the marker.
@@ -292,7 +292,7 @@ def write_dropped(directory: Path, rows: pl.DataFrame) -> dict[str, int]:
 
 
 def json_text(data: Any) -> str:
-    """Return JSON for people and machines: indented, keys in the order given."""
+    """Return indented JSON, with keys in the order given."""
     return json.dumps(data, indent=2, ensure_ascii=False, sort_keys=False) + "\n"
 
 

@@ -118,7 +118,7 @@ class PoliteClient:
         return self._retry(lambda: self._ask_api(url, asked))
 
     def page(self, url: str) -> bytes | None:
-        """Return a page's HTML, or None if MediaWiki says that the page does not exist; fails as :meth:`api` does."""
+        """Return a page's HTML; None if MediaWiki says that the page does not exist. Errors: as for :meth:`api`."""
         return self._retry(lambda: self._ask_page(url))
 
     def post_json(
@@ -134,7 +134,7 @@ class PoliteClient:
         Args:
             url: URL to post to; redirects are not followed.
             content: a JSON-ready object.
-            headers: headers that identify the user to that host.
+            headers: headers that identify the user to the URL's host.
             secret: a text that no error shows, even if the server repeats it.
 
         Raises:
@@ -241,7 +241,7 @@ class PoliteClient:
             raise
 
     def _before_waiting(self, seconds: float, fault: RemoteFault) -> None:
-        """Give up if the server asks for too long a wait or the run has used its retries; else report the wait."""
+        """Raise an error if the server asks for too long a wait or no retries are left; else report the wait."""
         _refuse_impatience(fault)
         if not self._retries_left:
             raise ServiceError(

@@ -201,7 +201,7 @@ class SplitEmbedder:
         progress: called with a task, the number of units done and their total.
         levels: levels of the datasets, finest first; None: all.
         raw: whether to embed all splits without normalisation, because a classifier may read them.
-        found: by dataset and split, the embeddings computed so far, and whether they are raw.
+        found: the embeddings computed so far, and whether they are raw, keyed by dataset and split.
     """
 
     embedder: Embedder

@@ -40,11 +40,11 @@ _KEPT = (files.LISTS, files.JUDGEMENTS, files.CARD)  # files that a rebuild does
 class ItemConsensus:
     """The usable items of scanned shards as one table, with agreed levels, class names and parents.
 
-    Items that repeat a key or belong to another split than their shard are set aside.
+    Items that repeat a key, or belong to another split than their shard, are rejected.
 
     Attributes:
         levels: names of the levels, finest first.
-        items: the items that are left, in order of the shards.
+        items: the items that are not rejected, in the order of the shards.
     """
 
     def __init__(self, scans: Sequence[ShardScan], root: Path, levels: Sequence[str] | None) -> None:
@@ -57,8 +57,8 @@ class ItemConsensus:
 
         Raises:
             ConfigError: ``levels`` contradict the items.
-            InputError: no sound item; two items that contradict each other; too many levels, or labels so far beyond
-                the number of items that the tables of their classes' names would fill the memory.
+            InputError: there is no sound item, two items contradict each other, there are too many levels, or labels
+                exceed the number of items so far that the tables of class names would fill the memory.
         """
         self._root = root
         self._rejected = [_faults(scan) for scan in scans]
@@ -83,7 +83,7 @@ class ItemConsensus:
                 self._agree(known.filter(_label(c + 1) >= 0), _label(c), _label(c + 1), above)
 
     def rejected(self) -> pl.DataFrame:
-        """Return members and items set aside, with the columns of ``rejected.parquet``."""
+        """Return rejected members and items, with the columns of ``rejected.parquet``."""
         return pl.concat(self._rejected)
 
     def hierarchy(self) -> Hierarchy:
@@ -150,7 +150,7 @@ class ItemConsensus:
             )
 
     def _refuse_sparse(self) -> None:
-        """Refuse labels far beyond the number of items, because the tables of names have a row for every number."""
+        """Raise an error for labels far beyond the number of items: the tables of names have a row for every number."""
         most = _CLASSES + _CLASSES_AN_ITEM * len(self.items)
         largest = [max(-1, *self.items.select(_label(c).max()).row(0)) for c in range(len(self.levels))]
         if sum(largest) + len(largest) <= most:
@@ -198,7 +198,7 @@ class RebuildResult:
 
     Attributes:
         manifest: the new ``dataset.json``.
-        rejected: members and items that this run set aside, with the columns of ``rejected.parquet``.
+        rejected: members and items that this run rejected, with the columns of ``rejected.parquet``.
         notes: notes for people, one line each.
     """
 
@@ -212,21 +212,21 @@ def rebuild_index(
 ) -> RebuildResult:
     """Rebuild ``index.parquet``, ``hierarchy.parquet`` and ``dataset.json`` from the tars in ``root``.
 
-    The order of the index is that of the tars' names. An earlier manifest only gives the dataset's name, its protocol,
-    the group size and the provenance; rejected items, lists, judgements and the card stay as they are. Stopped anywhere
-    and run again, it gives the same bytes.
+    The index has the order of the tars' names. An earlier manifest only gives the dataset's name, its protocol, the
+    group size and the provenance; rejected items, lists, judgements and the card stay as they are. If it is stopped
+    anywhere and run again, it writes the same bytes.
 
     Args:
         root: folder with the tars.
         levels: names of the levels, finest first, for tars that do not state them; else ``level0``, ``level1``, ...
         force: replace a readable index that has a manifest.
-        workers: shards read at a time; 0: one per core.
+        workers: number of shards read at a time; 0: one per core.
         progress: called for every shard.
 
     Raises:
-        ConfigError: a readable index is there already, ``levels`` contradict the tars, or the folder's name cannot be a
-            dataset's.
-        InputError: no tars, no usable item in them, or items that contradict each other; nothing is changed then.
+        ConfigError: a readable index exists already, ``levels`` contradict the tars, or the folder's name is not valid
+            for a dataset.
+        InputError: there are no tars, no usable items, or items that contradict each other; nothing is changed then.
         HierarchyError: two classes of a level have the same name; nothing is changed then.
         StorageError: the disk is full or not writable, or another process is changing the dataset.
     """
@@ -310,9 +310,10 @@ def _rename_manifest(root: Path) -> None:
 
 
 def _group_size(index: pl.DataFrame, finest: str, earlier: files.Manifest | None) -> int:
-    """Return the earlier manifest's k if the order still supports it, else the largest k that it supports.
+    """Return the earlier manifest's k if the order of items still supports it, else the largest k that it supports.
 
-    The largest k is the shortest run of the classes that have several runs; if no class has, the longest run.
+    The largest k is the length of the shortest run of a class with several runs; without such a class, of the longest
+    run.
     """
     if earlier is not None and not len(short_runs(index, finest, earlier.group_size)):
         return earlier.group_size
@@ -323,7 +324,7 @@ def _group_size(index: pl.DataFrame, finest: str, earlier: files.Manifest | None
 
 
 def _earlier_manifest(root: Path) -> files.Manifest | None:
-    """Return the present manifest, or the one that a stopped run set aside, if it can be read."""
+    """Return the present manifest, or the manifest that a stopped run renamed; None if it cannot be read."""
     return _manifest_at(root / files.MANIFEST) or _manifest_at(root / _EARLIER)
 
 

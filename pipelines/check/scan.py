@@ -90,12 +90,12 @@ class _Unit:
 
 
 def scan_shards(paths: Sequence[Path], *, decode: bool = False, workers: int, progress: Progress) -> list[ShardScan]:
-    """Scan shards, several at a time if there are workers.
+    """Scan shards, several at a time if there are several workers.
 
     Args:
         paths: paths of the shards.
         decode: whether to decode every image.
-        workers: processes; 0: one per core.
+        workers: number of processes; 0: one per core.
         progress: called for every shard.
 
     Returns:
@@ -129,7 +129,7 @@ def _scan_shard(unit: _Unit) -> ShardScan:
 
 
 class _Samples:
-    """Builder of a row of :data:`ITEMS` from the members of one key."""
+    """Builder of rows of :data:`ITEMS`, each from the members of one key."""
 
     def __init__(self, unit: _Unit) -> None:
         self.unit = unit

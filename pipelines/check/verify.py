@@ -1,7 +1,7 @@
 """``hgld verify``: read a whole dataset directory back and list every error. It changes nothing.
 
-The index is checked against the tars, the hierarchy and the manifest, its rows against each other, and the splits
-against each other: classes and images of training that other splits share.
+The index is checked against the tars, the hierarchy and the manifest, and its rows against each other. Classes and
+images of training must not occur in other splits.
 """
 
 from collections.abc import Callable, Mapping
@@ -50,8 +50,9 @@ class Verification:
         items: number of usable items in the tars.
         shards: number of shards read.
         bytes: number of bytes read from shards.
-        findings: one row per finding (:data:`FINDINGS`): its kind; split, shard (a file of the directory) and member
-            (key, name in a tar, or subject of a table's row) where they apply; what was found and expected.
+        findings: one row per finding, with the columns :data:`FINDINGS`. ``shard`` is a file of the directory;
+            ``member`` is a key, a name in a tar, or the subject of a table's row; split, shard and member are null if
+            they do not apply.
         notes: facts for the user that are not errors, one line each.
     """
 
@@ -73,12 +74,12 @@ def verify(root: Path, *, decode: bool = False, workers: int = 1, progress: Prog
     Args:
         root: the dataset directory.
         decode: whether to decode every image.
-        workers: shards read at a time; 0: one per core.
+        workers: number of shards read at a time; 0: one per core.
         progress: called for every shard.
 
     Raises:
-        InputError: ``root`` is not a dataset: no manifest, or one that cannot be read.
-        SchemaError: another version of hgld wrote it.
+        InputError: ``root`` has no readable manifest, so it is not a dataset.
+        SchemaError: another version of hgld wrote the manifest.
     """
     if not (root / files.MANIFEST).exists():
         raise InputError(
@@ -179,7 +180,7 @@ class _Verifier:
         return None if files.INDEX in wrong else index, None if files.HIERARCHY in wrong else tree
 
     def read(self, name: str, read: Callable[[Path], _Read]) -> _Read | None:
-        """Apply a reader to a file of the directory; None, and one finding per file, if it fails."""
+        """Apply a reader to a file of the directory; if it fails, add one finding per file and return None."""
         path, stated = self.root / name, {*self.manifest.files, *(shard.name for shard in self.manifest.shards)}
         if name in self.unusable:
             return None
@@ -201,7 +202,7 @@ class _Verifier:
         return None
 
     def table(self, name: str) -> pl.DataFrame:
-        """Return a table of the directory, empty if there is none."""
+        """Return a table of the directory; it is empty if the file does not exist."""
         named = name in self.manifest.files
         table = self.read(name, lambda path: read_table(name, path)) if named else None
         return pl.DataFrame(schema=TABLES[name]) if table is None else table
@@ -285,7 +286,7 @@ class _Verifier:
                 self.add_rows(held.filter(known & (pl.col(above) != pl.col(_IMPLIED))), "hierarchy", found, expected)
 
     def runs(self, index: pl.DataFrame) -> None:
-        """Check that class_run and duplicate_of follow from the rows, and that groups are as large as promised."""
+        """Check that class_run and duplicate_of fit the rows, and that groups are as large as the manifest states."""
         finest, k = self.manifest.levels[0], self.manifest.group_size
         implied = with_runs(index, finest)
         for name in ("class_run", "duplicate_of"):
@@ -315,7 +316,7 @@ class _Verifier:
                 self.add("counts", f"{text} in the index", wanted, shard=shard)
 
     def keys(self, index: pl.DataFrame, rejected: pl.DataFrame) -> None:
-        """Check that lists and judgements name items of the index, and rejected items do not, except repeated keys."""
+        """Check that the index has all keys of lists and judgements, and of rejected items only repeated keys."""
         keys = index.select("key")
         for name, column in ((files.LISTS, "key"), (files.JUDGEMENTS, "query"), (files.JUDGEMENTS, "item")):
             lost = self.table(name).join(keys, left_on=column, right_on="key", how="anti", maintain_order="left")
@@ -331,7 +332,7 @@ class _Verifier:
     def classes(self, index: pl.DataFrame, tree: Hierarchy | None) -> None:
         """Look for finest classes that training and evaluation share.
 
-        They are findings if the manifest's provenance says ``disjoint``, else a note for people.
+        Shared classes are findings if the manifest's provenance says ``disjoint``, else a note.
         """
         finest = self.manifest.levels[0]
         counts = index.filter(pl.col(finest) >= 0).group_by(finest, "split").len(_COUNT).sort(finest, "split")
@@ -348,7 +349,7 @@ class _Verifier:
         self.add_rows(shared.with_columns(name.alias(_FIRST)), "disjoint", found, f"no class of {TRAIN}", _FIRST)
 
     def bytes(self, index: pl.DataFrame) -> None:
-        """Look for images of other splits that have the bytes of a training image."""
+        """Look for images in other splits with the same bytes as a training image."""
         trained = index.filter(split=TRAIN).unique("sha256", keep="first", maintain_order=True)
         shared = index.filter(pl.col("split") != TRAIN).join(
             trained.select("sha256", pl.col("key").alias(_FIRST)), on="sha256", maintain_order="left"
@@ -370,7 +371,7 @@ def short_runs(index: pl.DataFrame, finest: str, group_size: int) -> pl.DataFram
     """Find runs with fewer than ``group_size`` items, of classes with at least ``group_size`` items in their split.
 
     Returns:
-        split, the class, shard, class_run, the number of its items and the key of its first one.
+        one row per run: split, class, shard, class_run, number of items, and key of the first item.
     """
     runs = (
         index.filter(pl.col(finest) >= 0)
@@ -382,7 +383,7 @@ def short_runs(index: pl.DataFrame, finest: str, group_size: int) -> pl.DataFram
 
 
 def _looked_up(column: str, values: list, first: int, dtype: pl.DataType | type[pl.DataType]) -> pl.Expr:
-    """Return an expression that replaces numbers from ``first`` on by ``values``, and all others by null."""
+    """Return an expression that replaces the numbers ``first``, ``first + 1``, ... by ``values``, others by null."""
     numbers = list(range(first, first + len(values)))
     return pl.col(column).replace_strict(numbers, values, default=None, return_dtype=dtype).alias(_IMPLIED)
 

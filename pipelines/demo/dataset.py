@@ -32,7 +32,7 @@ class DrawnConfig:
         landmarks: number of landmarks, spread over the groups as evenly as their sizes allow.
         images: number of drawings of each landmark.
         size: side of an image, pixels.
-        test_classes: part of the landmarks whose images are the test split.
+        test_classes: share of the landmarks whose images are the test split.
         seed: seed of everything random.
     """
 
@@ -50,13 +50,14 @@ def build_drawn_dataset(labels: Path, root: Path, config: DrawnConfig, progress:
     left as it is.
 
     Args:
-        labels: landmark_id, category, supercategory, hierarchical_label, natural_or_human_made.
-        root: gets ``drawings/`` (images and the table ``labels.csv``) and ``shards/``.
+        labels: hierarchical label file with the columns landmark_id, category, supercategory, hierarchical_label and
+            natural_or_human_made.
+        root: folder in which ``drawings/`` (images and the table ``labels.csv``) and ``shards/`` are made.
         config: options of the drawings and their split.
         progress: called for every landmark and unit.
 
     Raises:
-        ConfigError: fewer landmarks have all their labels than are to be drawn, or ``shards/`` holds something else.
+        ConfigError: there are fewer fully labelled landmarks than requested, or ``shards/`` holds something else.
         StorageError: the disk is full or not writable.
     """
     folder = root / DRAWINGS
@@ -89,7 +90,7 @@ def choose_landmarks(labels: pl.DataFrame, count: int, seed: int = 0) -> pl.Data
         seed: seed of the choice.
 
     Returns:
-        the rows chosen, in the order of the labels.
+        the rows of the chosen landmarks, in the order of ``labels``.
 
     Raises:
         ConfigError: there are fewer landmarks than the count.
@@ -103,7 +104,7 @@ def choose_landmarks(labels: pl.DataFrame, count: int, seed: int = 0) -> pl.Data
 
 
 def write_drawings(labels: pl.DataFrame, folder: Path, config: DrawnConfig, progress: Progress) -> None:
-    """Draw every landmark several times; write ``images/`` and the table: path, and one column per level.
+    """Draw every landmark several times; write ``images/``, and the table of paths and labels (one column per level).
 
     Args:
         labels: rows of a hierarchical label file, see :func:`choose_landmarks`.

@@ -1,4 +1,4 @@
-"""Drawings of landmarks: the group sets the drawing function, the landmark the shape, the image light and camera."""
+"""Drawings of landmarks: the group sets the drawing function, the landmark sets the shape, the image sets the light."""
 
 import re
 import zlib
@@ -72,7 +72,7 @@ class Canvas:
         self.polygon([(x - half, bottom), (x + half, bottom), (x, bottom + tall)], color)
 
     def disc(self, center: Point, across: float, up: float, color: Color, end: float = 360) -> None:
-        """Fill an ellipse of these half axes, or a sector of it up to ``end`` degrees, anticlockwise from the right."""
+        """Fill an ellipse with half axes ``across`` and ``up``; or its sector from 0 (right) to ``end`` degrees."""
         angles = np.radians(np.linspace(0, end, 25))
         self.polygon([(center[0] + across * np.cos(a), center[1] + up * np.sin(a)) for a in angles], color)
 
@@ -142,7 +142,7 @@ def ridge(canvas: Canvas, rng: np.random.Generator, bottom: float, height: float
 
 
 def trees(canvas: Canvas, rng: np.random.Generator, count: int, bottom: float, size: float) -> None:
-    """Draw trees of up to this size that stand on a line."""
+    """Draw trees, at most ``size`` large, that stand on a line."""
     is_conifer = rng.random() < 0.4
     for x in rng.uniform(-1.2, 1.2, count):
         tall, color = size * rng.uniform(0.4, 1), pick(_GREENS, rng)
@@ -173,11 +173,11 @@ def building(
         canvas: canvas to draw on.
         rng: random generator of the landmark's shape.
         front: decoration of the facade: ``windows``, ``arches``, ``columns`` or ``bands``.
-        top: shape of its top: ``roof``, ``gable``, ``dome`` or ``teeth``.
-        flank: top of the towers at its sides: ``gable``, ``dome`` or ``teeth``; empty: it has none.
+        top: shape of the building's top: ``roof``, ``gable``, ``dome`` or ``teeth``.
+        flank: top of the towers at the sides: ``gable``, ``dome`` or ``teeth``; empty: no towers.
         walls: colours of the walls.
-        halves: bounds of half its width.
-        heights: bounds of its height.
+        halves: smallest and largest half of the building's width.
+        heights: smallest and largest height of the building.
     """
     wall, roof, half, height = pick(walls, rng), pick(_ROOFS, rng), rng.uniform(*halves), rng.uniform(*heights)
     canvas.box(-half, 0, half, height, wall)
@@ -318,7 +318,7 @@ def draw(name: str, kinds: Sequence[str], number: int, *, size: int = 64, seed: 
 
     Args:
         name: name of the landmark.
-        kinds: names of its kind, finest first.
+        kinds: class names of the landmark, finest first.
         number: number of the image.
         size: side of the image, pixels.
         seed: seed of everything random.

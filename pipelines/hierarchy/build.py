@@ -64,7 +64,7 @@ def build_hierarchy(
     Raises:
         ConfigError: options contradict each other or are not available, or ``out`` holds other files.
         StorageError: another build runs in ``out``, or the disk is full or not writable.
-        HgldError: a stage refuses its inputs.
+        HgldError: a stage raises an error about its inputs.
     """
     embedding, chosen = embed.choose_encoder(config.embed, config.source)
     if chosen and config.source == "classes":
@@ -86,7 +86,7 @@ def build_hierarchy(
 
 
 def _check(config: BuildConfig) -> None:
-    """Refuse options that are out of range or contradict each other."""
+    """Raise an error for options that are out of range or contradict each other."""
     for section in (getattr(config, one.name) for one in dataclasses.fields(config)):
         for name, option in options_of(type(section)).items() if dataclasses.is_dataclass(section) else ():
             value = option.check(getattr(section, name))

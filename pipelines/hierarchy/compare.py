@@ -56,12 +56,12 @@ class Coverage:
     Attributes:
         file: name of the file or folder.
         files: names of the files that were read.
-        levels: its columns that are compared, finest first.
+        levels: the compared levels of the file, finest first.
         not_compared: levels of the file that were not compared.
-        items: number of its items.
+        items: number of items of the table.
         labelled: items with a label at the finest level compared; other items do not enter the measures.
         shared: labelled items that the other table labels too.
-        groups: number of distinct labels at that level.
+        groups: number of distinct labels at the finest level compared.
     """
 
     file: str
@@ -112,9 +112,9 @@ class LevelComparison:
 
     Attributes:
         a, b: names of the compared columns in the two tables.
-        items: the partitions of the items that both label.
-        names: the partitions of the distinct names; a name is in the group of most of its items, at a tie in the
-            first group by label. None if neither table has names, or if names identify the items.
+        items: the partitions of the items that both tables label.
+        names: the partitions of the distinct names. A name is in the group of most of its items; if groups tie, in the
+            first by label. None if neither table has names, or if names identify the items.
         same: share of the items with the same label; None if the tables have no label in common.
         kappa: Cohen's kappa of the labels; None if the tables have no label in common.
         confusion: all cells that are not empty, the largest first.
@@ -243,7 +243,8 @@ class LabelTable:
     Attributes:
         place: the file or the build's folder.
         files: names of the files that were read.
-        rows: the cells of the columns that are used, null if empty, and ``__row`` (line in a CSV, else row, from 1).
+        rows: the cells of the columns that are used (null if empty), and ``__row``, the line in a CSV or the row (from
+            1) in other files.
         levels: columns that are levels, finest first.
         name: column of the items' names; None if there is none.
     """
@@ -324,7 +325,7 @@ def _read(file: Path) -> pl.DataFrame:
 
 
 def _useful(file: Path, columns: Sequence[str]) -> list[str]:
-    """Return the columns that identify an item, and its levels; refuse a table without levels."""
+    """Return the columns that identify an item, and its levels; raise an error for a table without levels."""
     levels = [column for column in columns if column and column not in NO_LEVELS]
     if GROUP in columns:
         levels = [column for column in (GROUP, TOP) if column in columns]
@@ -338,7 +339,7 @@ def _useful(file: Path, columns: Sequence[str]) -> list[str]:
 
 
 def _tree(tree: Hierarchy) -> pl.DataFrame:
-    """Return the finest classes of a tree as items; landmarks by their split and id."""
+    """Return the finest classes of a tree as items; landmarks are identified by split and id."""
     finest = tree.names[0]
     labels = tree.expand(range(len(finest)))
     columns: dict[str, list[Any]] = {NAMES[1]: list(finest)}
@@ -396,13 +397,13 @@ def _items(side: str, table: LabelTable, on: str) -> pl.DataFrame:
 
 
 def _most(rows: pl.DataFrame, key: str, label: str) -> pl.DataFrame:
-    """Return for every key the label of most of its rows; at a tie the first label in order."""
+    """Return for every key the label of most of its rows; if labels tie, the first label in order."""
     counts = rows.group_by(key, label).len().sort(key, "len", label, descending=[False, True, False])
     return counts.unique(key, keep="first", maintain_order=True).select(key, label)
 
 
 def _checked(table: LabelTable, cells: pl.DataFrame, on: str) -> pl.DataFrame:
-    """Return the distinct rows, with landmarks' keys as numbers; refuse unusable keys and contradicting rows."""
+    """Return the distinct rows, with landmarks' keys as numbers; raise an error for bad keys and contradicting rows."""
     right = pl.col(KEY).str.contains(r"^[0-9]{1,18}$") if on == LANDMARK else pl.col(KEY).is_not_null()
     if not (odd := cells.filter(~right.fill_null(value=False))).is_empty():
         where, key = f"{table.place}, line {odd[ROW][0]}", odd[KEY][0]

@@ -177,7 +177,7 @@ def _write_csv(rows: pl.DataFrame, file: Path) -> None:
 def _dropped(table: Mapping[str, pl.DataFrame], joined: pl.DataFrame, are_items: bool) -> pl.DataFrame:
     """Return a row for every scraped landmark without a label, with the excluding stage and its reason.
 
-    For items, the table has their ids, and begins with the rows of the list that became no item, with their lines.
+    For items, the table has their ids. Its first rows are the excluded rows of the list, with their lines.
     """
     columns = ["split", "landmark_id", "category", "stage", "reason", "detail"]
     left = joined.filter(pl.col("hierarchical_label").is_null()).join(table["review/dropped"], on="name", how="left")
@@ -214,7 +214,7 @@ def _levels(table: Mapping[str, pl.DataFrame], plan: LevelPlan) -> pl.DataFrame:
 def labels_above(
     names: pl.DataFrame, levels: pl.DataFrame, reviewed: pl.DataFrame, groups: pl.DataFrame, above: Sequence[str]
 ) -> list[list[str | None]]:
-    """Return the labels of every reviewed group at the levels above it, finest first; the last comes from the review.
+    """Return every reviewed group's labels at the levels above it, finest first; the coarsest comes from the review.
 
     Args:
         names: table ``names.parquet`` of the stage cluster.

@@ -1,7 +1,7 @@
 """Images of landmarks: search in a folder, and decoding of untrusted files.
 
 A folder has one of two layouts: ``{split}/{landmark_id}/*.jpg`` (also .jpeg, .png, .webp), or a table ``images.csv``
-with columns split, landmark_id and path (relative to the folder), which then is the only source.
+with columns split, landmark_id and path (relative to the folder). If the table exists, only its images are used.
 """
 
 import re

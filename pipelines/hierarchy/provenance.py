@@ -31,7 +31,7 @@ def provenance(
 
     Args:
         stages: the finished stages, in order.
-        sources: files from outside with their roles (``landmarks/train``, ``decisions``).
+        sources: pairs of a role (``landmarks/train``, ``decisions``) and an input file from outside.
         config: the build's options.
         encoder: the embed stage's ``encoder.json``.
     """

@@ -24,8 +24,9 @@ def silhouettes(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the simplified silhouette of every row (Vendramin, Campello and Hruschka, 2010).
 
-    It is (b - a) / max(a, b). Here a is the cosine distance to the centre of the other rows of the row's group, and b
-    the distance to the nearest other centre. It is 0 for the only row of a group, and 1 if there is only one group.
+    The silhouette is (b - a) / max(a, b). Here a is the cosine distance to the centre of the other rows of the row's
+    group, and b the distance to the nearest centre of another group. It is 0 for the only row of a group, and 1 if
+    there is only one group.
 
     Args:
         rows: (N, D) unit rows.
@@ -92,7 +93,7 @@ def borrow(rows: np.ndarray, known: np.ndarray, values: np.ndarray, count: int) 
     Args:
         rows: (N, D) float32 unit rows.
         known: (M, D) float32 unit rows, at least one.
-        values: (M, E), one row per known row.
+        values: (M, E) values, one row per known row.
         count: number of neighbours.
     """
     indices, cosines = nearest(rows, known, count)

@@ -52,7 +52,8 @@ def read_release(name: str, source: Path, options: SourceConfig) -> Catalog:
     """Read the catalog of a release and apply :func:`with_options` to it.
 
     Raises:
-        ConfigError: there is no such source, it does not take one of the options, or it has no classes for ``val``.
+        ConfigError: there is no such source, the source does not have one of the options, or it has no classes for
+            ``val``.
         InputError: a list is missing or cannot be read.
     """
     name, labels = source_name(name), options.labels
@@ -66,9 +67,10 @@ def read_release(name: str, source: Path, options: SourceConfig) -> Catalog:
 def with_options(name: str, catalog: Catalog, options: SourceConfig) -> Catalog:
     """Apply the options that every source takes to a catalog.
 
-    The levels of a hierarchy build (``options.labels``) replace those above the finest. Then items of
-    ``options.exclude`` are dropped, and ``options.val_classes`` of the training classes become ``val``. At last,
-    training items that may show a class of a drawn split are dropped, and splits that ``options.splits`` does not name.
+    First, the levels of a hierarchy build (``options.labels``) replace the levels above the finest. Then items of
+    ``options.exclude`` are dropped, and the share ``options.val_classes`` of the training classes becomes ``val``.
+    Last, training items that may show a class of a drawn split, and splits that ``options.splits`` does not name, are
+    dropped.
 
     Raises:
         ConfigError: the release has no classes for ``val``, or lacks a split that the options name.
@@ -104,7 +106,7 @@ class BuildResult:
         manifest: content of ``dataset.json``.
         differences: differences from the published counts (:func:`hgld.pipelines.shards.cards.published_differences`);
             None without a card.
-        was_run: False if it was built before.
+        was_run: False if an earlier call had built the dataset.
     """
 
     out: str
@@ -132,7 +134,7 @@ def build_shards(
         progress: called for every unit.
 
     Raises:
-        ConfigError: options that contradict each other; ``out`` holds something else.
+        ConfigError: options contradict each other, or ``out`` holds something else.
         InputError: a list or tar of the release is missing or damaged.
         StorageError: the disk has too little space, or cannot be written to.
     """
@@ -261,7 +263,7 @@ def finish(
 
     Args:
         job: the build that is running.
-        examination: its rejected images, tars and notes.
+        examination: result of the examination, with its rejected images, tars and notes.
         hierarchy: tree of the classes that are in the shards.
         shards: the shards in order, each with the path of its part of the index.
     """
@@ -338,11 +340,12 @@ def result_summary(result: BuildResult) -> dict[str, Any]:
 
 
 def result_text(result: BuildResult, told: Sequence[str] | None = None) -> str:
-    """Describe a finished dataset as text: counts, rejects, differences from the published ones, notes.
+    """Describe a finished dataset as text: counts, rejected items, differences from the published counts, notes.
 
     Args:
         result: the dataset.
-        told: notes that the user has seen in a profile, which states the splits too; None: there was no profile.
+        told: notes that the user has already seen in a profile; a profile also states the splits. None: there was no
+            profile.
     """
     manifest = result.manifest
     size = amount(sum(shard.bytes for shard in manifest.shards))

@@ -90,9 +90,9 @@ class DataCard:
 
     Attributes:
         name: name of the card's file, without ``.md``.
-        title: name of the dataset, for people.
+        title: readable name of the dataset.
         levels: levels of its hierarchy, finest first.
-        splits: counts as published.
+        splits: published counts by split.
         obtain: instructions to get the files, one step or URL per line.
         licence: identifier of the licence, as Hugging Face spells it.
         licence_note: further conditions of the licence.
@@ -163,9 +163,9 @@ def published_differences(card: DataCard, manifest: Manifest) -> pl.DataFrame:
     """Compare a build's counts with the published ones.
 
     Returns:
-        the differences, in the order of the card: split, what (``items``, or ``classes of LEVEL``), published (text,
-        as printed), found (Int64, null: the split was not built). A rounded count agrees if the build's count
-        rounds to it.
+        one row per difference, in the order of the card, with the columns split, what (``items``, or ``classes of
+        LEVEL``), published (text, as printed) and found (Int64; null: the split was not built). A rounded count agrees
+        if the build's count rounds to it.
     """
     rows = [
         (split, what, count.shown, found)
@@ -317,7 +317,7 @@ def croissant(manifest: Manifest, card: DataCard | None, *, boxes: bool = False)
 
     Args:
         manifest: manifest of the dataset directory; its ``files`` include the index and the hierarchy.
-        card: card of the dataset; None: its own manifest states description and licence.
+        card: card of the dataset; None: the manifest states description and licence.
         boxes: True if the index has boxes to crop to.
     """
     stated = manifest.provenance.get("description") if card is None else card.sections.get("Source")
@@ -404,7 +404,7 @@ def _column(file: str, column: str) -> dict[str, Any]:
 
 
 def _image_fields(levels: Sequence[str], boxes: bool) -> list[dict[str, Any]]:
-    """Return the fields of images: key and image out of the tars, joined by key with split, labels and box."""
+    """Return the fields of images: key and image from the tars, joined with the index's split, labels and box."""
     files = {"fileSet": {"@id": _IMAGES}}
     path = {**files, "extract": {"fileProperty": "fullpath"}, "transform": {"regex": _WITHOUT_SUFFIX}}
     content = {**files, "extract": {"fileProperty": "content"}}
@@ -465,7 +465,8 @@ def write_dataset(
         manifest: manifest without counts of splits and without files.
         card: card of the dataset; None if hgld has none.
         keep: names of files that stay as they are if they exist.
-        remove_manifest: removes an earlier manifest; called when all files are written, before the first is renamed.
+        remove_manifest: function that removes an earlier manifest; called when all files are written, before the first
+            is renamed.
     """
     written: dict[str, Path] = {}
 
@@ -514,7 +515,7 @@ def dataset_lock(root: Path) -> Iterator[None]:
 def remake_card(root: Path) -> pl.DataFrame | None:
     """Rewrite ``README.md`` and ``croissant.json`` of a dataset directory and enter them in its manifest.
 
-    If it is stopped in between, the same call repairs it.
+    If the call is stopped in between, the same call repairs the directory.
 
     Args:
         root: the directory; its manifest and the columns of its index are read.

@@ -32,7 +32,8 @@ class Container:
     Attributes:
         path: path of the tar, which may be missing.
         md5: its official MD5 sum in hexadecimal; None: none is published.
-        role: the release's set that it belongs to (``train``, ``index``); the items' ``file`` begins with it.
+        role: the set of the release to which the tar belongs (``train``, ``index``); the items' ``file`` begins with
+            it.
     """
 
     path: Path
@@ -50,19 +51,19 @@ class Catalog:
     Attributes:
         name: name of the dataset, and of its card.
         levels: names of the levels, finest first.
-        items: one row per item: key, split, file, then one text column per level (null: unknown). Only if some items
-            are to be cropped, further columns are ``box_left, box_top, box_right, box_bottom`` (Int32 pixels of the
-            upright image, right and bottom exclusive, null: all of it). ``file`` is a POSIX path relative to ``root``,
-            or ``role/stem`` where there are containers: the stem of the member's file name.
+        items: one row per item: key, split, file, then one text column per level (null: unknown). If some items are
+            cropped, further columns are ``box_left, box_top, box_right, box_bottom`` (Int32 pixels of the upright
+            image, right and bottom exclusive; null: the whole image). ``file`` is a POSIX path relative to ``root``, or
+            ``role/stem`` where there are containers: the stem of the member's file name.
         root: folder of the loose files.
         containers: tars that hold the items as members; empty: the items are loose files.
-        lists: named lists of items: list, key.
-        judgements: judged pairs: query, item, verdict.
-        dropped: files that the adapter leaves out although the release lists them: file, split, reason, detail.
+        lists: named lists of items, with the columns list and key.
+        judgements: judged pairs, with the columns query, item and verdict.
+        dropped: listed files that the adapter excludes, with the columns file, split, reason and detail.
         notes: notes for people, one line each.
         sources: the list files that were read.
         disjoint: whether no finest class of ``train`` may occur in another split.
-        protocol: protocol for its evaluation (:mod:`hgld.evaluation.protocols`); empty: none.
+        protocol: protocol to evaluate the dataset with (:mod:`hgld.evaluation.protocols`); empty: none.
         image_column: column of parquet files below ``root`` that holds the images; ``file`` is then TABLE/ROW/NAME.
             Empty: the images are files.
 
@@ -130,7 +131,7 @@ class Catalog:
             raise HierarchyError(f"dataset {quoted(self.name)}: {error}") from error
 
     def with_items(self, items: pl.DataFrame) -> "Catalog":
-        """Return a catalog of some of its items, without lists and judgements of the other items."""
+        """Return a catalog with only these items, without lists and judgements of the other items."""
         return replace(self, items=items, **{name: self.about(name, items["key"]) for name in ABOUT_ITEMS})
 
     def about(self, name: str, keys: pl.Series) -> pl.DataFrame | None:
@@ -190,10 +191,10 @@ class Catalog:
 
 
 def check_level_names(levels: Sequence[str], where: str) -> None:
-    """Refuse levels that a dataset cannot have, or whose names are columns of a build's own tables.
+    """Raise an error for levels that a dataset cannot have, or that are named like columns of a build's own tables.
 
     Raises:
-        InputError: names the levels.
+        InputError: a level is not allowed; the message names it.
     """
     check_levels(levels, where)
     if taken := BESIDE_LEVELS & set(levels):

@@ -23,10 +23,10 @@ _LONGEST_REASON = 500
 
 
 def keep_splits(catalog: Catalog, splits: Sequence[str]) -> Catalog:
-    """Return a catalog of the named splits; of all splits if none is named.
+    """Return a catalog with only the named splits, or with all splits if none is named.
 
     Raises:
-        ConfigError: a split that the release does not have.
+        ConfigError: the release does not have one of the splits.
     """
     there = catalog.items["split"].unique().sort().to_list()
     if unknown := [split for split in splits if split not in there]:
@@ -44,8 +44,8 @@ def draw_classes(
 
     Args:
         classes: names of the finest classes, in any order, repeats allowed.
-        fraction: part of the classes to draw, between 0 and 1, rounded to the nearest class; at least one is drawn and
-            one left.
+        fraction: share of the classes to draw, between 0 and 1, rounded to whole classes; at least one is drawn and one
+            is left.
         seed: the same seed and classes give the same draw.
         option: name of the option with the fraction, for the message.
 
@@ -65,9 +65,9 @@ def draw_classes(
 def default_parts(classes: int) -> tuple[float, float]:
     """Return the default ``--test-classes`` and ``--val-classes`` for a number of classes.
 
-    A quarter of the classes is test, and 15% of all are val, but 12 at least of a set of 40 classes or more: ``hgld
-    calibrate`` needs 10. Sets of fewer than 40 classes have a third of the rest as val, sets of fewer than seven no
-    val, sets of fewer than four no splits.
+    A quarter of the classes is test (half of four or five classes). Val gets 15% of all classes, and at least 12 if
+    there are 40 or more, because ``hgld calibrate`` needs 10. With fewer than 40 classes, val gets a third of the
+    classes left. With fewer than seven classes there is no val, with fewer than four there is no test split either.
 
     Args:
         classes: number of the finest classes.
@@ -82,19 +82,19 @@ def default_parts(classes: int) -> tuple[float, float]:
 
 
 def _seed_of_val(seed: int) -> tuple[int, int]:
-    """Return the seed of val; the draw of ``--test-classes`` from the same names has another one."""
+    """Return the seed for drawing val classes; it differs from the seed for drawing test classes."""
     return seed, 1
 
 
 def with_val_classes(catalog: Catalog, fraction: float, seed: int) -> Catalog:
     """Return a catalog in which a part of the training classes is the split ``val``.
 
-    ``val`` shares no finest class with ``train`` or with any other split: classes of train that another split has too
-    are not drawn. All other splits are as they were.
+    ``val`` shares no finest class with any other split: training classes that another split also has are not drawn. All
+    other splits stay unchanged.
 
     Args:
         catalog: catalog of the release, with all of its splits.
-        fraction: part of the classes that could be drawn.
+        fraction: share of the drawable classes.
         seed: seed of the draw.
 
     Raises:
@@ -162,15 +162,15 @@ def _without(catalog: Catalog, out: pl.DataFrame, reason: str, detail: pl.Expr) 
 
 
 def without_excluded(catalog: Catalog, file: Path) -> Catalog:
-    """Return a catalog without the items of a list; each becomes a dropped file with its reason.
+    """Return a catalog without the items of a list; each of these items becomes a dropped file with its reason.
 
     Args:
         catalog: catalog of the release.
-        file: CSV with a column ``key``, the items' keys as the dataset's index has them, and maybe one ``reason``, as
-            ``hgld audit`` or people write it. Keys that are no items are named in a note.
+        file: CSV with the column ``key`` (the keys in the dataset's index) and optionally ``reason``, written by ``hgld
+            audit`` or by people. A note names keys that no item has.
 
     Raises:
-        TableError: the list cannot be read, has an empty key, or names no item at all; or no item is left.
+        TableError: the list cannot be read, has an empty key, or names no item; or no item is left.
     """
     table, reasons = CsvText.read(file), {}
     for line, (key, *reason) in table.select(["key", "reason"] if "reason" in table.columns else ["key"]):
@@ -206,7 +206,7 @@ _Labels = tuple[str | None, ...]
 
 
 def is_build(folder: Path, source: str) -> bool:
-    """Tell whether a folder of labels is a hierarchy build, rather than files that the source reads itself.
+    """Tell whether a folder of labels is a hierarchy build; otherwise the source reads its files itself.
 
     Raises:
         ConfigError: the source reads no labels of its own, and the folder is no hierarchy build.
@@ -225,12 +225,12 @@ def is_build(folder: Path, source: str) -> bool:
 def with_levels_of(catalog: Catalog, folder: Path) -> Catalog:
     """Return a catalog with its finest level and, above it, the levels of a build's ``labels.csv``.
 
-    A class is looked up there by its text: as an id, as a name, then as a name regardless of its case, with ``_`` for
-    spaces. A class that the build does not know, or that names several of its items with different labels, has no
-    coarser labels; it is counted and named in a note, and its images stay.
+    A class is looked up in ``labels.csv`` by its text: as an id, then as a name, then as a name regardless of letter
+    case and of ``_`` for spaces. A class has no coarser labels if the build does not know it, or has several items of
+    this name with different labels. A note counts and names such classes; their images stay.
 
     Raises:
-        ConfigError: the finest level has the name of one of the build's.
+        ConfigError: the finest level has the same name as a level of the build.
         TableError: the build's labels cannot be read, or it knows none of the catalog's classes.
         InputError: a level of the build has a name that a dataset cannot have.
     """
@@ -271,7 +271,7 @@ def with_levels_of(catalog: Catalog, folder: Path) -> Catalog:
 
 
 def _read_labels(file: Path) -> tuple[tuple[str, ...], dict[str, _Labels | None]]:
-    """Return a build's levels above the items, and its labels of every id and name; None if they differ."""
+    """Return a build's levels above the items, and its labels by id and name (None if a name has different labels)."""
     table = CsvText.read(file)
     levels = tuple(column for column in table.columns if column not in ("id", "name"))
     if not levels:

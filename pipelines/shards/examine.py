@@ -1,7 +1,7 @@
 """Examine every image of a release once: read it, check it, record its size, orientation and checksum.
 
-A unit is one tar, or some thousand loose files. It leaves a table of facts per image. If the bytes cannot be read again
-at random, or are not the bytes of the source, it also leaves a spool: the images' bytes, one after the other.
+A unit is one tar, or some thousand loose files. It writes a table with facts about every image. If the bytes cannot be
+read again at random, or differ from the source's bytes, it also writes a spool: the images' bytes, one after the other.
 """
 
 import hashlib
@@ -62,13 +62,13 @@ class ExamineUnit:
     Attributes:
         name: name of the unit, for people and for its record.
         key: digest of everything that determines the result except the source's bytes.
-        signature: changes when the source's files do; empty: the tar is missing.
+        signature: digest that changes when the source's files change; empty: the tar is missing.
         catalog: table of the wanted items, sorted by file: file and box.
-        start: first row of the catalog that the unit may find.
+        start: first row of the catalog table for this unit.
         stop: end of these rows, exclusive.
         source: the tar, or the folder of the loose files.
         container: the tar's role and checksum; None: loose files.
-        spooled: whether the bytes are kept.
+        spooled: whether the images' bytes are kept in a spool.
         config: options for the checks and for resizing.
         record: path of the result; the spool is in the same folder.
         image_column: column of parquet files that holds the images; empty: the images are files.
@@ -93,7 +93,7 @@ class ExamineUnit:
         return self.record.with_suffix(".spool")
 
     def is_done(self) -> bool:
-        """Tell whether there is a valid record; for a tar that was deleted, it is valid if the tar was spooled."""
+        """Tell whether there is a valid record; if the tar was deleted, the record is valid only with a spool."""
         facts = read_facts(self.record, self.key)
         if facts is None:
             return False
@@ -107,7 +107,7 @@ def examine(unit: ExamineUnit) -> str | None:
     """Examine a unit's images and record the results.
 
     Returns:
-        why the tar is refused: it is damaged, or not the official one; None: it is not refused.
+        the reason why the tar cannot be used: it is damaged, or not the official one; None: it can be used.
 
     Raises:
         InputError: the disk or the network of the loose files fails.
@@ -182,7 +182,7 @@ def read_images(source: Path, files: Iterable[str], image_column: str) -> Iterat
 
     Args:
         source: folder that contains the images.
-        files: paths in it; with ``image_column`` TABLE/ROW/NAME, in the order of the tables' rows.
+        files: paths in the folder; with ``image_column``, TABLE/ROW/NAME in the order of the tables' rows.
         image_column: column of parquet files that holds the images; empty: the images are files.
     """
     if not image_column:
@@ -205,7 +205,7 @@ def _facts(
     spool: BinaryIO | None,
     offset: int | None = None,
 ) -> dict[str, Any]:
-    """Return one row of :data:`EXAMINED` without its ``row``; keep the bytes if there is a spool."""
+    """Return one row of :data:`EXAMINED`, without the column ``row``; write the bytes to the spool if there is one."""
     sides = [item[side] for side in BOX if item.get(side) is not None]
     box = (sides[0], sides[1], sides[2], sides[3]) if len(sides) == len(BOX) else None
     try:
@@ -237,9 +237,9 @@ class Examination:
     """Results of all units.
 
     Attributes:
-        items: the usable items, with the catalog's columns and facts about their bytes, which are at ``origin`` and
-            ``source_offset``.
-        rejected: the other items and the files that the adapter left out, with the columns of ``rejected.parquet``.
+        items: the usable items, with the catalog's columns and facts about their bytes; ``origin`` and
+            ``source_offset`` locate the bytes.
+        rejected: the other items, and the files that the adapter excluded, with the columns of ``rejected.parquet``.
         origins: tars and spools; ``origin`` is a position in this list.
         tars: file, role, bytes and md5 of every tar.
         notes: notes for people, one line each.
@@ -253,7 +253,7 @@ class Examination:
 
 
 def units_of(catalog: Catalog, items: pl.DataFrame, folder: Path, config: ShardConfig) -> list[ExamineUnit]:
-    """Cut the items of a catalog, sorted by file, into units; the signature of a missing tar's unit is empty."""
+    """Divide the items of a catalog, sorted by file, into units; the unit of a missing tar has an empty signature."""
     first = (
         items["file"].str.split("/").list.first()
     )  # first part of each path: the tars' set (train, index), or the parquet file
@@ -303,7 +303,7 @@ def _wanted(items: pl.DataFrame) -> pl.DataFrame:
 
 
 def signature_of(root: Path, files: Iterable[str]) -> str:
-    """Return a digest that changes if the size or time of one of a folder's files changes."""
+    """Return a digest that changes if the size or modification time of one of the files changes."""
     digest = hashlib.sha256()
     for file in files:
         try:
@@ -325,7 +325,7 @@ def examine_release(catalog: Catalog, folder: Path, config: ShardConfig, progres
         progress: called for every unit.
 
     Raises:
-        InputError: a tar cannot be read, or tars are missing or refused and the build is not to be partial.
+        InputError: a tar cannot be read; or tars are missing or unusable, and the build must not be partial.
     """
     items = catalog.items.sort("file", "key")
     units = units_of(catalog, items, folder, config)

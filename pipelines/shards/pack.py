@@ -34,10 +34,10 @@ class PackUnit:
 
     Attributes:
         name: file name of the shard.
-        key: digest of everything that determines its bytes.
+        key: digest of everything that determines the shard's bytes.
         levels: names of the levels, finest first.
-        plan: table of its items in order: the columns of the index except the offset; file, origin and source_offset,
-            the place of the bytes; ``name/LEVEL``, the names of the classes.
+        plan: table of the shard's items in order, with the columns of the index except the offset; file, origin and
+            source_offset (the location of the bytes); and ``name/LEVEL`` (the names of the classes).
         root: folder of the loose files.
         origins: tars and spools; the plan's ``origin`` is a position in this list.
         out: folder of the dataset.
@@ -179,7 +179,8 @@ def plan_shards(
     """Put items into the order of their shards.
 
     Args:
-        items: at least key, split, size (bytes), sha256 and the finest level's labels (-1: unknown), in any order.
+        items: table with at least key, split, size (bytes), sha256 and the finest level's labels (-1: unknown), in any
+            order.
         finest: name of the finest level.
         group_size: k, the least number of items of a class that are adjacent.
         shard_bytes: approximate size of a shard.
@@ -216,7 +217,7 @@ def _order(labels: np.ndarray, k: int, random: np.random.Generator) -> tuple[np.
 
 
 def _groups(labels: np.ndarray, k: int) -> np.ndarray:
-    """Number the groups of items sorted by class; the last group of a class takes the rest."""
+    """Number the groups of items sorted by class; the last group of a class also gets the remaining items."""
     starts = np.flatnonzero(np.diff(labels, prepend=labels[0] - 1))
     counts = np.diff(starts, append=len(labels))
     groups = np.maximum(counts // k, 1)
@@ -226,7 +227,7 @@ def _groups(labels: np.ndarray, k: int) -> np.ndarray:
 
 
 def _cut(weight: np.ndarray) -> np.ndarray:
-    """Assign groups to shards in order, so that shards have about equal weight, near 1 and hardly above it."""
+    """Assign groups to shards in order, so that all shards have about the same weight, near 1 and hardly above 1."""
     before = np.cumsum(weight) - weight
     total = float(before[-1] + weight[-1])
     shards = max(1, int(np.ceil(total - 1e-9)))
@@ -236,7 +237,7 @@ def _cut(weight: np.ndarray) -> np.ndarray:
 
 
 def _tar_bytes(sizes: np.ndarray) -> np.ndarray:
-    """Estimate the bytes of items in a tar, header, padding and JSON included."""
+    """Estimate each item's bytes in a tar, including header, padding and JSON."""
     return BLOCK + -(-sizes // BLOCK) * BLOCK + _JSON_BYTES
 
 
@@ -246,6 +247,6 @@ def tar_size(sizes: np.ndarray, shards: int) -> int:
 
 
 def _generator(seed: int, split: str) -> np.random.Generator:
-    """Return the generator of a split; it does not depend on the other splits that are built."""
+    """Return the random generator of a split; its numbers do not depend on the other splits."""
     words = np.frombuffer(hashlib.sha256(split.encode()).digest(), dtype=np.uint32)
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, *words.tolist()])))

@@ -34,8 +34,8 @@ class Profile:
         images: the images that were read.
         options: options to read them with, including the proposed levels and splits.
         catalog: catalog that would be built; None if it cannot be built.
-        problem: why it cannot be built; empty: it can.
-        missing: paths of the files that are not there.
+        problem: reason why the catalog cannot be built; empty: it can be built.
+        missing: paths of listed files that do not exist.
         decoded: number of images that were decoded.
         broken: path and reason of every image that could not be decoded.
     """
@@ -50,7 +50,7 @@ class Profile:
 
 
 def profile(kind: str, source: Path, options: SourceConfig, *, is_final: bool) -> Profile:
-    """Read the user's own images, decode some, and propose options that were not given: folder, levels and splits.
+    """Read the user's own images, decode some, and propose values for omitted options: folder, levels and splits.
 
     Args:
         kind: ``folders`` or ``manifest``.
@@ -59,8 +59,8 @@ def profile(kind: str, source: Path, options: SourceConfig, *, is_final: bool) -
         is_final: whether different spellings of a name stay different classes by default.
 
     Raises:
-        ConfigError: options that contradict each other, the folders or the table's columns.
-        InputError: no images, or a table that cannot be read or contradicts itself about an image.
+        ConfigError: options contradict each other, the folders or the table's columns.
+        InputError: there are no images, or the table cannot be read or contradicts itself about an image.
     """
     images = read_own_images(kind, source, options)
     if kind == "manifest":

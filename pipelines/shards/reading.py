@@ -61,7 +61,7 @@ class HashedReader:
 
 @contextmanager
 def opened_regular(path: Path) -> Iterator[BinaryIO]:
-    """Open a regular file of a dataset directory; links, devices and pipes are refused.
+    """Open a regular file of a dataset directory; links, devices and pipes raise an error.
 
     Raises:
         InputError: the path is not a regular file, or cannot be read.
@@ -94,9 +94,9 @@ def read_inside(root: Path, file: str, most: int) -> bytes:
         most: largest allowed size in bytes.
 
     Raises:
-        ImageError: ``missing``, ``unreadable``, ``too-large``, or ``unsafe-path``: it leads out of the folder,
-            by ``..`` or by a link, or is no regular file.
-        InputError: the disk or the network fails, which says nothing about the file.
+        ImageError: ``missing``, ``unreadable``, ``too-large``, or ``unsafe-path``: the path leads out of the folder (by
+            ``..`` or a link), or is not a regular file.
+        InputError: the disk or the network fails; the file itself may be sound.
     """
     home = os.path.realpath(root)
     try:
@@ -180,13 +180,13 @@ def checked_image(
 
     Args:
         data: bytes of the image file.
-        box: rectangle to crop to, in pixels of the upright image; cut to the part in the image.
-        resize: pixels of the shorter side; an image that is larger or not upright becomes an upright JPEG. It is never
-            enlarged. 0: the bytes stay.
+        box: rectangle to crop to, in pixels of the upright image; the part outside the image is cut off.
+        resize: pixels of the shorter side; an image that is larger or not upright becomes an upright JPEG. Images are
+            never enlarged. 0: the bytes stay unchanged.
         quality: JPEG quality, 1 to 100.
 
     Raises:
-        ImageError: with the reason.
+        ImageError: the image cannot be used; the error has the reason.
     """
     header = read_header(data)
     width, height = header.upright

@@ -1,9 +1,9 @@
-"""The folder of a dataset while it is built, and the key by which a build recognises its own work.
+"""The folder of a dataset while it is built, and the key by which a build recognises its own files.
 
-A build begins only in an empty folder. ``build.json`` in its subfolder ``.build`` then says that the folder is the
-build's, and with which key; so files there may be replaced when the options change before the build is done. A finished
-dataset is only touched again if it lost files. A build deletes only shards that have a plan or are in the manifest, so
-other files of the user stay.
+A build begins only in an empty folder. ``build.json`` in its subfolder ``.build`` then says that the folder belongs to
+a build, and states the build's key. So files in the folder may be replaced when the options change before the build is
+done. A finished dataset is changed only if it lost files. A build deletes only shards that have a plan or are in the
+manifest, so other files of the user stay.
 """
 
 import hashlib
@@ -59,7 +59,7 @@ def _digest(table: pl.DataFrame | None) -> str | None:
 def run_counted(
     work: Callable[[Any], Any], units: Sequence[Any], progress: Progress, task: str, done: int = 0, **execution: Any
 ) -> dict[str, Any]:
-    """Do all units by :func:`hgld.pipelines.executor.run_units`, and tell ``progress`` of each.
+    """Run all units with :func:`hgld.pipelines.executor.run_units`, and report each to ``progress``.
 
     Args:
         work: function that processes a unit.
@@ -148,7 +148,7 @@ def opened_work(out: Path, key: str) -> Iterator[WorkFolder]:
         key: key of the build.
 
     Raises:
-        ConfigError: the folder is not empty and not this build's.
+        ConfigError: the folder is not empty and does not belong to this build.
         StorageError: another process is working in the folder.
     """
     work, there = WorkFolder(out), sizes_of(out)
@@ -180,8 +180,8 @@ def remove_parts(out: Path) -> None:
 def begin_packing(work: WorkFolder, shards: Collection[str]) -> None:
     """Clear the folder for packing: remove its manifest, and shards of earlier runs that this run does not make.
 
-    These are the shards that have a plan, and those of the manifest. If the build stops in between, every shard that is
-    still to be removed is named by one of the two.
+    Shards of earlier runs have a plan or are in the manifest. If the build stops in between, a plan or the manifest
+    still names every shard to remove.
 
     Args:
         work: work folder with the plans of the shards of this run and of earlier ones.
@@ -209,14 +209,14 @@ def _read_state(path: Path) -> str | None:
 
 
 def check_space(out: Path, needed: int) -> None:
-    """Refuse a build for which the disk has too little free space.
+    """Raise an error if the disk has too little free space for a build.
 
     Args:
         out: folder that the bytes will be written to; it need not exist yet.
         needed: number of bytes that the build needs.
 
     Raises:
-        StorageError: the disk has too little; the message says how much is free and how much is missing.
+        StorageError: the disk has too little space; the message says how much is free and how much is missing.
     """
     free, needed = shutil.disk_usage(existing_parent(out)).free, needed + _MARGIN
     if free < needed:

@@ -193,7 +193,7 @@ class WhitenedHead(nn.Module):
     """Whitening of embeddings, and a classifier of the whitened vectors, so that one vector serves both tasks.
 
     With Phi(e) = S (e / ‖e‖ - mu), <w, e> + b = ‖e‖ (<w', Phi(e)> + b') + b for w' = S^-T w and b' = <w, mu>
-    (MultiGrain, section 3.4): the classifier with the inverse whitening in its weights returns the same scores as the
+    (MultiGrain, section 3.4). So a classifier with the inverse whitening in its weights returns the same scores as the
     classifier without whitening. It needs all components of the whitening; a whitening to fewer dimensions loses
     information that the classifier reads.
 

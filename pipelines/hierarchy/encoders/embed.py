@@ -68,7 +68,8 @@ def encoder_of(names: Path | None, config: BuildConfig) -> Encoder:
     """Return the encoder of a build.
 
     Args:
-        names: clean's ``names.parquet``, on which ``lexical`` is fitted; None: the encoder is only tried.
+        names: clean's ``names.parquet``, on which ``lexical`` is fitted; None: the encoder is made only to check its
+            options.
         config: options of the build. In the domain ``general``, ``lexical`` has no lexicon of places, and applies the
             rules of English to English names only.
     """
@@ -84,7 +85,7 @@ def read_embeddings(file: Path) -> np.ndarray:
     """Read the (N, D) rows of ``embeddings.npy``.
 
     Raises:
-        TableError: the file is not such an array.
+        TableError: the file does not hold an (N, D) array of rows.
     """
     try:
         rows = np.load(file, allow_pickle=False)

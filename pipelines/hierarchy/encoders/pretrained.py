@@ -1,6 +1,6 @@
 """Encoders with pretrained weights: CLIP models of open_clip, and sentence-transformers models (extra ``sbert``).
 
-Each averages the rows of several prompts around a name.
+Each encoder averages the rows of several prompts that contain the name.
 """
 
 import difflib
@@ -43,7 +43,7 @@ _UNREADABLE = (  # errors of open_clip, torch and the readers of weights, for we
 
 
 class PromptEncoder(ABC):
-    """An encoder that averages the rows of several prompts around each name.
+    """An encoder that averages the rows of several prompts that contain the name.
 
     Args:
         templates: prompt templates with ``{}`` in place of the name.
@@ -131,8 +131,8 @@ class ClipEncoder(PromptEncoder):
         key: version, model, tag or hash of the checkpoint, and templates.
 
     Raises:
-        ConfigError: unknown model, tag or device; the error names the nearest models or tags.
-        MissingResourceError: PRETRAINED is a path, and there is no file.
+        ConfigError: the model, tag or device is unknown; the message names the nearest models or tags.
+        MissingResourceError: PRETRAINED is the path of a file that does not exist.
     """
 
     def __init__(self, spec: str, *, templates: Sequence[str] = (), device: str = "", batch_size: int = 256) -> None:
@@ -252,7 +252,7 @@ class SbertEncoder(PromptEncoder):
 
 
 def _check_modules(folder: Path) -> None:
-    """Refuse a folder whose ``modules.json`` is missing, or names code from outside sentence-transformers."""
+    """Raise an error if ``modules.json`` is missing, or names code from outside sentence-transformers."""
     listing = folder / "modules.json"
     try:
         types = [str(module["type"]) for module in read_json(listing)]

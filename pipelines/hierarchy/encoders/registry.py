@@ -30,9 +30,10 @@ class EncoderEntry:
     """An encoder of hgld.
 
     Attributes:
-        form: its name on the command line; its class gets the text after the colon as the first argument.
-        place: module of this folder, and class.
-        extra: extra of hgld that installs its packages.
+        form: form of the encoder's name on the command line; the class gets the text after the colon as the first
+            argument.
+        place: module in this folder, and the encoder's class.
+        extra: extra of hgld that installs the encoder's packages.
         packages: distributions whose versions a build's provenance records.
     """
 
@@ -57,7 +58,7 @@ class Encoder(Protocol):
     """Protocol for encoders, which turn names into rows of one space.
 
     Attributes:
-        name: name of the encoder for people, with only the last part of a path.
+        name: readable name of the encoder; of a path, only the last part.
         key: text that changes whenever the same name would get another row.
         templates: prompts with ``{}`` for the name, whose rows are averaged; empty: only the name.
     """
@@ -104,12 +105,12 @@ def make_encoder(
 
     Args:
         spec: the name of an encoder, with ``:`` and its argument if it takes one.
-        names: the names that ``lexical`` is fitted on. An encoder gets only the options that its class takes.
+        names: the names on which ``lexical`` is fitted. An encoder gets only those of the options that its class has.
         templates: prompt templates with one ``{}``; empty: the encoder's own.
         device: ``cpu``, ``cuda``, ...; empty: a GPU if there is one.
         batch_size: names per forward pass.
         lexicon: whether ``lexical`` uses hgld's nouns for places, which suit only names of places.
-        english: rule for the names that ``lexical`` divides by English grammar.
+        english: function that tells which names ``lexical`` divides by English grammar.
 
     Raises:
         ConfigError: the encoder, model or tag is unknown (the error names the nearest), a template has no ``{}``, the
@@ -163,8 +164,8 @@ PREFERRED = (  # best published average of sentence-transformers first; multilin
 def local_encoder() -> tuple[str, str]:
     """Return the best encoder on this machine, and the reason for the choice.
 
-    In this order: the folder that ``HGLD_SENTENCE_ENCODER`` names; the first of :data:`PREFERRED` in Hugging Face's
-    cache; ``lexical``.
+    The first that is available of: the folder that ``HGLD_SENTENCE_ENCODER`` names; the first of :data:`PREFERRED` in
+    Hugging Face's cache; ``lexical``.
     """
     from huggingface_hub import try_to_load_from_cache  # slow to import, and needed by few builds
 

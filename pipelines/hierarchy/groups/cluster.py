@@ -49,7 +49,7 @@ class Clustering:
     """The group of every name, in the order in which the names were given.
 
     Attributes:
-        groups: (N,) int32 groups, numbered in the order of their first names.
+        groups: (N,) int32 group of every name; groups are numbered in the order of first occurrence.
         confidence: (N,) float32, 0..1: the simplified silhouette, or 0 if it is negative.
         next_groups: (N,) int32: the nearest other group; -1 if there is none.
         centrality: (N,) float32: cosine with the centre of the name's group.
@@ -72,7 +72,7 @@ def cluster_names(rows: np.ndarray, config: ClusterConfig, progress: Progress = 
         progress: receives the current task.
 
     Raises:
-        ConfigError: more groups than there are different vectors.
+        ConfigError: more groups are wanted than there are different vectors.
     """
     rows = np.ascontiguousarray(rows, dtype=np.float32)
     _, first, point = np.unique(np.round(rows, 6), axis=0, return_index=True, return_inverse=True)
@@ -114,8 +114,8 @@ def coarsen(rows: np.ndarray, units: np.ndarray, wanted: int) -> tuple[np.ndarra
         wanted: number of coarser groups; 0: chosen from the data; more than U counts as U.
 
     Returns:
-        (U,) the coarser group of every group, numbered in the order of their first groups, and (U,) float32 margins,
-        0..1, to the next coarser group.
+        (U,) the coarser group of every group, numbered in the order of first occurrence; (U,) float32 margins (0..1) by
+        which each group is nearer to its coarser group than to the next one.
     """
     mass = np.bincount(units).astype(np.float64)
     with threadpool_limits(limits=1):
@@ -127,7 +127,7 @@ def coarsen(rows: np.ndarray, units: np.ndarray, wanted: int) -> tuple[np.ndarra
 
 
 def numbers_to_try(count: int) -> list[int]:
-    """Return the numbers of groups to try for some points: a geometric series from 2 to half of them."""
+    """Return the numbers of groups to try: a geometric series from 2 to half the number of points."""
     if count <= 2:
         return [count]
     return sorted({round(number) for number in np.geomspace(2, max(2, count // 2), _MOST_TRIED)})
@@ -136,7 +136,7 @@ def numbers_to_try(count: int) -> list[int]:
 def ward_cuts(points: np.ndarray, weights: np.ndarray, numbers: Sequence[int]) -> list[np.ndarray]:
     """Join weighted points by Ward's criterion and cut the tree at several numbers of groups.
 
-    scipy's linkage has no weights. So a point is repeated in proportion to its weight, some 2,000 times in all.
+    scipy's linkage has no weights. So points are repeated in proportion to their weights, to about 2,000 points in all.
 
     Args:
         points: (n, D) points.
@@ -144,7 +144,7 @@ def ward_cuts(points: np.ndarray, weights: np.ndarray, numbers: Sequence[int]) -
         numbers: numbers of groups, each 1..n.
 
     Returns:
-        (n,) labels per number.
+        for each number of groups, (n,) labels of the points.
     """
     if len(points) == 1:
         return [np.zeros(1, dtype=np.int64) for _ in numbers]
@@ -233,7 +233,7 @@ def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progres
         progress: receives the current task.
 
     Raises:
-        ConfigError: more groups than the names allow.
+        ConfigError: more groups are wanted than the names allow.
     """
     files = ("clean/names.parquet", "evidence/rows.npy", "scrape/classes.parquet", "evidence/evidence.json")
     blocks = [f"evidence/{file.name}" for file in sorted(stages["evidence"].directory.glob("block-*.npy"))]

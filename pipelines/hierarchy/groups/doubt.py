@@ -41,7 +41,7 @@ LEAST, MOST = 0.005, 0.995  # a placement that nobody has seen is never certain
 
 
 class Spreads(NamedTuple):
-    """Standard deviations of the level of log-odds, between taxonomies and between the groups of one taxonomy."""
+    """Standard deviations of the average log-odds, between taxonomies and between the groups of one taxonomy."""
 
     between_sets: float
     between_groups: float
@@ -52,7 +52,7 @@ class Model:
     """A logistic model of features.
 
     Attributes:
-        features: (mean, scale, coefficient) of every feature.
+        features: mean, scale and coefficient of every feature, by name.
         intercept: log-odds of a placement with average features.
         spreads: deviations of taxonomies and of groups from the model.
     """
@@ -64,7 +64,7 @@ class Model:
     @staticmethod
     @cache
     def read(kind: str) -> "Model":
-        """Read hgld's model for groups that were ``found``, or for predefined groups (``given``)."""
+        """Read hgld's model: ``found`` for clustered groups, ``given`` for predefined groups."""
         return Model.of(yaml.safe_load(MODEL.read_text(encoding="utf-8"))[kind])
 
     @staticmethod
@@ -111,8 +111,8 @@ def wrong_probabilities(
         rows: (N, D) unit rows by which the names were grouped; zero for names without evidence.
         groups: (N,) labels 0..G-1.
         names: the N names.
-        blocks: rows of each evidence source, (N, D_b) unit rows, zero if unknown.
-        given: predefined groups; None: the groups were found.
+        blocks: for each evidence source, (N, D_b) unit rows; rows of names without this evidence are zero.
+        given: predefined groups; None: the groups come from clustering.
     """
     found = features(rows, groups, names, blocks=blocks, given=given)
     return Model.read("found" if given is None else "given").probabilities(found).astype(np.float32)
@@ -172,7 +172,7 @@ INTERVAL = 0.8
 
 
 class Expected(NamedTuple):
-    """The expected number of wrong placements, or of their items, with the ends of its 80% interval."""
+    """The expected number of wrong placements (or of items in them), with the ends of its 80% interval."""
 
     mean: float
     low: float
@@ -184,13 +184,13 @@ def still_wrong(
 ) -> Expected:
     """Return the expected number of wrong placements, with an interval.
 
-    Errors are not independent. The level of all log-odds varies as taxonomies differ from the model, and the level of
-    each group varies as groups differ. Given the level, the number is approximately normal. Its variance is the
-    variance of independent names plus the variance of the groups' levels.
+    Errors are not independent. The average log-odds of a taxonomy may differ from the model, and the average of a group
+    from its taxonomy. If these averages are known, the number is approximately normal. Its variance is the variance of
+    independent names plus the variance of the groups' averages.
 
     Args:
         wrong: (N,) probabilities.
-        spreads: standard deviations of the level of the log-odds.
+        spreads: standard deviations of the average log-odds.
         weights: (N,) items of each name; None: count names.
         groups: (N,) labels 0..G-1 of groups whose errors are correlated; None: all names are independent.
     """

@@ -65,7 +65,7 @@ class Block:
     Attributes:
         name: name of the evidence source.
         rows: (N, D) float32 unit rows, zero if nothing is known.
-        known: (N,) bool, True if there is a row.
+        known: (N,) bool, True if the source knows something about the name.
         is_form: True if the rows describe a name's wording, not its meaning.
         is_asked: True if the source is always used.
     """
@@ -78,7 +78,7 @@ class Block:
 
     @classmethod
     def of(cls, name: str, rows: np.ndarray, *, is_form: bool = False, is_asked: bool = False) -> "Block":
-        """Return a block from any finite rows, scaled to unit length; zero rows are unknown names."""
+        """Return a block of rows, scaled to unit length; a zero row means that nothing is known about the name."""
         rows = unit(np.asarray(rows, dtype=np.float32))
         return cls(name, rows, np.linalg.norm(rows, axis=1) > 0, is_form, is_asked)
 
@@ -104,7 +104,7 @@ class Evidence:
         So missing rows neither join nor separate names.
 
         Args:
-            form: total weight of the blocks of form, if any is used; None: unchanged.
+            form: total weight to give the blocks with ``is_form``, if any is used; None: their weights are unchanged.
         """
         weights = np.array(self.weights)
         is_form = np.array([bool(place) and block.is_form for place, block in enumerate(self.blocks)])
@@ -189,7 +189,7 @@ def weights_of(blocks: Sequence[Block], agreement: np.ndarray) -> tuple[float, .
 
 
 def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progress: Progress) -> StageRun:
-    """Run the stage: ``rows.npy`` (joint), ``meaning.npy``, ``block-{source}.npy`` and ``evidence.json``.
+    """Run the stage, which writes ``rows.npy`` (joint), ``meaning.npy``, ``block-{source}.npy`` and ``evidence.json``.
 
     Args:
         root: the build's directory of stages.

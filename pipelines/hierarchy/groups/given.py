@@ -61,8 +61,9 @@ class GivenGroups:
     Attributes:
         groups: the groups in the order of their file.
         notes: notes for the user, one line each.
-        level_names: names of the groups' level and of the levels above; empty if the file names no levels.
-        of_class: index of the group by the class of a taxonomy; None if the names' texts decide.
+        level_names: name of the groups' level, and names of the levels above; empty if the file names no levels.
+        of_class: index of the group for each class of a taxonomy; None if the texts of the names determine their
+            groups.
     """
 
     groups: tuple[GivenGroup, ...]
@@ -72,7 +73,7 @@ class GivenGroups:
 
     @property
     def levels_above(self) -> int:
-        """Number of levels that parents give."""
+        """Number of levels above the groups that their parents form."""
         return max(len(group.above) for group in self.groups)
 
 
@@ -200,7 +201,7 @@ def place_names(
         names: N names.
         given: the G predefined groups.
         groups: (G, D) unit rows of the groups.
-        least: cosine at or below which a name fits no group, unless it equals a group or seed.
+        least: a name with no higher cosine than this gets no group, unless it equals a group or a seed.
     """
     exact: dict[str, int] = {}
     for texts in ([(group.name,) for group in given.groups], [group.seeds for group in given.groups]):

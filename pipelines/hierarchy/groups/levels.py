@@ -37,7 +37,7 @@ class LevelPlan:
         numbers: wanted numbers of classes of the clustered levels above the groups, finest first; 0: chosen from the
             data.
         top: predefined classes of the coarsest level; empty if there are none.
-        into: whether the groups come from a table.
+        into: whether the groups come from a table (``--into``).
         given: number of predefined levels above the groups.
     """
 
@@ -128,10 +128,10 @@ def plan_levels(config: BuildConfig, given: "GivenGroups | None" = None) -> Leve
 
 
 def check_names(names: tuple[str, ...]) -> None:
-    """Refuse fewer than two level names, and names of other columns.
+    """Raise an error for fewer than two level names, and for names of other columns.
 
     Raises:
-        ConfigError: the error names the level.
+        ConfigError: there are fewer than two names, or a name is not allowed; the message names the level.
     """
     try:
         check_levels(names, "--levels")

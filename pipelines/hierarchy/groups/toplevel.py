@@ -52,7 +52,7 @@ _MOST_SHOWN = 4
 
 @dataclass(frozen=True)
 class Anchors:
-    """The definition of natural and human-made: the kind of each class id (``open``: neither), and prompts by kind."""
+    """The definition of natural and human-made: class ids of each (``open``: neither), and their prompts."""
 
     classes: Mapping[str, str]
     prompts: Mapping[str, Sequence[str]]
@@ -71,10 +71,10 @@ class Decision:
     Attributes:
         top: the class; None: undecided.
         method: ``p279`` (the class graph), ``encoder``, ``groups``, ``given`` or ``tree``; None: undecided.
-        evidence: reason for the decision, for people.
+        evidence: readable reason for the decision.
         margin: lead over the next class.
         leading: the class with the most evidence, even if the evidence does not decide.
-        is_outside: whether, by the graph, most of the group is below none of the predefined classes.
+        is_outside: whether the graph puts most of the group below none of the predefined classes.
     """
 
     top: str | None
@@ -88,7 +88,7 @@ class Decision:
 def run(
     root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progress: Progress, *, plan: LevelPlan = LANDMARKS
 ) -> StageRun:
-    """Run the stage: ``groups.parquet`` with top, method, evidence and margin of every group, and ``levels.parquet``.
+    """Run the stage, which writes ``groups.parquet`` (group, top, method, evidence, margin) and ``levels.parquet``.
 
     ``levels.parquet`` has a row for every group and level above it, finest first: group, level, label, method,
     evidence, margin. ``top`` is the label at the coarsest level, null if there is none or it is undecided.
@@ -98,7 +98,7 @@ def run(
         stages: the finished stages.
         config: the margin, and the encoder of the classes' texts, whose weights are read only if they are needed.
         progress: receives the current task.
-        plan: names of the levels, and how many or which classes each has.
+        plan: names of the levels, and the number of classes or the predefined classes of each level.
 
     Raises:
         MissingResourceError: the encoder's weights are needed but not available.
@@ -181,9 +181,10 @@ class Tops:
     Args:
         graph: the class graph.
         classes: the classes, at least two.
-        encoded: returns the encoder and its (N, D) unit rows of all names; called only if they are needed.
+        encoded: function that returns the encoder and its (N, D) unit rows of all names; called only if they are
+            needed.
         around: (N, E) unit rows of the joint evidence, which determine the neighbours of names.
-        margin: smallest lead of a share that decides.
+        margin: smallest lead over the next class with which the largest share decides.
     """
 
     def __init__(
@@ -232,7 +233,7 @@ class Tops:
 
 
 def named_tops(graph: ClassGraph, tops: Sequence[str]) -> dict[str, str]:
-    """Return the predefined class of each class of the graph with its name, by the id of the graph's class.
+    """Map the id of each class of the graph that has the name of a predefined class to this predefined class.
 
     >>> named_tops(ClassGraph({"Q1": "Animal", "Q2": "dog"}, {"Q2": ["Q1"]}), ("animal", "plant"))
     {'Q1': 'animal'}
@@ -345,7 +346,7 @@ def text_rows(encoder: Encoder, texts: Sequence[str]) -> np.ndarray:
 
 
 def _with_decisions(groups: pl.DataFrame, column: str, decisions: Mapping[int, Decision]) -> pl.DataFrame:
-    """Return groups with their decisions: the label in ``column``, method, evidence and margin; null if undecided."""
+    """Add decisions to a table of groups: the label in ``column``, method, evidence and margin; null if undecided."""
     found = [decisions.get(group) for group in groups["group"]]
     return groups.with_columns(
         pl.Series(column, [d and d.top for d in found], dtype=pl.String),

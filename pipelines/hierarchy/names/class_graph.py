@@ -152,10 +152,10 @@ class NameClasses:
     """The classes of a list's items.
 
     Attributes:
-        of: class by item id; items without a class are absent.
+        of: id of the class by item id; items without a class are absent.
         how: text per item id: how its class was found, or why it has no class.
         graph: the classes and all classes above them, with the columns of the scrape's ``classes.parquet``.
-        statuses: status by item id, for the items to drop.
+        statuses: reason for dropping an item (its status) by item id, only of the items to drop.
         key: facts that determine the result, for the stage's key.
         notes: notes for the user, one line each.
     """
@@ -174,7 +174,7 @@ class NameClasses:
 
 
 def tree_files(config: TreeConfig) -> list[Path]:
-    """Return the files of ``--tree`` for the provenance; a tree made of folders has none."""
+    """Return the files of ``--tree`` for the provenance; for a tree of folders the list is empty."""
     place = config.tree
     names = ("", FILE, "data.noun", "index.noun")
     return [file for name in names if (file := place / name).is_file()] if place else []
@@ -188,8 +188,8 @@ def classes_in_tree(
     Args:
         taxonomy: the taxonomy.
         items: the names.
-        group_of: classes with a group, if the tree gives the levels. Then items without such a class get a status, with
-            which they are dropped.
+        group_of: classes that have a group, if the tree gives the levels. Then items without such a class are dropped
+            with a status.
         rules: rules for the tree's levels, for the stage's key.
 
     Raises:

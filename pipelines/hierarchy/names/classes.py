@@ -78,12 +78,12 @@ def run(
         root: the build's directory of stages.
         file: the list or table.
         progress: receives the current task.
-        find: finds the items' classes (``NameClasses``) in a taxonomy; ``matches.parquet`` says how. None: the class
-            graph is empty.
+        find: function that finds the items' classes (``NameClasses``) in a taxonomy; then ``matches.parquet`` states
+            how each was found. None: the class graph is empty.
 
     Raises:
         TableError: the file cannot be read (:func:`read_items`).
-        HgldError: ``find`` refuses the items.
+        HgldError: ``find`` raises an error about the items.
     """
     known = None if find is None else find(read_items(file).items)
 
@@ -112,7 +112,7 @@ def item_table(
     Args:
         items: the items, in the order of the table's rows.
         classes: class ids by the items' ids.
-        statuses: statuses of the items to drop, by their ids.
+        statuses: reasons (statuses) for dropping items, by the ids of these items.
     """
     classes, statuses = classes or {}, statuses or {}
     columns = {
@@ -208,7 +208,7 @@ class NameTable:
         Args:
             file: the list or table.
             columns: columns to read, ``name`` among them; other columns are ignored.
-            aliases: columns by their other spellings.
+            aliases: name of the column by each of its other spellings.
 
         Raises:
             TableError: the file is missing, empty, too large or not UTF-8. Or its first line is a header without
@@ -240,7 +240,7 @@ class NameTable:
         return self._plain_rows() if self.header is None else self._table_rows(self.header)
 
     def notes(self) -> tuple[str, ...]:
-        """Return notes for people about ignored columns, or a first line that looks like a header."""
+        """Return notes for the user about ignored columns, or about a first line that looks like a header."""
         if self.header is None:
             first = _lines(self.text)[0].strip()
             if first.lower() in _OTHER_HEADERS:
@@ -289,10 +289,10 @@ def _is_table(file: Path, text: str, delimiter: str, width: int) -> bool:
 
 
 def check_lengths(file: Path, line: int, cells: Mapping[str, str], most: Mapping[str, int]) -> None:
-    """Refuse a row with a cell that is too long for its column.
+    """Raise an error for a row with a cell that is too long for its column.
 
     Raises:
-        TableError: the error names the line and column.
+        TableError: a cell is too long; the message names the line and the column.
     """
     for column, limit in most.items():
         if len(cells.get(column, "")) > limit:

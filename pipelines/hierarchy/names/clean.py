@@ -178,7 +178,7 @@ _LEAST_HYPHENATED = 0.25
 
 
 def hyphens_are_spaces(names: Sequence[str]) -> bool:
-    """Tell whether names have hyphens for spaces, as folder names do: no name has a space, a quarter have hyphens.
+    """Tell whether names have hyphens for spaces, as folder names do: none has a space, a quarter or more have hyphens.
 
     >>> hyphens_are_spaces(["Golden-Delicious", "Royal-Gala", "Kiwi"]), hyphens_are_spaces(["T-shirt", "red coat"])
     (True, False)
@@ -217,9 +217,9 @@ def _mentions(table: pl.DataFrame, rules: NameRules, progress: Progress) -> pl.D
 
 
 def _choose(relevant: pl.DataFrame, config: CleanConfig) -> pl.DataFrame:
-    """Return at most one row per landmark: with its only name or, by the policy, its most common name.
+    """Return at most one row per landmark, with its only name or, if the policy says so, its most common name.
 
-    The most common name is the name of most landmarks, at a tie the first name in the alphabet.
+    The most common name is the name of most landmarks; if names tie, the first in alphabetical order.
     """
     relevant = relevant.drop("reason")
     if config.multi_name_policy == "drop":
@@ -258,7 +258,7 @@ def _dropped(table: pl.DataFrame, mentions: pl.DataFrame, kept: pl.DataFrame) ->
 
 
 def _names(kept: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
-    """Return the table of names with the facts of their items; a landmark counts once, an item by its ``count``."""
+    """Return the table of names with the facts of their items; a landmark counts once, an item ``count`` times."""
     facts = kept.join(table.select(*KEY, *ITEMS), on=KEY, how="left", maintain_order="left")
     return (
         facts.group_by("name", maintain_order=True)
@@ -283,7 +283,7 @@ def _with_english(names: pl.DataFrame, domain: str, language: str) -> pl.DataFra
 
 
 def _figures(table: pl.DataFrame, kept: pl.DataFrame, names: pl.DataFrame) -> tuple[dict[str, int], dict[str, Any]]:
-    """Return counts for the report, and the same numbers with the keys of :data:`PUBLISHED`."""
+    """Return counts for the report, and the same counts under the keys of :data:`PUBLISHED`."""
     splits = {}
     for split in table["split"].unique().sort():
         scraped = table.filter(pl.col("split") == split)

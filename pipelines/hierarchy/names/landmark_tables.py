@@ -85,7 +85,7 @@ def run_names(root: Path, tables: Mapping[str, Path], progress: Progress) -> Sta
 
 
 def scraped_table(columns: Mapping[str, Any]) -> pl.DataFrame:
-    """Return the stage's table of landmarks from their facts by column; missing columns are null."""
+    """Return the stage's table of landmarks, made from their values by column; missing columns are null."""
     schema = SCRAPED | {column: kind for column, kind in ITEMS.items() if column in columns}
     known = pl.DataFrame(dict(columns), schema={name: kind for name, kind in schema.items() if name in columns})
     return pl.concat([pl.DataFrame(schema=schema), known], how="diagonal")

@@ -82,8 +82,8 @@ class English:
     """A function that tells whether a name is English.
 
     Attributes:
-        known: whether a name is English, for names with known language.
-        others: whether all other names are English; None: their words decide.
+        known: whether a name is English, by name; only names with a known language.
+        others: whether all other names are English; None: the words of each name decide.
     """
 
     known: Mapping[str, bool] = field(default_factory=dict)
@@ -121,7 +121,7 @@ def english_names(names: Sequence[str], languages: Sequence[str | None] = (), wh
 
 
 def read_english(names: Path, domain: str) -> English:
-    """Return which names of a build are English, from clean's ``names.parquet``; all are in the domain landmarks."""
+    """Return which names in clean's ``names.parquet`` are English; in the domain landmarks, all are."""
     if domain == "landmarks":
         return EVERY
     known = dict(read_parquet(names, columns=["name", "english"]).iter_rows())

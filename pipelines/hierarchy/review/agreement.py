@@ -73,7 +73,7 @@ class Conflict:
     settled: str | None = None
 
     def to_dict(self, more: Callable[[Verdict], dict[str, Any]]) -> dict[str, Any]:
-        """Return the conflict for report and page, with the fields ``more`` of each side."""
+        """Return the conflict for report and page; each side has the further fields that ``more`` returns."""
         sides = [{"who": side.who, "verdict": side.verdict, **more(side)} for side in self.verdicts]
         return {"kind": self.kind, "of": self.of, "settled": self.settled, "verdicts": sides}
 
@@ -110,7 +110,7 @@ class Settlement:
         grouping: names in groups, labels, tops, and the claims behind them.
         applied: decisions with a claim in effect.
         withheld: decisions without effect because of an open conflict.
-        overruled: decisions that later ones replaced, or about a group without names.
+        overruled: decisions that later decisions replaced, or that are about a group without names.
         unmatched: decisions, or parts of them, that do not fit the build.
         conflicts: sorted by kind and name.
         agreements: one per pair of annotators and kind of subject.
@@ -300,8 +300,8 @@ def cohens_kappa(one: Sequence[Hashable], other: Sequence[Hashable]) -> float:
     """Return Cohen's kappa of two verdicts on each of at least one item.
 
     kappa = (p_o - p_e) / (1 - p_e). p_o is the observed share of equal verdicts; p_e is the share expected by chance
-    from how often each gave each verdict. If both gave one verdict to every item, p_e = 1 and kappa is 0/0; this
-    function then returns 1, because they agree on everything.
+    from the frequency of each person's verdicts. If both gave the same single verdict to every item, p_e = 1 and kappa
+    is 0/0; this function then returns 1, because they agree on everything.
 
     Source: J. Cohen, A coefficient of agreement for nominal scales, Educational and Psychological Measurement 20,
     1960.
@@ -314,7 +314,7 @@ def cohens_kappa(one: Sequence[Hashable], other: Sequence[Hashable]) -> float:
 
 
 def check_annotators(journal: Journal, others: Sequence[Entry]) -> None:
-    """Fail if the decisions of one annotator are in two files: two people would count as one.
+    """Raise an error if the decisions of one annotator are in two files: two people would count as one.
 
     Args:
         journal: the file of the person at the page.
@@ -338,7 +338,7 @@ def check_annotators(journal: Journal, others: Sequence[Entry]) -> None:
 
 
 def side_by_side(settlement: Settlement, grouping: Grouping) -> dict[str, Any]:
-    """Return kappa per pair of annotators, and the conflicts, each side with the decisions that adopt it.
+    """Return kappa per pair of annotators, and the conflicts; each side has the decisions that would adopt it.
 
     Args:
         settlement: the settlement of everyone's decisions.

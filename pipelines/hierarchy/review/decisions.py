@@ -241,7 +241,8 @@ def read_decisions(paths: Sequence[Path]) -> list[Entry]:
     """Read the decisions of several files, ordered by ``when``, then file name, then number in the file.
 
     Raises:
-        InputError: a file cannot be read, or an entry is not a decision; names the file, the entry and its line.
+        InputError: a file cannot be read, or an entry is not a decision; the message names the file, the entry and its
+            line.
         SchemaError: a file has another schema version.
         ConfigError: one file is given twice.
     """

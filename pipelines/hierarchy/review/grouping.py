@@ -132,7 +132,7 @@ class Grouping:
     # -- queries --------------------------------------------------------------------------------------------------
 
     def find(self, label: str) -> GroupId | None:
-        """Return the group with this label that has names; None without one."""
+        """Return the group with this label that has names; None if there is none."""
         return next((g for g, text in self.labels.items() if text == label and self.members[g]), None)
 
     def target(self, label: str) -> GroupId:
@@ -175,7 +175,7 @@ class Grouping:
 
     @property
     def refused(self) -> dict[str, set[GroupId]]:
-        """Groups that a name does not belong to, by name; a label without a group is that of a proposed group."""
+        """By name, the groups that it does not belong to; a label that no group has means a proposed group."""
         found: dict[str, set[GroupId]] = {}
         for kind, of, group in self.claims:
             if kind == "not in" and group is not None:
@@ -269,7 +269,7 @@ class Grouping:
             self._rekey(group, self.target(to), entry)
 
     def _rekey(self, old: str, new: GroupId, entry: Entry) -> None:
-        """Give another label, which is its identity, to a group that a decision made.
+        """Give another label to a group that a decision made; the label identifies such a group.
 
         So annotators who chose the same last label agree, whatever they called the group before.
         """
@@ -372,7 +372,7 @@ class Grouping:
     # -- decisions that do not fit --------------------------------------------------------------------------------
 
     def _group(self, entry: Entry, label: str, *, may_be_empty: bool = False) -> GroupId | None:
-        """Return the group with this label; without one, record the miss and return None."""
+        """Return the group with this label; if there is none, record the miss and return None."""
         group = self.target(label) if may_be_empty else self.find(label)
         if group in self.labels:
             return group

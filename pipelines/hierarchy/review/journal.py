@@ -93,7 +93,7 @@ class Journal:
         self.entries, self._known = entries, stamp
 
     def _check_appendable(self, data: bytes, count: int) -> None:
-        """Fail if an entry at the end of the file would not become the next decision."""
+        """Raise an error if an entry appended to the file would not become its next decision."""
         try:
             longer = len(parse_decisions(data + b"\n" + _SAMPLE, self.path))
         except InputError:

@@ -97,7 +97,7 @@ class Learner:
         rows: (N, D) unit rows, the joint evidence of names.
         items: (N,) numbers of items.
         place: group of every name in the build.
-        seeds: one row per group, by its number. Default: the mean of the group's names.
+        seeds: one row per group, by group number. Default: the mean of the rows of the group's names.
         doubt: (N,) error probabilities of the build; None: unknown.
 
     Attributes:
@@ -197,7 +197,7 @@ class Learner:
         return prior
 
     def _regression(self, examples: Sequence[tuple[np.ndarray, int]], count: int) -> np.ndarray:
-        """Return (N, K) probabilities from a regression on (row, column of its group) examples."""
+        """Return (N, K) probabilities from a regression on examples, pairs of a row and the index of its group."""
         rows, columns = np.stack([row for row, _ in examples]), np.array([k for _, k in examples])
         shares = np.full((len(self.names), count), _UNSEEN)
         if len(np.unique(columns)) == 1:

@@ -1,4 +1,4 @@
-"""Proposals of a language model for the review: names of groups, groups of doubtful names.
+"""Proposals of a language model for the review: names for groups, and groups for doubtful names.
 
 The client uses the chat interface of local servers (llama.cpp, vLLM, Ollama) and hosted ones. The answers become a file
 of decisions of the annotator ``model:NAME``. The review shows it beside people's decisions. A build applies it only if
@@ -101,7 +101,7 @@ class Question:
 
     @property
     def fields(self) -> tuple[str, str]:
-        """The fields of an answer's member: its number, and the answer about it."""
+        """The two fields in an answer about one member: the member's number, and the answer."""
         return ("group", "name") if self.groups is None else ("name", "group")
 
     def body(self, model: str) -> dict[str, Any]:
@@ -196,8 +196,8 @@ def propose(
     Args:
         build: the folder of a finished build.
         url: the server's address up to ``/chat/completions``, such as ``http://127.0.0.1:8080/v1``.
-        model: the model's name there.
-        requests: most requests, including retries.
+        model: name of the model at the server.
+        requests: largest number of requests, including retries.
         timeout: seconds to wait for an answer.
         say: called with the number of questions before the first request.
         progress: called with the number of questions done.
@@ -205,7 +205,7 @@ def propose(
 
     Raises:
         ConfigError: the folder is not a build, or the address, the model's name or the key is invalid.
-        ServiceError: the server refuses, or answers no question.
+        ServiceError: the server rejects the requests, or answers no question.
         StorageError: a file cannot be written.
     """
     who = _who(model)
@@ -389,7 +389,7 @@ def _take(question: Question, content: str, found: _Answers) -> bool:
 
 
 def _decisions(tables: BuildTables, found: _Answers, who: str) -> list[Decision]:
-    """Return the decisions of valid answers: moves before renames, so that all labels still exist."""
+    """Return the decisions of valid answers: moves before renames, because moves use the labels before the renames."""
     by: dict[str, Any] = {"who": who, "when": found.latest}
     labels, decisions, moves = tables.labels, list[Decision](), defaultdict[int, list[str]](list)
     for name, group in found.places.items():

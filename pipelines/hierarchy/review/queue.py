@@ -142,10 +142,10 @@ class NameTree:
         return NameTree(self.order, self.starts[small], self.stops[small])
 
     def sums(self, values: np.ndarray) -> np.ndarray:
-        """Return the sums over the members of every node.
+        """Return the sums of values over the names of every node.
 
         Args:
-            values: (N,) or (N, C), in the order of the names.
+            values: (N,) or (N, C) values, in the order of the names.
 
         Returns:
             (M,) or (M, C) float64.

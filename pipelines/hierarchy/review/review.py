@@ -69,7 +69,7 @@ def run(
         toplevel: the top-level stage (labels and tops of groups).
         config: files of decisions; the stage's key includes their contents.
         progress: called with the number of decisions.
-        learns: estimate the groups of names without a decision. Otherwise these names stay in their group.
+        learns: whether to estimate the groups of names without a decision. Otherwise these names stay in their group.
 
     Raises:
         InputError: a file of decisions is missing, or an entry is not a decision.
@@ -227,7 +227,7 @@ def _set_levels(grouping: Grouping) -> pl.DataFrame:
 
 
 def _top(group: GroupId, sources: Mapping[GroupId, int], machine: Mapping[Any, Any], grouping: Grouping) -> _Top:
-    """Return the top of a group with its method and evidence: a person's, the top-level stage's, or its sources'.
+    """Return a group's top with its method and evidence, from a person, the top-level stage, or the group's sources.
 
     Args:
         group: the group.
@@ -247,7 +247,7 @@ def _top(group: GroupId, sources: Mapping[GroupId, int], machine: Mapping[Any, A
 
 
 def _decided_by(grouping: Grouping) -> dict[GroupId, set[str]]:
-    """Return the people who labelled each group, decided its top, split it off or merged others into it."""
+    """Return, per group, the people who labelled it, decided its top, split it off, or merged others into it."""
     decided: dict[GroupId, set[str]] = defaultdict(set)
     for subject, claim in grouping.effective_claims().items():
         is_name = subject.kind == "name"

@@ -229,7 +229,7 @@ class Review:
             raise InputError(f"there is no name {quoted(unknown)}.")
 
     def group_details(self, label: str) -> dict[str, Any]:
-        """Return the evidence for a group's top and label, and one item per large name, items with images first.
+        """Return the evidence for a group's top and label, and one item of each large name, items with images first.
 
         Raises:
             InputError: there is no such group.
@@ -269,7 +269,7 @@ class Review:
         """Return proposed labels for a new group of these names, the best first; labels of other groups excluded.
 
         Raises:
-            InputError: there are no names, too many, or one is unknown.
+            InputError: there are no names or too many, or a name is unknown.
         """
         if not 1 <= len(names) <= MOST_NAMES:
             raise InputError(f"{len(names)} names; expected 1 to {MOST_NAMES}.")
@@ -289,7 +289,7 @@ def _has_no_image(item: Mapping[str, Any]) -> bool:
 
 
 def _record(decision: Decision) -> dict[str, Any]:
-    """Return a decision for the page: at most 20 of its names, and their number."""
+    """Return a decision for the page, with at most 20 of its names, and the number of all its names."""
     said = decision.to_dict()
     return {**said, "names": said["names"][:_NAMED], "names_count": len(said["names"])} if "names" in said else said
 

@@ -127,7 +127,7 @@ class BuildTables:
         return [{**row, "link": link_of(row.pop("category"), row["id"])} for row in rows.iter_rows(named=True)]
 
     def classes_of(self, name: str) -> list[list[str | None]]:
-        """Return id, label and link of a name's classes; only Wikidata's have a link."""
+        """Return id, label and link of a name's classes; only classes of Wikidata have a link."""
         ids = self._cleaned[name][0] if name in self._cleaned else ()
         return [[id_, self.graph.label(id_) or id_, wikidata_link(id_)] for id_ in ids[:_MOST_CLASSES]]
 
@@ -173,7 +173,8 @@ def classes_above(details: Mapping[str, Any], labels: pl.DataFrame | None) -> Cl
     """Return the classes of every level above the groups, finest level first.
 
     Args:
-        details: the top-level stage's details: ``levels`` and ``tops``. Default: those of landmarks.
+        details: details of the top-level stage, ``levels`` and ``tops``; a missing entry means the levels or tops of
+            landmarks.
         labels: the stage's ``levels.parquet``: the classes of the levels that the data defines.
     """
     above = list(details.get("levels", LANDMARKS.names))[2:]
@@ -187,7 +188,7 @@ def classes_above(details: Mapping[str, Any], labels: pl.DataFrame | None) -> Cl
 
 
 def link_of(category: object, id_: str = "") -> str | None:
-    """Return the URL of an item's page: from its source, else on Wikidata by its id; None without either."""
+    """Return the URL of an item's page: at its source, else on Wikidata by its id; None if neither is known."""
     if not isinstance(category, str) or len(category) > _LONGEST_LINK:
         return wikidata_link(id_)
     text = category.strip().replace(" ", "%20")

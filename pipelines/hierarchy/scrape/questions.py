@@ -59,14 +59,14 @@ def answer_all(
     config: ScrapeConfig,
     progress: Progress,
 ) -> dict[str, Resolution]:
-    """Ask until the store has answers for every title and every class above it; known answers are not asked again.
+    """Ask until the store has answers for every title and every class above it; answered questions are not asked again.
 
-    A question that fails even as the only one in its request, after the client's retries, is kept as a failure.
+    A key that fails even alone in its request, after the client's retries, is recorded as a failure.
 
     Args:
         titles: titles of the categories.
-        store: the answers so far, which receives the new answers.
-        connect: makes the client; called before the first request.
+        store: store with the answers so far; it receives the new answers.
+        connect: function that makes the client; called before the first request.
         config: route, addresses and language.
         progress: receives the current task.
 

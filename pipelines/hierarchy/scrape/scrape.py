@@ -37,7 +37,7 @@ def run(
 ) -> StageRun:
     """Scrape the landmarks of ``tables`` and write the stage's tables (docs/reference/build-files.md).
 
-    A stopped run resumes where it was: answers in ``root/scrape.sqlite`` are not requested again.
+    A stopped run resumes: answers in ``root/scrape.sqlite`` are not requested again.
 
     Args:
         root: the build's directory of stages.
@@ -51,7 +51,7 @@ def run(
         TableError: a table cannot be used.
         ConfigError: the servers' rules do not allow the contact or rate, the store has answers from another source, or
             the request budget is spent.
-        ServiceError: the servers kept refusing; earlier answers are kept.
+        ServiceError: the servers kept rejecting requests; earlier answers are kept.
         StorageError: the disk is full; earlier answers are kept.
     """
     began = time.time()
@@ -108,7 +108,7 @@ def polite_client(config: ScrapeConfig, progress: Progress = silent) -> PoliteCl
 
 
 def _class_table(met: Sequence[str], store: ScrapeStore) -> pl.DataFrame:
-    """Return these classes and all their ancestors; a class merged into another one has the other's id."""
+    """Return the classes ``met`` and all their ancestors; a class that was merged into another has the other's id."""
     rows = {}
     for asked in unanswered_classes(met, store)[0]:
         entity = store.entities[asked]

@@ -42,7 +42,7 @@ class ScrapeStore:
     Attributes:
         answers: answers by question and key: the item linked to a title (``sitelink``), or an object of the question's
             type.
-        failures: kinds of failures by question and key.
+        failures: kind of failure by question and key.
 
     Raises:
         ConfigError: the file holds answers from another source, or another process has it open.

@@ -46,7 +46,7 @@ def category_title(url: str) -> str | None:
 
 
 def canonical_category(text: str) -> str | None:
-    """Return the canonical form of a title in the category namespace, or None if it is no such title.
+    """Return the canonical form of a title in the category namespace, or None if the text is not such a title.
 
     The rules are MediaWiki's. Underscores and all kinds of spaces become one space, and direction marks are removed.
     The text is in Unicode NFC, its first letter is a capital, and it has at most 255 bytes.

@@ -26,12 +26,12 @@ class Entity:
     """The facts of a Wikidata item that a build needs.
 
     Attributes:
-        item: its id; None if the item was deleted. A merged item has the id of the item that replaced it.
-        label: its label; None if it has no label in any language.
+        item: id of the item; None if the item was deleted. A merged item has the id of the item that replaced it.
+        label: label of the item; None if it has no label in any language.
         language: language of the label: the wanted one, or the first fallback with a label.
-        instance_of: ids of its P31 values of the best rank, in the item's order.
-        subclass_of: ids of its P279 values of the best rank.
-        main_topic: ids of its P301 values of the best rank: the subject of a category's item.
+        instance_of: ids of the item's P31 values of the best rank, in the item's order.
+        subclass_of: ids of the item's P279 values of the best rank.
+        main_topic: ids of the item's P301 values of the best rank: the subject of a category's item.
     """
 
     item: str | None

@@ -90,8 +90,8 @@ def read_source(name: str, source: Path, options: "SourceConfig") -> "Catalog":
         options: options for reading the release.
 
     Raises:
-        ConfigError: there is no such source, it does not take one of the options, or it is another package's and
-            cannot be imported.
+        ConfigError: there is no such source, the source does not have one of the options, or it belongs to another
+            package that cannot be imported.
         InputError: a list is missing, or cannot be read.
     """
     name = source_name(name)

@@ -128,7 +128,7 @@ def read_taxonomy(table: str) -> dict[int, tuple[str, ...]]:
     """Read a table of this folder; return the names of a class and its coarser classes, finest first, by class number.
 
     Args:
-        table: file name, for example ``cub_taxonomy.csv``; its card says where it comes from.
+        table: file name, for example ``cub_taxonomy.csv``; the dataset's card states the table's origin.
     """
     with open(Path(__file__).parent / table, encoding="utf-8", newline="") as file:
         rows = csv.reader(file)
@@ -142,11 +142,11 @@ def classes_of(table: str, classes: Mapping[int, str], where: str) -> dict[int, 
     Args:
         table: the table that :func:`read_taxonomy` reads.
         classes: the release's classes, by number.
-        where: the file that lists them, for messages.
+        where: the file that lists the classes, for messages.
 
     Raises:
-        TableError: a class is missing, unknown, or named otherwise than in the taxonomy: the taxonomy is then not this
-            release's.
+        TableError: a class is missing or unknown, or has another name than in the taxonomy, so the taxonomy does not
+            belong to this release.
     """
     taxonomy = read_taxonomy(table)
     expected = {number: names[0] for number, names in taxonomy.items()}

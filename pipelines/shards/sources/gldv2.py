@@ -83,7 +83,7 @@ def parse_checksum(text: str, name: str, where: str) -> str:
         where: the checksum file, for the message.
 
     Raises:
-        InputError: the file does not have that form, or belongs to another tar.
+        InputError: the text does not have that form, or belongs to another tar.
     """
     match = _MD5.match(text.strip())
     if match is None or match[2].rpartition("/")[2] != name:
@@ -109,8 +109,9 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
 
     Args:
         source: the folder with ``train/``, ``index/`` and ``test/`` (tars) and ``metadata/``.
-        options: ``labels``, a folder with ``{train,index}_label_to_hierarchical.csv`` (of ``hgld build-hierarchy``, or
-            Google's own) if they are not in the source; ``distractors``; ``splits``, so that only their lists are read.
+        options: ``labels``, a folder with ``{train,index}_label_to_hierarchical.csv`` (from ``hgld build-hierarchy`` or
+            from Google), if the source does not have these files; ``distractors``; ``splits``, to read only the lists
+            of these splits.
     """
     wanted = tuple(dict.fromkeys(options.splits)) or tuple(SPLITS)
     if unknown := [split for split in wanted if split not in SPLITS]:
@@ -216,8 +217,8 @@ def _read_queries(
         gallery: rows of the catalog of the index images.
 
     Returns:
-        rows of the catalog; the test images that are not scored, as dropped; the lists ``public`` and ``private``, the
-        halves that are scored apart; judgements, only of index images that are in the gallery; notes.
+        rows of the catalog; the test images that are not scored, as dropped files; the lists ``public`` and
+        ``private``, two halves with separate scores; judgements of the index images in the gallery; notes.
     """
     from hgld.evaluation.protocols.ground_truths import read_retrieval_solution  # imports torch
 
@@ -249,7 +250,7 @@ def _read_queries(
 
 
 def _containers(source: Path, name: str) -> list[Container]:
-    """Return all tars of a set, present or not, each with its checksum where its file is there."""
+    """Return all tars of a set, present or not, each with its checksum if the checksum file exists."""
     containers = []
     for number in range(TARS[name]):
         tar, md5 = source / tar_name(name, number), None

@@ -39,8 +39,8 @@ _CLASSES = 1000  # the first synsets of meta.mat; the others are groups of them
 def read(source: Path, options: "SourceConfig") -> Catalog:
     """Read the catalog of ImageNet; train and val have the same synsets, which are named by their WordNet ids.
 
-    Other files than images, hidden ones and links to folders are dropped with a reason. ``source`` is the folder that
-    holds ``train`` and ``val``, or the one that holds Kaggle's ``ILSVRC``.
+    Hidden files, files that are not images, and links to folders are dropped with a reason. ``source`` is the folder
+    that holds ``train`` and ``val``, or the folder that holds Kaggle's ``ILSVRC``.
     """
     if unknown := [split for split in options.splits if split not in SPLITS]:
         raise ConfigError(f"imagenet has no split {quoted(unknown[0])}; its splits are train, val. Correct --splits.")

@@ -156,7 +156,7 @@ def read_holidays(source: Path, options: "SourceConfig") -> Catalog:
 
 
 def read_ukbench(source: Path, options: "SourceConfig") -> Catalog:
-    """Read the catalog of UKBench: one split, ``test``; four consecutive numbers are an object.
+    """Read the catalog of UKBench: one split, ``test``; images with four consecutive numbers show one object.
 
     Nistér, Stewénius: "Scalable Recognition with a Vocabulary Tree", CVPR 2006. Layout::
 
@@ -178,14 +178,14 @@ def _numbered_images(source: Path, inside: str, pattern: str, example: str) -> t
     """Find images whose names hold a number.
 
     Args:
-        source: the folder of the images, or the one that holds it as ``inside``.
+        source: the folder of the images, or the folder that holds it under the name ``inside``.
         inside: name of the folder.
-        pattern: pattern for the whole name of an image; its group is the number.
-        example: a name, for the message.
+        pattern: regular expression for the whole name of an image; its group matches the number.
+        example: an example of such a name, for the message.
 
     Returns:
-        the number of every image by its path relative to ``source``, in the order of the numbers; the files of other
-        names, as a catalog's ``dropped``.
+        the number of every image by its path relative to ``source``, in the order of the numbers; and the files with
+        other names, in the form of a catalog's ``dropped``.
     """
     prefix = f"{inside}/" if (source / inside).is_dir() else ""
     names = sorted(path.name for path in (source / prefix).iterdir()) if source.is_dir() else []

@@ -29,7 +29,7 @@ def read_landmarks_clean(source: Path, options: "SourceConfig") -> Catalog:
 
     Gordo, Almazán, Revaud, Larlus: "Deep Image Retrieval: Learning Global Representations for Image Search", ECCV 2016;
     the training set of listwise average precision (Revaud et al., ICCV 2019). Train and val have the same landmarks.
-    Only addresses are published, many of them dead: those without an image in the folder are dropped with a reason.
+    Only addresses are published, and many are dead: addresses without an image in the folder are dropped with a reason.
     Layout::
 
         annotations_landmarks/annotation_clean_train.txt    address landmark, and maybe a box

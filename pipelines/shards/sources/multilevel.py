@@ -2,8 +2,8 @@
 
 iNaturalist 2018 for retrieval: species, with their super-categories (base) or the whole taxonomy (full).
 
-Van Horn et al.: "The iNaturalist Species Classification and Detection Dataset", CVPR 2018. The class-disjoint split is
-that of Brown, Xie, Kalogeiton and Zisserman: "Smooth-AP", ECCV 2020. Layout::
+Van Horn et al.: "The iNaturalist Species Classification and Detection Dataset", CVPR 2018. The class-disjoint split
+comes from Brown, Xie, Kalogeiton and Zisserman: "Smooth-AP", ECCV 2020. Layout::
 
     train_val2018/Plantae/7291/9f8ecb39e5f767e39e9b28e34488f179.jpg ...
     categories.json                     names as released after the competition; or
@@ -132,7 +132,7 @@ def read_dyml_product(source: Path, options: "SourceConfig") -> Catalog:
 def read_dyml(kind: str, source: Path, options: "SourceConfig") -> Catalog:
     """Read the catalog of ``vehicle`` or ``animal``: train, and a query and a gallery split for each level.
 
-    Images of these splits are labelled at their own level only; their class numbers are not those of train.
+    Images of these splits have labels only at the split's own level; their class numbers differ from train's numbers.
     """
     root = find_folder(source, f"dyml_{kind}", _DYML_TRAIN)
     lists: dict[str, tuple[Path, tuple[str, ...]]] = {"train": (root / _DYML_TRAIN, DYML_LEVELS)}

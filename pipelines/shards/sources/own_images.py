@@ -1,9 +1,9 @@
 """The user's own images: in folders of classes (folders), or listed in a table (manifest).
 
-A folder tree is ``top/middle/fine/image.jpg``, one level of folders per level of classes. If all folders at the top
-are named like splits (``train``, ``test``, ``query``, ``gallery``, ``val``), they are the splits, and the classes begin
-below them. A folder without folders of images in it is a class of the finest level, however deep it lies; levels that
-it does not have in between are unknown. An image in the same folder as folders of images has no label at the finest
+A folder tree is ``top/middle/fine/image.jpg``, one level of folders per level of classes. If all folders at the top are
+named like splits (``train``, ``test``, ``query``, ``gallery``, ``val``), they are the splits, and the classes begin
+below them. A folder without folders of images in it is a class of the finest level, however deep it lies; levels
+without a folder in between are unknown. An image in the same folder as folders of images has no label at the finest
 levels.
 
 A table (:mod:`hgld.pipelines.shards.sources.own_tables`) has one row per image and one column per level. One column
@@ -76,11 +76,11 @@ class OwnImages:
         items: key, file, split (only if splits are stated), the columns that the protocol reads, and the name of
             the class (null: unknown) per level.
         dropped: images that cannot be used, with the reason.
-        unused: columns that are no levels.
-        missing: number of cells per spelling of an unknown label.
+        unused: columns that are not levels.
+        missing: number of cells per text that means an unknown label.
         spellings: for each name with several spellings (case, Unicode form, characters between words): its level, and
             the number of images per spelling.
-        image_column: column of the parquet files that holds the images; empty: they are files.
+        image_column: column of the parquet files that holds the images; empty: the images are files.
     """
 
     kind: str
@@ -108,7 +108,7 @@ class OwnImages:
 
         Raises:
             ConfigError: options that contradict each other.
-            HierarchyError: a class is under two others.
+            HierarchyError: a class has two parents.
         """
         if options.name and not is_safe_name(options.name):
             raise ConfigError(f"--name is {short(options.name)}; expected 1 to 200 printable letters without slashes.")
@@ -170,7 +170,7 @@ def read_own(kind: str, source: Path, options: "SourceConfig") -> Catalog:
 
 
 def check_own_protocol(catalog: Catalog) -> None:
-    """Refuse a catalog that lacks what its protocol needs.
+    """Raise an error if a catalog lacks what its protocol needs.
 
     Raises:
         InputError: the dataset lacks levels, splits, lists or judgements.
@@ -197,7 +197,7 @@ def keys_of_paths(paths: Sequence[str]) -> list[str]:
 
 
 def _without_suffix(path: str) -> str:
-    """Return the path without its suffix; not by pathlib, which is slow for the millions of rows of a table."""
+    """Return the path without its suffix, without pathlib, which is slow for a table of millions of rows."""
     stem, _, suffix = path.rpartition(".")
     return path if "/" in suffix or not stem.rpartition("/")[2] else stem
 
@@ -389,7 +389,7 @@ def _known(cells: pl.Series) -> pl.Series:
 
 
 def _protocol_columns(source: Path, own: Iterable[str], options: "SourceConfig") -> tuple[str, ...]:
-    """Return the columns that the protocol reads besides ``split`` and the levels, or refuse a table without them."""
+    """Return the columns that the protocol reads besides ``split`` and levels; raise an error if they are missing."""
     if not options.protocol:
         return ()
     protocol = protocol_of(options.protocol)
@@ -410,8 +410,8 @@ def _level_columns(
     Args:
         table: the whole table.
         columns: columns that may be levels.
-        given: names of the other columns that are read.
-        levels: content of ``--levels``; empty: the levels are found.
+        given: names of the columns that are read for other purposes.
+        levels: content of ``--levels``; empty: the levels are found from the columns.
     """
     there = excerpt(", ".join(columns)) if columns else "none"
     if not levels:
@@ -489,7 +489,7 @@ def _split_usable(table: pl.DataFrame, source: Path, root: Path | None) -> tuple
 
 
 def _inside(stated: str, homes: Sequence[str]) -> tuple[str, str | None]:
-    """Return a path relative to the folder of the images (``homes``: its absolute paths), or why it is not used."""
+    """Return a path relative to the image folder (``homes``: its absolute paths), or the reason why it is unusable."""
     path = posix(stated)
     home = next((home for home in homes if path.startswith(home)), "")
     try:

@@ -58,10 +58,10 @@ class OwnTable:
         form: format of the table, for people.
         cells: :data:`ROW` (line of a CSV, or number from 1 in its parquet file), then the table's columns without
             blanks around their text; empty cells are empty texts.
-        files: the parquet files; none: it is CSV.
+        files: the parquet files; empty: the table is a CSV file.
         image_column: column that holds the images themselves; empty: none.
         images: location of every image: TABLE/ROW/NAME; null if its cell is empty.
-        splits: split that the file name of each row of such a table states; None if the names state none.
+        splits: split of each row, as its parquet file's name states it; None if the names state no splits.
     """
 
     source: Path
@@ -83,8 +83,8 @@ def read_own_table(source: Path) -> OwnTable:
 
     Raises:
         InputError: the file is missing, or the folder holds no parquet files.
-        TableError: it cannot be read, has no rows, a column twice, a row of another number of cells than the header, or
-            a cell that is no text or number.
+        TableError: the table cannot be read, has no rows, has a column twice, a row with another number of cells than
+            the header, or a cell that is neither text nor number.
     """
     is_parquet = source.is_dir() or source.suffix.lower() in (".parquet", ".pq")
     table = _read_parquet(source) if is_parquet else _read_csv(source)
@@ -222,7 +222,7 @@ def images_of(file: Path, column: str, wanted: Sequence[int] | None = None) -> I
     Args:
         file: the parquet file.
         column: column that holds the images.
-        wanted: rows in order; row groups without any are not read. Default: all.
+        wanted: wanted rows in ascending order; row groups without wanted rows are not read. Default: all rows.
     """
     start = 0
     for count in row_groups(file):
@@ -276,7 +276,7 @@ def path_column(table: OwnTable, root: Path) -> str:
     """Find the column of the files by its name, by its cells, and by which files exist below ``root``.
 
     Raises:
-        ConfigError: there is none, or more than one.
+        ConfigError: there is no such column, or more than one.
     """
     begin = table.cells.head(_SAMPLED_PATHS)
     named = [name for name in table.columns if re.sub(r"[\W_]+", "", name.casefold()) in _PATH_COLUMNS]
@@ -300,7 +300,7 @@ def path_column(table: OwnTable, root: Path) -> str:
 
 
 def folder_of(home: Path, paths: pl.Series) -> Path:
-    """Return the folder of the images: the table's own folder ``home``, or one in it that has most of the files."""
+    """Return the folder of the images: the table's own folder ``home``, or the folder in it with most of the files."""
 
     def found(folder: Path) -> float:
         return _share(paths.head(_SAMPLED_PATHS), lambda cell: (folder / posix(cell)).is_file())
@@ -330,9 +330,9 @@ def posix(path: str) -> str:
 def find_levels(columns: Mapping[str, pl.Series]) -> list[str]:
     """Return the columns that form the longest tree of classes, finest first.
 
-    A column is a level above another if each class of the other has one class of it (spellings that differ in case or
-    blanks count as one). A column is no level if it has one value, nearly as many values as rows, long texts or
-    fractions. If two columns divide the images alike, the column with words is taken.
+    Column A is a level above column B if nearly every class of B occurs with only one class of A (spellings that differ
+    in case or blanks count as one class). A column is not a level if it has one value, nearly as many values as rows,
+    long texts or fractions. If two columns divide the images in the same way, the column with words is taken.
 
     Args:
         columns: cells of each column as text, by column name; null: the label is unknown.

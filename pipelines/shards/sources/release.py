@@ -50,11 +50,11 @@ def need(path: Path) -> Path:
 
 
 def read_bytes(path: Path, most: int = MAX_LIST_BYTES) -> bytes:
-    """Return the bytes of a list, at most ``most`` of them.
+    """Return the bytes of a list file of at most ``most`` bytes.
 
     Raises:
         InputError: the file is missing.
-        TableError: the file cannot be read, or is larger.
+        TableError: the file cannot be read, or is too large.
     """
     try:
         with open(need(path), "rb") as file:
@@ -179,7 +179,7 @@ def mat_rows(path: Path, table: np.ndarray, fields: Mapping[str, type]) -> Itera
     """Yield the place and the fields, texts or whole numbers, of every entry of a MATLAB struct array.
 
     Raises:
-        TableError: a field is missing, or is no single value of its type.
+        TableError: a field is missing, or is not a single value of its type.
     """
     found = table.dtype.names or ()
     if missing := [field for field in fields if field not in found]:
@@ -210,8 +210,8 @@ def relative_path(text: str, where: str) -> str:
         where: file and line, for the message.
 
     Raises:
-        TableError: it is empty or too long, absolute, climbs out with ``..``, or holds a backslash or a control
-            character.
+        TableError: the path is empty, too long or absolute, leads out of the release with ``..``, or holds a backslash
+            or a control character.
     """
     parts = text.split("/")
     bad = not text or len(text) > _MAX_PATH or text.startswith("/") or ".." in parts or "\\" in text
@@ -248,10 +248,10 @@ def catalog_of(
     Args:
         name: name of the dataset, and of its protocol unless ``facts`` name one.
         levels: names of the levels, finest first.
-        rows: key, split, file, then a class (None: unknown) per level, for each item.
+        rows: for each item: key, split, file, then one class per level (None: unknown).
         root: folder of the loose files.
         sources: the list files that were read.
-        listed: name of a list and key of an item in it.
+        listed: pairs of the name of a list and the key of an item in it; None: no lists.
         facts: further fields of the catalog.
     """
     schema = dict.fromkeys(("key", "split", "file", *levels), pl.String)
