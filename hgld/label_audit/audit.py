@@ -82,9 +82,9 @@ class Audit:
             that level. ``given_finest`` and ``proposed_finest`` are the finest classes; ``near_given`` and
             ``near_proposed`` are the nearest items of each. ``neighbors_given`` and ``neighbors_proposed`` count the
             ``neighbors`` nearest items that are in the given and in the proposed class.
-        classes: one row per error of the hierarchy: kind (``one``: the class and ``other`` should be one class;
-            ``parent``: the class belongs under ``other``), level, class, other, probability, items, evidence,
-            first_items and second_items (some items of both classes).
+        classes: one row per error of the hierarchy, with kind, level, class, other, probability, items, evidence,
+            first_items and second_items (some items of both classes). Kind ``one``: the class and ``other`` should be
+            one class. Kind ``parent``: the class belongs under ``other``.
         copies: one row per pair of probable copies in different splits: item, key, split, other, other_key,
             other_split, probability, alike (correlation), same_class.
         labels: one row per judged item: item, key, and per level the probability that the label is wrong; NaN if the

@@ -7,7 +7,7 @@ let verdicts = {};
 try {
   verdicts = JSON.parse(localStorage.getItem(store) || "{}") || {};
 } catch {
-  verdicts = {}; // a browser that keeps nothing for files: verdicts live as long as the page
+  verdicts = {}; // the browser stores nothing for local files, so verdicts are lost when the page closes
 }
 let current = 0;
 
@@ -42,7 +42,7 @@ function decide(verdict) {
   try {
     localStorage.setItem(store, JSON.stringify(verdicts));
   } catch {
-    // as above
+    // the browser stores nothing for local files
   }
   if (verdict && current + 1 < cards.length) current++;
   show(true);

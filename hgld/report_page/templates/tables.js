@@ -1,5 +1,5 @@
 "use strict";
-// Tables are whole without this; it adds sorting by a column.
+// The page shows all tables without this script. It lets the reader sort a table by a column.
 for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0];
   const isNumber = (cell) =>
