@@ -129,7 +129,7 @@ def _held(leaf: Any) -> Any:
 
 @contextmanager
 def computing_gpu() -> Iterator[ComputingGpu]:
-    """Make ``cuda`` an available device within the body."""
+    """Make ``cuda`` an available device inside the ``with`` block."""
     torch._C._ensureCUDADeviceGuardSet()  # torch requires this guard, and without a driver nothing else creates it
     with (
         patch.object(torch.cuda, "_lazy_init", lambda: None),

@@ -526,7 +526,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     """Read the mapping of a YAML file of at most 1 MiB.
 
     Raises:
-        InputError: it cannot be read, is too large, or holds something else.
+        InputError: the file cannot be read, is too large, or holds something else.
     """
     import yaml
 
@@ -563,8 +563,8 @@ def read_record(path: Path, version: int, *, max_bytes: int = _MOST_BYTES, hint:
         hint: fix for a file of another version.
 
     Raises:
-        InputError: it cannot be read, is too large, or holds something else.
-        SchemaError: it has another schema version.
+        InputError: the file cannot be read, is too large, or holds something else.
+        SchemaError: the file has another schema version.
     """
     record = read_json(path, kind=dict, max_bytes=max_bytes)
     _check_version(path, record.get("schema_version"), version, hint)

@@ -1,4 +1,4 @@
-"""The loss of a run, built from its options; classes are renumbered so that only those in training have a number."""
+"""The loss of a run, built from its options; classes are renumbered so that only classes in training have a number."""
 
 import inspect
 from collections.abc import Sequence

@@ -280,7 +280,7 @@ def _evaluate_splits(
     ks, ranked = split_top_k(options.metrics)
     datasets = [open_dataset(task.place, split, levels=splits.levels) for split in task.splits]
     is_ranked = bool(ranked) or not ks
-    if is_ranked:  # refused before any work
+    if is_ranked:  # raise the error before any work
         refuse_without_positives(*_labels_of(datasets), repr(datasets[0]))
     else:
         _refuse_unread(files | {"query_expansion": options.query_expansion})

@@ -35,8 +35,8 @@ class Start:
         least_steps: fewest steps of a run, however small the dataset is.
         most_steps: most steps of a run, however large the dataset is.
         evaluations: number of evaluations of a run, not counting the one before the first step.
-        blend: position between the initial weights (0) and the last ones (1) of weights that are tried at the end; 0:
-            none are tried.
+        blend: share of the last weights in a mixture with the initial weights, which is tried at the end; 0: no
+            mixture.
     """
 
     lr: float

@@ -87,7 +87,7 @@ class NetworkFacts:
 
     Attributes:
         start: key of :data:`hgld.training.finetune.STARTS`.
-        features: F, dimensions of its pooled features.
+        features: F, dimension of the network's pooled features.
         view: how its library prepares images; None: :class:`TestView` cannot express it.
         token: whether the network pools its features itself.
         batch_norm: whether it has batch norm.
@@ -149,9 +149,9 @@ def plan_run(config: TrainConfig, place: str, out: Path | None, processes: Proce
         processes: processes of the run.
 
     Raises:
-        ConfigError: options that contradict each other, the dataset or the network, all in one message.
+        ConfigError: options contradict each other, the dataset or the network, all in one message.
         InputError: the dataset or the run's config cannot be read.
-        MissingResourceError: the file of weights is not there.
+        MissingResourceError: the file of weights does not exist.
     """
     if not config.to_derive:
         return config
@@ -440,7 +440,7 @@ def check_network(config: TrainConfig, share: int, *, fresh: bool) -> None:
 
     Raises:
         ConfigError: the network or tag of weights does not exist, or the network does not have an option.
-        MissingResourceError: the file of weights is not there.
+        MissingResourceError: the file of weights does not exist.
     """
     if fresh:
         weights_file(config.model.pretrained)

@@ -57,9 +57,9 @@ class Seen:
     """Images and classes that a run was trained on.
 
     Attributes:
-        dataset: name of its dataset.
-        split: name of its training split.
-        shards: digest of all shards of its dataset.
+        dataset: name of the run's dataset.
+        split: name of the run's training split.
+        shards: digest of all shards of the run's dataset.
         every: only images whose number is a multiple of this are recorded.
         images: (N,) uint64 numbers of the recorded images, ascending.
         classes: names of the finest classes.

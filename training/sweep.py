@@ -90,7 +90,7 @@ def share_precision(runs: Sequence[SweepRun], place: str, out: Path, processes: 
         processes: processes that train together.
 
     Raises:
-        HgldError: options, dataset and network do not fit together (as of :func:`hgld.training.state.prepare_run`).
+        HgldError: options, dataset and network do not fit together (errors of :func:`hgld.training.state.prepare_run`).
     """
     first = runs[0]
     if "amp" not in first.config.to_derive:

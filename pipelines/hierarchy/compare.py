@@ -51,7 +51,7 @@ _LONGEST, _COLUMNS = 44, 110
 
 @dataclass(frozen=True)
 class Coverage:
-    """The number of items of one table, and the number that the other table has too.
+    """Numbers of items in one table, and of items that the other table also has.
 
     Attributes:
         file: name of the file or folder.

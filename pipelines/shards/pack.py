@@ -165,10 +165,9 @@ def _images(rows: Sequence[Mapping[str, Any]], unit: PackUnit) -> Iterator[bytes
 # -- the order ---------------------------------------------------------------------------------------------------------
 #
 # The items of a group are adjacent, and the groups of a class are spread over the shards. Within a split, the items of
-# a finest class are cut into
-# groups of k (the last one takes the rest), the groups are shuffled by the seed, and the row of groups is cut into
-# shards of about equal size. So a reader of one shard meets many classes, each with several items at once, and every
-# part of the dataset is like the whole.
+# a finest class are cut into groups of k items; the last group also gets the remaining items. The groups are shuffled
+# by the seed, and the row of groups is cut into shards of about equal size. So a reader of one shard meets many
+# classes, each with several items at once, and every part of the dataset is like the whole.
 
 _JSON_BYTES = 2 * BLOCK  # rough size of an item's JSON with its header
 

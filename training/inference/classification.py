@@ -267,8 +267,8 @@ def library_head(spec: str, pretrained: str, model: EmbeddingModel, *, image_siz
     Raises:
         ConfigError: the network is from another library or has no pretrained weights, its classifier is not one linear
             layer on the mean of the feature map, or the model has a norm or projection.
-        MissingResourceError: weights that are not available.
-        InputError: a file of weights that is damaged or of another model.
+        MissingResourceError: the weights are not available.
+        InputError: the file of weights is damaged or belongs to another model.
     """
     library, _, name = spec.partition(":")
     if library not in ("torchvision", "timm") or pretrained == "none":

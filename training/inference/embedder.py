@@ -50,7 +50,7 @@ def load_run(run: Path, which: Literal["best", "last"] = "best") -> tuple[Embedd
         the model, on the CPU in evaluation mode, and the run's config.
 
     Raises:
-        InputError: no checkpoint is there, or it cannot be read or does not fit the run's config.
+        InputError: there is no checkpoint, or it cannot be read or does not fit the run's config.
         SchemaError: this hgld does not read the config's schema version.
     """
     checkpoint = find_checkpoint(run, which)
@@ -298,7 +298,7 @@ def trained_embedder(source: Path | Network, *, device: str = "", **options: Any
 
     Args:
         source: folder of a run or of one of its checkpoints, or a network.
-        device: ``cpu``, ``cuda``, ...; default: a GPU when there is one.
+        device: ``cpu``, ``cuda``, ...; default: a GPU if there is one.
         **options: keyword arguments of :func:`make_embedder`, whose errors are raised, too.
 
     Raises:

@@ -58,8 +58,8 @@ def embed(
     (Radenović, Tolias and Chum, "Fine-tuning CNN Image Retrieval with No Human Annotation", TPAMI 2019, section 3.4).
 
     Images of one shape pass the model together, so that nothing is padded, and an embedding does not depend on the
-    others of its batch. A batch has at most ``batch_size`` images, and as many pixels as ``batch_size`` squares of the
-    view's size, or one image.
+    other images of its batch. A batch has at most ``batch_size`` images, and as many pixels as ``batch_size`` squares
+    of the view's size, or one image.
 
     Args:
         model: model on the device where it computes; it is in evaluation mode during the call.
@@ -72,7 +72,7 @@ def embed(
         amp: precision of the model's arithmetic.
         processes: processes of the run; None: only this process.
         faults: list that receives the items that cannot be read or decoded, on every process; their rows are NaN. None:
-            the first of them is an error.
+            the first such item is an error.
         progress: called with a task, the number of this process's images done and their total.
         unit: whether to L2-normalise the rows. A classifier needs False, the model's raw features. False allows only
             one scale.
@@ -271,7 +271,7 @@ def check_suffix(path: Path) -> None:
     """Raise an error if a file for embeddings is not a ``.npy`` file.
 
     Raises:
-        ConfigError: it has another suffix.
+        ConfigError: the file has another suffix.
     """
     if path.suffix != ".npy":
         raise ConfigError(f"{path}: suffix {path.suffix!r}; embeddings are written as .npy.")

@@ -65,7 +65,7 @@ def export_model(path: Path, out: Path, which: Literal["best", "last"] = "best")
         the path of the JSON file.
 
     Raises:
-        InputError: no checkpoint is there, or it cannot be read.
+        InputError: there is no checkpoint, or it cannot be read.
         ConfigError: the model cannot be exported to ONNX.
         MissingExtraError: a package that ONNX needs is not installed.
         StorageError: the files cannot be written.
@@ -159,7 +159,7 @@ def run_contents(run: Path, address: str) -> Contents:
         address: address of the run on the Hub, ``hf:USER/NAME``, for the card.
 
     Raises:
-        InputError: no checkpoint is there, or it cannot be read.
+        InputError: there is no checkpoint, or it cannot be read.
     """
     checkpoint = find_checkpoint(run)
     folder = checkpoint.parent.parent
@@ -182,7 +182,7 @@ def write_run(run: Path, folder: Path) -> None:
     """Write the files of a run that :func:`hgld.load_model` reads to a new folder, with classes and calibration.
 
     Raises:
-        InputError: no checkpoint is there, or it cannot be read.
+        InputError: there is no checkpoint, or it cannot be read.
         StorageError: the folder is not empty, or cannot be written.
     """
     checkpoint = find_checkpoint(run)

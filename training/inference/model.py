@@ -160,7 +160,7 @@ class Model:
             progress: whether to show bars.
 
         Raises:
-            InputError: the dataset cannot be read, or no image has another one of its class.
+            InputError: the dataset cannot be read, or no two images have the same class.
             ConfigError: a metric, level or option is unknown.
         """
         asked = options or EvaluationOptions()

@@ -136,7 +136,7 @@ def weights_file(pretrained: str) -> Path | None:
     """Return ``pretrained`` as a path, or None if it is ``default``, ``none`` or a tag.
 
     Raises:
-        MissingResourceError: it is a path, and the file does not exist.
+        MissingResourceError: ``pretrained`` is the path of a file that does not exist.
     """
     if not names_file(pretrained):
         return None

@@ -178,7 +178,7 @@ def embed_texts(network: Network, texts: Sequence[str]) -> Tensor:
         ConfigError: the network has no text tower, or its pooling puts images into a different space than texts.
         MissingExtraError: its library is not installed.
         MissingResourceError: its weights or its tokenizer are not available here.
-        InputError: a file of weights that is damaged, of another model, or without the text tower.
+        InputError: the file of weights is damaged, belongs to another model, or has no text tower.
     """
     library, _, name = network.name.partition(":")
     if library != "open_clip":

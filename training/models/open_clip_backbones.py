@@ -65,9 +65,9 @@ def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
         options: options of the backbone; if the name has a tag, ``default`` means the weights of the tag.
 
     Raises:
-        ConfigError: no such model or tag, or a pooling that it does not have.
+        ConfigError: the model or tag does not exist, or the model does not have the pooling.
         MissingResourceError: its weights are not available here.
-        InputError: the file of weights is damaged or of another model.
+        InputError: the file of weights is damaged or belongs to another model.
     """
     clip, name, known = _create(name, options)
     token = options.token is not False
@@ -101,9 +101,9 @@ def open_clip_texts(name: str, weights: str, texts: Sequence[str]) -> Tensor:
         texts: texts of any length; the model reads only its first tokens, 77 in most models.
 
     Raises:
-        ConfigError: no such model or tag.
+        ConfigError: the model or tag does not exist.
         MissingResourceError: its weights or its tokenizer are not available here.
-        InputError: the file of weights is damaged, of another model or without a text tower.
+        InputError: the file of weights is damaged, belongs to another model, or has no text tower.
     """
     options = BackboneOptions(weights, load_weights=True, token=None, image_size=None)
     clip, name, _ = _create(name, options, texts=True)

@@ -132,7 +132,7 @@ def _backbone(name: str, make: Callable[[], SmallNet | SmallResNet], options: Ba
     Raises:
         ConfigError: a token is requested, or the weights are not a file.
         MissingResourceError: the file does not exist.
-        InputError: a file of weights that is damaged or of another model.
+        InputError: the file of weights is damaged or belongs to another model.
     """
     if options.token:
         raise ConfigError(f"backbone {name} has no token of its own; use pooling avg, gem or max.")

@@ -58,9 +58,9 @@ def timm_backbone(name: str, options: BackboneOptions) -> Backbone:
     side, it is padded with zeros, the mean colour.
 
     Raises:
-        ConfigError: no such model, or one that does not have the pooling.
+        ConfigError: the model does not exist, or does not have the pooling.
         MissingResourceError: its weights are not available here.
-        InputError: the file of weights is damaged or of another model.
+        InputError: the file of weights is damaged or belongs to another model.
     """
     if not timm.is_model(name):
         raise no_model("timm", name, [*timm.list_models(), *timm.list_pretrained()])

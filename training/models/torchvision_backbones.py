@@ -85,9 +85,9 @@ def torchvision_backbone(name: str, options: BackboneOptions) -> Backbone:
     """Build a classification model of torchvision without its classifier.
 
     Raises:
-        ConfigError: no such model, or one whose feature map or token is not available.
+        ConfigError: the model does not exist, or its feature map or token is not available.
         MissingResourceError: its weights are not available here.
-        InputError: the file of weights is damaged or of another model.
+        InputError: the file of weights is damaged or belongs to another model.
     """
     names = [n for n in torchvision.models.list_models(module=torchvision.models) if n.startswith(_FAMILIES)]
     if name not in names:

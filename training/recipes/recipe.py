@@ -104,9 +104,9 @@ class Setting:
         short: short name in a recipe's line.
         title: readable name.
         hardware: the hardware that a run needs, with its source.
-        config: the options that all its recipes start from.
+        config: the options from which all recipes with this setting start.
         hours: the duration of a run, with its source.
-        suffix: the end of its recipes' names; None: the dataset's name.
+        suffix: end of the names of recipes with this setting; None: the dataset's name.
         paper: key of :data:`hgld.published.PAPERS` of the paper with this setting; empty: no paper has it.
     """
 

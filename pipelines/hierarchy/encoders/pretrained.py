@@ -47,7 +47,7 @@ class PromptEncoder(ABC):
 
     Args:
         templates: prompt templates with ``{}`` in place of the name.
-        device: torch device; empty: a GPU when there is one.
+        device: torch device; empty: a GPU if there is one.
         batch_size: texts per forward pass.
     """
 
@@ -123,7 +123,7 @@ class ClipEncoder(PromptEncoder):
         spec: ``MODEL/PRETRAINED``: an open_clip model, and one of its tags or the path of a checkpoint. Or
             ``hf-hub:USER/NAME``.
         templates: prompt templates with ``{}`` in place of the name; empty: ``TEMPLATES``.
-        device: torch device; empty: a GPU when there is one.
+        device: torch device; empty: a GPU if there is one.
         batch_size: texts per forward pass.
 
     Attributes:
@@ -212,7 +212,7 @@ class SbertEncoder(PromptEncoder):
     Args:
         path: the folder, with its ``modules.json``.
         templates: prompt templates with ``{}`` in place of the name; empty: only the name.
-        device: torch device; empty: a GPU when there is one.
+        device: torch device; empty: a GPU if there is one.
         batch_size: texts per forward pass.
 
     Attributes:

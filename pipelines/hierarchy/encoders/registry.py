@@ -105,7 +105,7 @@ def make_encoder(
 
     Args:
         spec: the name of an encoder, with ``:`` and its argument if it takes one.
-        names: the names on which ``lexical`` is fitted. An encoder gets only those of the options that its class has.
+        names: the names on which ``lexical`` is fitted. An encoder gets only the options that its class has.
         templates: prompt templates with one ``{}``; empty: the encoder's own.
         device: ``cpu``, ``cuda``, ...; empty: a GPU if there is one.
         batch_size: names per forward pass.

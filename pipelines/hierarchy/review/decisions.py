@@ -85,7 +85,7 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Rename(Decision):
-    """Give the group ``group`` the label ``to``, which no other group has; its own label confirms it."""
+    """Give the group ``group`` the label ``to``, which no other group has. If ``to`` is its label, confirm it."""
 
     action = "rename"
     group: str

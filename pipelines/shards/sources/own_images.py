@@ -107,7 +107,7 @@ class OwnImages:
         """Return the catalog, with the splits that are stated or drawn.
 
         Raises:
-            ConfigError: options that contradict each other.
+            ConfigError: options contradict each other.
             HierarchyError: a class has two parents.
         """
         if options.name and not is_safe_name(options.name):
@@ -148,8 +148,8 @@ def read_own_images(kind: str, source: Path, options: "SourceConfig") -> OwnImag
     """Read the user's own images and their labels; no image is opened.
 
     Raises:
-        ConfigError: options that contradict each other, the folders or the table's columns.
-        InputError: no images, or a table that cannot be read or contradicts itself about an image.
+        ConfigError: options contradict each other, the folders or the table's columns.
+        InputError: there are no images, or the table cannot be read or contradicts itself about an image.
     """
     found = _read_folders(source, options) if kind == "folders" else _read_table(source, options)
     found = replace(found, spellings=[one for level in found.levels for one in _spellings(found.items[level], level)])
