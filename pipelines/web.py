@@ -39,7 +39,7 @@ class AnswerError(RemoteFault):
 
     Args:
         kind: short and stable name for statuses: ``timeout``, ``http-503``, ``json``, ``api-badvalue``, ...
-        detail: description of the wrong answer.
+        detail: description of the unusable answer.
         passing: whether the same request may succeed later.
         wait: seconds that the server asked us to wait.
     """

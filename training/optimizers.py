@@ -111,7 +111,7 @@ def learning_rate(
 def set_rates(
     optimizers: Iterable[Optimizer], config: OptimizerConfig, step: int, *, steps_per_epoch: int, epochs: int
 ) -> None:
-    """Give every group its learning rate at a step."""
+    """Set the learning rate of every parameter group for a step."""
     for group in groups_of(optimizers):
         group["lr"] = learning_rate(
             config, group["part"], group["base_lr"], step, steps_per_epoch=steps_per_epoch, epochs=epochs

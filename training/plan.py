@@ -171,7 +171,7 @@ def plan_alone(config: TrainConfig, place: str) -> TrainConfig:
 
 
 def as_begun(config: TrainConfig, before: TrainConfig) -> TrainConfig:
-    """Return a config with the plan and the derived fields of the run that it resumes."""
+    """Return a config with the plan and the derived fields that a resumed run began with."""
     values = flat(before)
     return replace(with_fields(config, {name: values[name] for name in config.to_derive}), plan=before.plan)
 

@@ -249,9 +249,9 @@ def _check_all(
 def _check_resumed(
     config: TrainConfig, source: TrainingData, best_of: Sequence[str], before: Checkpoint, out: Path
 ) -> None:
-    """Raise an error if a run would resume with another training set, or without ``select_on_test`` if it had that.
+    """Raise an error if a run would resume with another training set, or would lose its ``select_on_test``.
 
-    In the second case its best checkpoint would be lost.
+    Without ``select_on_test``, the run's best checkpoint would be lost.
     """
     was, now = before.state["data"], source.facts
     if other := [name for name in now if was.get(name) != now[name]]:

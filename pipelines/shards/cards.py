@@ -77,7 +77,7 @@ class PublishedSplit:
 
     Attributes:
         items: number of images; None if no publication states it.
-        classes: number of classes by level, where stated.
+        classes: number of classes by level, for levels with a published number.
     """
 
     items: PublishedCount | None
@@ -99,7 +99,7 @@ class DataCard:
         protocol: usual evaluation of the dataset in the literature.
         header: the card's YAML header for Hugging Face, without hgld's own block.
         sections: the card's text by its ``##`` headings.
-        text: the card as it is, YAML header included.
+        text: the whole text of the card, including the YAML header.
     """
 
     name: str

@@ -36,8 +36,8 @@ class BackboneOptions:
     Attributes:
         pretrained: weights of the model: ``default``, a tag, a path or ``none``.
         load_weights: whether to read the weights; without them, the model has the same architecture.
-        token: whether the model returns its own vector rather than a feature map; None: the model's default, which
-            :attr:`Backbone.token` then states.
+        token: whether the model returns its own vector rather than a feature map; None: the model's default (the
+            result's :attr:`Backbone.token` states it).
         image_size: side of the images in pixels; None: the test size of the library.
     """
 
@@ -55,7 +55,7 @@ class Backbone:
         module: (B, 3, H, W) -> (B, F, H', W'), or (B, F) if ``token``.
         num_features: number of features F.
         image_mean: mean of red, green and blue in 0..1, with which training images were normalised.
-        image_std: standard deviation of red, green and blue in 0..1, likewise.
+        image_std: standard deviation of red, green and blue in 0..1, with which training images were normalised.
         token: whether the module returns one vector per image (B, F), such as the class token, instead of a feature
             map.
         view: the library's preprocessing in tests; None: :class:`TestView` cannot express it.

@@ -76,7 +76,7 @@ class EmbeddingModel(nn.Module):
         layer_norm: whether to normalise the pooled features.
         freeze_batch_norm: whether batch norm keeps its statistics and its parameters.
         image_mean: mean of red, green and blue in 0..1, with which the backbone's training images were normalised.
-        image_std: standard deviation of red, green and blue in 0..1, likewise.
+        image_std: standard deviation of red, green and blue in 0..1, with which those images were normalised.
 
     Attributes:
         dim: embedding dimension D.

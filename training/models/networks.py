@@ -44,7 +44,7 @@ def source_of(name: str, weights: str = "default", pooling: str = "") -> Path | 
     """Return the run's folder or the network to which a model name refers.
 
     Args:
-        name: a folder, or a network's name as :class:`Network` has it.
+        name: a folder, or a network's name in the form of :class:`Network`.
         weights: weights of a network.
         pooling: pooling of a network.
 

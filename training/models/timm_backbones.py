@@ -135,7 +135,7 @@ def _probe(module: TimmNet, name: str, image_size: int) -> int:
     """Return the number of features, and remove parts of the model that do not affect the features.
 
     If a part is only used by the classifier (a norm or convolution after the pooling), its parameters would have no
-    gradient, and DistributedDataParallel raises an error.
+    gradient, and DistributedDataParallel would raise an error.
     """
     net = module.net.eval()
     try:

@@ -100,8 +100,8 @@ def label_groups(
 
     Args:
         names: name, landmarks, class_ids, english.
-        groups: (N,) their groups 0..G-1, at least one name each.
-        centrality: (N,) cosines with the centres of their groups.
+        groups: (N,) group 0..G-1 of each name; every group has at least one name.
+        centrality: (N,) cosine of each name with the centre of its group.
         graph: the P279 graph.
         domain: domain of the names.
     """

@@ -61,9 +61,9 @@ class Conflict:
         kind: ``name`` (its group), ``group`` (renamed, merged or dropped), ``top`` (its class), ``item`` (its group),
             or ``label`` (several groups would get the same label).
         of: the name, the group's label in the clustering, the item, or the label.
-        verdicts: one per annotator.
+        verdicts: one verdict per annotator.
         subjects: a decision about one of these subjects settles the conflict.
-        settled: who settled it, or why it needs no decision; None if it is open.
+        settled: who settled the conflict, or why it needs no decision; None if it is open.
     """
 
     kind: str
@@ -84,7 +84,7 @@ class Agreement:
 
     Attributes:
         annotators: names of the two annotators.
-        about: ``names`` (their groups; dropped counts as a group) or ``tops``.
+        about: ``names`` (the groups of names; dropped counts as a group) or ``tops``.
         count: number of subjects that both decided.
         observed: share of these subjects on which both agree; None without subjects.
         kappa: Cohen's kappa; None without subjects.
@@ -113,7 +113,7 @@ class Settlement:
         overruled: decisions that later decisions replaced, or that are about a group without names.
         unmatched: decisions, or parts of them, that do not fit the build.
         conflicts: sorted by kind and name.
-        agreements: one per pair of annotators and kind of subject.
+        agreements: one agreement per pair of annotators and type of subject.
     """
 
     grouping: Grouping

@@ -52,8 +52,9 @@ class Claim:
     """The claim of a decision about one subject.
 
     Attributes:
-        value: for a name, its group, or None (dropped). For a group, its new label, the group that it was merged into,
-            or None (dropped). For a top, the class. For an item, a :class:`Given`. For ``not in``, None.
+        value: for a name, its group; None if the name was dropped. For a group, its new label, or the group that it was
+            merged into; None if the group was dropped. For a top, the class. For an item, a :class:`Given`.
+            For ``not in``, None.
         entries: the decisions behind the claim.
         via: the group that a decision moved to ``value`` as a whole; None if a decision named the name itself.
         renames: True if the value is the group's new label, not another group.

@@ -39,7 +39,7 @@ _MOST_AXES, _MANY_NAMES = 128, 10_000
 
 @dataclass(frozen=True)
 class Estimates:
-    """Estimates of every name after some decisions; arrays are in the order of the learner's names.
+    """The learner's estimates for every name after some decisions; arrays are in the order of the learner's names.
 
     Attributes:
         names: the N names.

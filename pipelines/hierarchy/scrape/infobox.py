@@ -44,7 +44,7 @@ class Infobox:
         item: Wikidata id of the infobox's subject (``Q12345``); None if the infobox does not link to exactly one item.
         redirected_to: title of the category that the page redirects to, or whose page the server sent instead
             (``Category:Name``, with spaces); None if there is no redirect.
-        present: True if the page has the infobox; an infobox without such a row gives no ``names``.
+        present: True if the page has the infobox; an infobox without the row "Instance of" gives no ``names``.
         exists: False if MediaWiki says that nobody has written the page. (It serves a page for every category with
             members, and answers 404 for a category without members.)
     """
