@@ -33,7 +33,7 @@ class DrawnConfig:
         images: number of drawings of each landmark.
         size: side of an image, pixels.
         test_classes: share of the landmarks whose images are the test split.
-        seed: seed of everything random.
+        seed: seed of all random choices.
     """
 
     landmarks: int = 330

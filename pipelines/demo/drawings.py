@@ -314,14 +314,14 @@ def painter_of(kinds: Iterable[str]) -> Painter:
 
 
 def draw(name: str, kinds: Sequence[str], number: int, *, size: int = 64, seed: int = 0) -> np.ndarray:
-    """Make one drawing of a landmark.
+    """Draw one image of a landmark.
 
     Args:
         name: name of the landmark.
         kinds: class names of the landmark, finest first.
         number: number of the image.
         size: side of the image, pixels.
-        seed: seed of everything random.
+        seed: seed of all random choices.
 
     Returns:
         (size, size, 3) uint8, red, green, blue; it depends only on the arguments.

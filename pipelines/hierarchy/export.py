@@ -40,7 +40,7 @@ _INPUTS = (
 
 
 def run(root: Path, stages: Mapping[str, StageRun], progress: Progress, *, plan: LevelPlan = LANDMARKS) -> StageRun:
-    """Write the build's tables, all or none of them.
+    """Write all of the build's tables; if one cannot be written, write none.
 
     Landmarks get ``{split}_label_to_hierarchical.csv`` with GLDv2's columns, quoting and line ends, sorted by landmark
     id; ``supercategory`` is the scraped name. The field of the top level is empty if the top is undecided, or if the

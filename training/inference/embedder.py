@@ -50,7 +50,7 @@ def load_run(run: Path, which: Literal["best", "last"] = "best") -> tuple[Embedd
         the model, on the CPU in evaluation mode, and the run's config.
 
     Raises:
-        InputError: there is no checkpoint, or it cannot be read or does not fit the run's config.
+        InputError: there is no checkpoint, or the checkpoint cannot be read or does not fit the run's config.
         SchemaError: this hgld does not read the config's schema version.
     """
     checkpoint = find_checkpoint(run, which)

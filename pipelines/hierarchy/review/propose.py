@@ -1,8 +1,8 @@
 """Proposals of a language model for the review: names for groups, and groups for doubtful names.
 
-The client uses the chat interface of local servers (llama.cpp, vLLM, Ollama) and hosted ones. The answers become a file
-of decisions of the annotator ``model:NAME``. The review shows it beside people's decisions. A build applies it only if
-the person names the file.
+The client uses the chat interface of local servers (llama.cpp, vLLM, Ollama) and of hosted services. The answers become
+a file of decisions of the annotator ``model:NAME``. The review shows it beside people's decisions. A build applies it
+only if the person names the file.
 
 Names may contain instructions to the model. So they are sent as data, and the model refers to them by numbers. An
 answer can only choose from the offered values; everything else is dropped and counted. The model writes only one kind

@@ -5,8 +5,8 @@ and accepts the rest. The expected number of actions is one, plus one per name o
 expected gain is the number of items (or names) that are now in a wrong group. Screens are sorted by gain per action.
 
 The tree is Ward's linkage of the names' embeddings. More than 2,000 names are first split into cells by spherical
-k-means, because screens are small subtrees. A node is a range of one order of the names, so a sum over its names is the
-difference of two cumulative sums.
+k-means, because screens are small subtrees. A node is a range in a fixed order of the names, so a sum over its names is
+the difference of two cumulative sums.
 """
 
 from collections.abc import Collection
