@@ -7,8 +7,8 @@ cannot reach the data, neither with forms nor with a name that points at this ma
 Programs can use the same interface. Every request has the header ``X-Hgld-Token``; bodies and responses are JSON.
 
 ``GET /api/state``
-    - who, role, file; levels: the levels above the groups, each with its classes; - names: rows of (name, items,
-    confidence, the clustering's group, the next group, label of its group now or null,
+    - who, role, file; levels: the levels above the groups, each with its classes;
+    - names: rows of (name, items, confidence, the clustering's group, the next group, label of its group now or null,
       error probability, who decided);
     - groups: by label (top, who decided);
 

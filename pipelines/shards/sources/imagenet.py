@@ -7,9 +7,9 @@ Russakovsky et al.: "ImageNet Large Scale Visual Recognition Challenge", IJCV 20
 
 The images of val may be in one folder, as in its tar, if one of these files states their synsets::
 
-    ILSVRC2012_devkit_t12/data/meta.mat synsets (ILSVRC2012_ID, WNID, ...)
-    ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt one number per line LOC_val_solution.csv
-    ImageId,PredictionString: of the copy that Kaggle holds
+    ILSVRC2012_devkit_t12/data/meta.mat                   synsets (ILSVRC2012_ID, WNID, ...)
+    ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt    one number per line
+    LOC_val_solution.csv                                  ImageId,PredictionString: of the copy that Kaggle holds
 """
 
 import re

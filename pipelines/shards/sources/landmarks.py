@@ -95,8 +95,9 @@ def read_revisited_images(name: str, source: Path, options: "SourceConfig") -> C
     CVPR 2018. No image has a known landmark, as file names only state the search term; judgements are ``easy``,
     ``hard`` and ``junk``. Layout::
 
-        roxford5k/gnd_roxford5k.pkl or rparis6k/gnd_rparis6k.pkl roxford5k/jpg/all_souls_000013.jpg ...
-        revisitop1m/revisitop1m.txt one path below jpg/ per line; only with --distractors
+        roxford5k/gnd_roxford5k.pkl         or rparis6k/gnd_rparis6k.pkl
+        roxford5k/jpg/all_souls_000013.jpg ...
+        revisitop1m/revisitop1m.txt         one path below jpg/ per line; only with --distractors
         revisitop1m/jpg/000/00000a1b2c3d.jpg ...
     """
     from hgld.evaluation.protocols.ground_truths import read_revisited  # imports torch

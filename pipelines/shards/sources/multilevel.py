@@ -5,9 +5,11 @@ iNaturalist 2018 for retrieval: species, with their super-categories (base) or t
 Van Horn et al.: "The iNaturalist Species Classification and Detection Dataset", CVPR 2018. The class-disjoint split
 comes from Brown, Xie, Kalogeiton and Zisserman: "Smooth-AP", ECCV 2020. Layout::
 
-    train_val2018/Plantae/7291/9f8ecb39e5f767e39e9b28e34488f179.jpg ... categories.json names as released after the
-    competition; or train2018.json whose categories have numbers for names
-    Inat_dataset_splits/Inaturalist_train_set1.txt one path per line Inat_dataset_splits/Inaturalist_test_set1.txt
+    train_val2018/Plantae/7291/9f8ecb39e5f767e39e9b28e34488f179.jpg ...
+    categories.json                     names as released after the competition; or
+    train2018.json                      whose categories have numbers for names
+    Inat_dataset_splits/Inaturalist_train_set1.txt      one path per line
+    Inat_dataset_splits/Inaturalist_test_set1.txt
 
 Dynamic Metric Learning (DyML): vehicles, animals and products at three scales.
 
