@@ -120,6 +120,7 @@ WEIGHTED = {"loss": "SoftBinAP", "class_weights": True}
 BLACKBOX = {"loss": "BlackboxAP"}
 # Per field: a value, options under which it has an effect, and options under which it has none.
 CASES = {
+    "crop_min": (0.5, {}, {"train_crop": "squared"}),
     "gem_p": (5.0, {"pooling": "gem"}, {"pooling": "avg"}),
     "gem_learned": (False, {"pooling": "gem"}, {"pooling": "max"}),
     "classifier": ("pretrained", {**UNIFORM, "lambda_": 1.0}, {"loss": "NormSoftmax"}),
