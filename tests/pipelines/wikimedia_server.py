@@ -176,6 +176,7 @@ class Handler(SilentHandler):
     """A handler that answers one request, or fails in the next planned way."""
 
     site: WikimediaServer
+    asked: Asked
     # send headers and body in one packet, because a second packet waits for a delayed acknowledgement
     wbufsize = 1 << 16
 
@@ -195,7 +196,8 @@ class Handler(SilentHandler):
         else:
             kind = "query" if params["action"] == "query" else "titles" if "titles" in params else "ids"
             keys = tuple(params.get("titles", params.get("ids", "")).split("|"))
-        self.site.log.append(Asked(kind, keys, self.command, params, dict(self.headers), time.monotonic()))
+        self.asked = Asked(kind, keys, self.command, params, dict(self.headers), time.monotonic())
+        self.site.log.append(self.asked)
         if self.site.delay:
             time.sleep(self.site.delay)
         if self.site.faults:
@@ -204,8 +206,8 @@ class Handler(SilentHandler):
             self.respond()
 
     def respond(self) -> None:
-        """Answer the newest request."""
-        asked = self.site.log[-1]
+        """Answer the request."""
+        asked = self.asked
         if asked.kind == "html":
             html = answer_page(self.site.wiki, asked.keys[0], asked.params.get("uselang", "en"))
             self.send(200 if html else 404, (html or NO_SUCH_PAGE).encode(), "text/html; charset=utf-8")

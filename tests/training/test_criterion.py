@@ -84,7 +84,7 @@ def test_every_loss_is_finite_and_has_gradients(name, sum_levels):
 
 
 FIXED = {
-    *("offset", "weights", "clip", "low", "cutoff", "reach"),  # no recipe changes these parameters
+    *("offset", "weights", "clip", "low", "cutoff"),  # no recipe changes these parameters
     *("level_weights", "scale"),
     *("reduction", "normalize", "exclude_self", "options"),  # every loss of a type has these parameters
     *("dim", "num_classes", "hierarchy"),  # the dataset and the model determine these parameters
