@@ -72,7 +72,8 @@ def _tree(path: Path) -> ast.Module:
 @functools.cache
 def _nodes(path: Path) -> list[ast.AST]:
     """Return all nodes of a module but expressions inside expressions, which hold no import and no docstring."""
-    found, ahead = [], [_tree(path)]
+    found: list[ast.AST] = []
+    ahead: list[ast.AST] = [_tree(path)]
     while ahead:
         for node in ast.iter_child_nodes(ahead.pop()):
             found.append(node)

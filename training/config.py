@@ -116,7 +116,7 @@ class BatchConfig:
     )
     coverage: Literal["exact", "classes"] = setting(
         "exact",
-        "Which images an epoch contains. exact: every image at least once; classes: random classes and images, as "
+        "Images that an epoch contains. exact: every image at least once; classes: random classes and images, as "
         "published.",
     )
     super_level: str = setting("", "Level of the super-classes of hierarchical-pk; default: the coarsest.")

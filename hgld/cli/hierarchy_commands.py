@@ -285,7 +285,7 @@ class ShowOptions:
     )
     cut: str = setting(
         "",
-        "Which classes of a tree of uneven depth form the levels: root:2,1 (steps below the top), leaves:1,2 (steps "
+        "Classes of a tree of uneven depth that form the levels: root:2,1 (steps below the top), leaves:1,2 (steps "
         "above leaves) or ranks:species,family.  [default: all ranks or depths]",
         metavar="RULE",
     )

@@ -117,7 +117,7 @@ def test_token_features_equal_the_tokens_of_timm():
 
 def test_timm_vit_accepts_other_image_sizes_and_torchvision_vit_does_not(monkeypatch):
     whole = torchvision.models.vision_transformer._vision_transformer
-    tiny = {"num_layers": 1, "num_heads": 1, "hidden_dim": 16, "mlp_dim": 16}
+    tiny: dict[str, Any] = {"num_layers": 1, "num_heads": 1, "hidden_dim": 16, "mlp_dim": 16}
     monkeypatch.setattr(
         torchvision.models.vision_transformer, "_vision_transformer", lambda **given: whole(**given | tiny)
     )

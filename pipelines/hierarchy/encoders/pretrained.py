@@ -170,8 +170,8 @@ class ClipEncoder(PromptEncoder):
         except _UNREADABLE as error:
             raise MissingResourceError(
                 f"--encoder {self.name}: the weights cannot be downloaded or read here ({_first_line(error)}). "
-                "Connect to the internet once, so that open_clip downloads them into Hugging Face's cache (HF_HOME); "
-                "or give a checkpoint as --encoder clip:MODEL/PATH: .safetensors, or a .pt file that holds only "
+                "Connect to the internet once, so that open_clip downloads them into Hugging Face's cache (HF_HOME). "
+                "Or give a checkpoint as --encoder clip:MODEL/PATH: .safetensors, or a .pt file that holds only "
                 f"tensors; pickled code is never run. {HINT}"
             ) from error
         finally:
