@@ -156,9 +156,16 @@ def test_reproduce_prints_figures_datasets_and_commands(hgld):
 
 def test_toy_without_the_made_releases_says_what_is_missing(hgld, tmp_path, monkeypatch):
     monkeypatch.setattr("hgld.cli.reproduce_commands._CHECKOUT", tmp_path)
-    code, _, err = hgld("reproduce", "SupRank Table X", "--toy", "--data", tmp_path / "work")
+    code, _, err = hgld("reproduce", "SupRank Table X", "--toy")
     assert code == 2
     assert "clone of hgld's repository" in err
+
+
+def test_toy_is_refused_among_real_datasets(hgld, tmp_path):
+    code, _, err = hgld("reproduce", "SupRank Table X", "--toy", "--data", tmp_path)
+    assert code == 2
+    assert "omit one of them" in err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture(scope="module")

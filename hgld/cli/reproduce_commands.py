@@ -52,6 +52,8 @@ def reproduce(asked: ReproduceOptions, *, as_json: bool) -> None:
     """
     from hgld.published.experiments import all_experiments, find_experiments
 
+    if asked.toy and asked.data:
+        raise ConfigError("--toy makes its own datasets, and would write them among those in --data; omit one of them.")
     found = find_experiments(asked.table) if asked.table else [e for e in all_experiments() if e.paper != "data"]
     if asked.list or as_json or not asked.table:
         rows = [
@@ -123,10 +125,8 @@ def _print_plan(one: "Experiment") -> None:
         *(f"dataset {n}: hgld datasets {n} says how to obtain it" for n in one.data.split()),
     ]
     lines += sorted({f"hours of a run: {RECIPES[name].setting.hours}" for _, name in commands if name in RECIPES})
-    table = f"table:{one.table}"
-    lines += [
-        s.text for s in all_statements() if s.paper == one.paper and table[:6] in s.subject and s.applies_to([table])
-    ]
+    own = [s for s in all_statements() if s.paper == one.paper and "table:" in s.subject]
+    lines += [s.text for s in own if s.applies_to([f"table:{one.table}"])]
     echo("\n".join([*lines, *(command for command, _ in commands)]))
 
 
