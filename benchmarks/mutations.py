@@ -280,7 +280,8 @@ class Copy:
         if compiles_kernels(file):  # recompile kernels of the changed module and its callers
             shutil.rmtree(kernels, ignore_errors=True)
         command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
-        # No limit per test: a slow test on a busy machine must not count as caught. A hang counts as caught.
+        # No time limit per test: a slow test on a busy machine must not count as one that catches the mutation. A
+        # mutation that hangs is caught by the limit for the whole run.
         command += ["-o", "timeout=0", "-x", "-n", "0"]
         command += [word for test in sorted(self.broken) for word in ("--deselect", test)] + words
         own = {"PYTHONPATH": str(self.folder), "NUMBA_CACHE_DIR": str(kernels), "OMP_NUM_THREADS": "1"}

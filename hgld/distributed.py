@@ -210,7 +210,7 @@ def _device(asked: str, local: int) -> torch.device:
             chosen = torch.device(asked or "cpu")
             torch.empty(0, device=chosen).cpu()  # raises an error for the device meta, which holds no numbers
         except (RuntimeError, AssertionError) as error:  # torch without CUDA raises AssertionError
-            reason = str(error).partition(". ")[0].rstrip(".")  # omit the rest, a list of torch's builds
+            reason = str(error).partition(". ")[0].rstrip(".")  # the other sentences list torch's backends
             raise ConfigError(f"device {asked!r} cannot be used here ({reason}). Use the device cpu.") from error
         return chosen
     visible = torch.cuda.device_count()

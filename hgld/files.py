@@ -145,7 +145,7 @@ def lock_of(path: Path) -> Path:
 
 
 def put_in_place(aside: Path, path: Path) -> None:
-    """Flush a file at the path of :func:`aside_of` to the disk, and rename it to its final path.
+    """Flush a temporary file (:func:`aside_of`) to the disk, and rename it to its final path.
 
     The folder is not flushed: if a power failure undoes the rename, hgld only repeats the work.
     """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FILE = "hierarchy.parquet"
 SCHEMA_VERSION = 1
 _MOST_NAMED = 5
-_MOST_LINES = 40  # most lines of a printed tree
+_MOST_LINES = 40  # maximum number of lines of a printed tree
 _COLUMNS = pl.Schema({"level": pl.String, "label": pl.Int32, "name": pl.String, "parent": pl.Int32})
 
 
@@ -403,9 +403,9 @@ class Hierarchy:
 
         Args:
             depth: number of levels, from the coarsest; None: all.
-            most: most children to draw per class; None: all.
-            lines: most lines to draw; without ``depth``, only the levels that fit are drawn. None: any number.
-            width: most characters per line.
+            most: maximum number of children to draw per class; None: all.
+            lines: maximum number of lines; without ``depth``, only the levels that fit are drawn. None: no limit.
+            width: maximum number of characters per line.
 
         >>> tree = Hierarchy.from_columns({"name": ["dog", "cat", "oak"], "kind": ["animal", "animal", "plant"]})
         >>> print(tree.to_tree_text())

@@ -192,7 +192,7 @@ class Downloader:
     def _complete(self, file: RemoteFile, part: FileIO) -> int:
         """Send requests until the part is complete; return the number of bytes received."""
         received = 0
-        most = _size(part)  # bytes at which the last progress was made; restarts from zero are no progress
+        most = _size(part)  # size of the partial file at its last progress; a restart from zero is no progress
 
         def attempt() -> None:
             nonlocal received, most

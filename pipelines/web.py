@@ -308,9 +308,9 @@ def _json_object(url: str, body: bytes) -> dict[str, Any]:
             answer = json.loads(json.dumps(answer, ensure_ascii=False).encode("utf-8", errors="replace"))
     except InputError as error:
         is_nested = isinstance(error.__cause__, RecursionError)
-        raise AnswerError("json", f"{url} answered no JSON ({excerpt(error)})", passing=not is_nested) from error
+        raise AnswerError("json", f"{url}: response is not JSON ({excerpt(error)})", passing=not is_nested) from error
     if not isinstance(answer, dict):
-        raise AnswerError("json", f"{url} answered a {type(answer).__name__}; expected a JSON object")
+        raise AnswerError("json", f"{url}: response is a {type(answer).__name__}; expected a JSON object")
     return answer
 
 

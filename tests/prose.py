@@ -19,7 +19,7 @@ import yaml
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[1]
-LONGEST = 35  # most words of a sentence that pass; the guide asks for 25
+LONGEST = 35  # maximum number of words per sentence; the style guide asks for 25
 
 BANNED = {  # pattern: replacement to suggest
     r"see there": "say it here",

@@ -51,7 +51,7 @@ class Recorder:
         self.run = lambda words, check: calls.append(words)
 
 
-def test_cleaned_notebooks_omit_varying_output_and_nest_fences():
+def test_cleaned_notebooks_omit_varying_output_and_use_longer_fences_around_backticks():
     printed = {"output_type": "stream", "name": "stdout", "text": ["/tmp/x/a\n"]}
     warned = printed | {"name": "stderr"}
     shown = {

@@ -299,8 +299,8 @@ class RunConfig:
     )
     monitor_tolerance: float = setting(
         0.0,
-        "How far a later checkpoint may be below the best value of --monitor and still be chosen. The chosen one is "
-        "never worse than the initial model.",
+        "Choose a later checkpoint over the best one if its value of --monitor is worse by at most this much, but with "
+        "--evaluate-start not worse than the initial model's.",
         least=0,
     )
     select_on_test: bool = setting(

@@ -64,8 +64,8 @@ def _kept_bytes(model: nn.Module, size: int, images: int) -> int:
 def fitting_images(model: nn.Module, size: int, wanted: int, processes: int, amp: Amp) -> int:
     """Return how many images fit into one pass: ``wanted``, or the largest of its half, quarter, ... that fits.
 
-    On a GPU, steps of the model are tried. On a CPU, running out of memory would kill the process. So the memory for
-    two images is measured there and compared with the free memory.
+    On a GPU, steps of the model are tried. On a CPU, running out of memory would kill the process. So the memory per
+    image is measured there with small batches and compared with the free memory.
 
     Args:
         model: model on its device, in training mode.

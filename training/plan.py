@@ -249,7 +249,7 @@ def _backbone(config: TrainConfig) -> Backbone:
 
 
 def network_facts(config: TrainConfig, backbone: Backbone) -> NetworkFacts:
-    """Read the facts of a network."""
+    """Return the facts about a network from which options are derived."""
     modules = list(backbone.module.modules())
     attends = any(isinstance(m, nn.MultiheadAttention) or type(m).__name__.endswith("Attention") for m in modules)
     return NetworkFacts(

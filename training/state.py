@@ -115,7 +115,7 @@ class TrainState:
 
     @property
     def evaluation_due(self) -> bool:
-        """True if an evaluation is due after the epochs done; before epoch 1, if the initial model is evaluated."""
+        """True if an evaluation is due now: after an epoch as configured, or of the initial model before epoch 1."""
         asked, epoch = self.config.run, self.epoch
         in_turn = asked.evaluate_every > 0 and epoch % asked.evaluate_every == 0
         due = epoch == asked.epochs or (in_turn if epoch else asked.evaluate_start)

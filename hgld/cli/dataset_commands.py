@@ -40,7 +40,7 @@ class BuildOptions:
 
     release: str = setting(
         ...,
-        "Release (hgld datasets), folders or manifest.",
+        "Name of a release (hgld datasets lists them); for your own images, folders or manifest.",
         argument=True,
         metavar="NAME",
         offered=_source_names,

@@ -111,7 +111,7 @@ def _commands(one: "Experiment", folder: Path | None) -> list[tuple[str, str]]:
 
 
 def _print_plan(one: "Experiment") -> None:
-    """Print the figures in the paper, the datasets, the hours and the commands."""
+    """Print the paper's values, the datasets, the duration of each run in hours, and the commands."""
     from hgld.cli.report_commands import print_tables
     from hgld.published import lay_out, published_values
     from hgld.published.statements import all_statements

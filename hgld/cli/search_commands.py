@@ -275,7 +275,9 @@ class AuditedOptions:
     data: str | None = setting(
         None, "Dataset to embed with the model, or dataset with the labels and images of --embeddings."
     )
-    out: Path = setting(..., "Folder for the page, exclude.csv, decisions.yaml and audit.json.", path="folder")
+    out: Path = setting(
+        ..., "Folder for audit.html, audit.json, labels.parquet, exclude.csv and decisions.yaml.", path="folder"
+    )
 
 
 @verb()

@@ -31,7 +31,7 @@ _EXPORTS = {
 __all__ = list(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
-if not TYPE_CHECKING:  # with it, a type checker would accept misspelt names
+if not TYPE_CHECKING:  # a type checker that saw __getattr__ would accept every misspelt name
 
     def __getattr__(name: str) -> Any:
         if name not in _EXPORTS:

@@ -379,10 +379,10 @@ class BareShards:
         passed, faults = self._passed, self._faults
         first = f"; the first damaged item: {faults[0].where}: {faults[0].reason}" if faults else ""
         raise InputError(
-            f"{self._tars[0].where} and the {len(self._tars) - 1} shards after it in its stream have no group of a "
-            f"known class: {passed['unlabelled']} items without a class, {passed['dropped']} in short groups, "
-            f"{len(faults)} damaged{first}. Expected uncompressed tars of {{key}}.jpg followed by {{key}}.json, as "
-            "hgld build-shards writes them."
+            f"{self._tars[0].where} and the next {len(self._tars) - 1} shards of its stream have no usable images. "
+            f"Without a class: {passed['unlabelled']}; fewer than {self._k} adjacent images of a class: "
+            f"{passed['dropped']}; damaged: {len(faults)}{first}. Expected uncompressed tars of {{key}}.jpg followed "
+            "by {key}.json, as hgld build-shards writes them."
         )
 
     def _files(self) -> Iterator[Sample]:

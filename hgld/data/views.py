@@ -554,7 +554,7 @@ def _checked(widths: ArrayLike, heights: ArrayLike, positions: ArrayLike) -> tup
     columns = [np.asarray(values, dtype=np.int64) for values in (widths, heights, positions)]
     if any(column.ndim != 1 or len(column) != len(columns[0]) for column in columns):
         raise ConfigError(
-            f"widths, heights and positions have the shapes {[c.shape for c in columns]}: expected one (N,)."
+            f"widths, heights and positions have the shapes {[c.shape for c in columns]}; expected (N,) for all three."
         )
     sizes = np.stack(columns[:2], axis=1)
     empty = np.flatnonzero((sizes[:, 0] < 1) | (sizes[:, 1] < 1))

@@ -244,7 +244,7 @@ def evaluate_labelled(
         the report.
     """
     if gallery is None and self_index is not None:
-        raise ConfigError("self_index needs a gallery; without a gallery every query is excluded automatically.")
+        raise ConfigError("self_index needs a gallery; without it, each query is excluded from its own ranking.")
     device = choose_device(query[0], options.device)
     sides = [query] if gallery is None else [query, gallery]
     opened = [

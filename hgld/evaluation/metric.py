@@ -205,7 +205,9 @@ class Metric:
 
 
 def resolve(names: Iterable[str | Metric], levels: Sequence[str]) -> list[Metric]:
-    """Return the metrics with a level each, without repetitions, in the given order (levels finest first).
+    """Return the metrics in the given order, without repetitions.
+
+    A binary metric without a level becomes one metric per level, finest first.
 
     Raises:
         ConfigError: a metric or level is unknown, a metric belongs to a classifier, or there is no metric.

@@ -614,7 +614,7 @@ def _fill_sums(
     depths = wanted.depths
     for row in range(keys.shape[0]):
         num, total = counts[row], totals[row]
-        if positives.shape[1] == 0:  # a whole row was sorted
+        if positives.shape[1] == 0:  # no separate positives: keys holds the whole row, sorted
             _walk_sorted(keys[row], num, bits_of_grade, kept_grades, kept_ranks)
         elif num > 0:
             for i in range(num):

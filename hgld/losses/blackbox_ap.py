@@ -126,7 +126,10 @@ def positive_places(positive: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def all_places(positive: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the result of :func:`positive_places` with P = G, so that the host need not wait for a count."""
+    """Return the result of :func:`positive_places` with P = G.
+
+    On a GPU, this saves a synchronization: the host does not wait for the largest number of positives.
+    """
     places = positive.to(torch.uint8).argsort(dim=1, descending=True, stable=True)
     return places, torch.arange(positive.shape[1], device=positive.device) < positive.sum(1, keepdim=True)
 

@@ -91,7 +91,7 @@ _DATASET_SPELLINGS = {
     "roxford5k": "roxford",
     "rparis6k": "rparis",
 }
-_METHOD_SPELLINGS = {  # beginning of a printed name, folded: the other names of that method
+_METHOD_SPELLINGS = {  # prefix of a printed name after fold(): other names of the method, separated by spaces
     "nsm": "normsoftmax",
     "nsoftmax": "normsoftmax nsm",
     "sigmansm": "normsoftmax",

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 INK, GRID = "#1b2530", "#d9dee4"
 OTHERS = "#a3acb8"
-# Okabe and Ito's palette without yellow, which is invisible on paper, and black, which is invisible on dark pages, then
-# further hues. The page replaces each colour by a CSS variable, so all colours must differ.
+# Based on Okabe and Ito's palette, without yellow, which is invisible on paper, and black, which is invisible on dark
+# pages; then further hues. The page replaces each colour by a CSS variable, so all colours must differ.
 SERIES = ("#0072b2", "#e1690f", "#009e73", "#b8559a", "#4ba3d9", "#c29100", "#7a5bd0", "#d03c4a", "#5c8a2e", "#8a6244")
 GRADES = ("#cc3d3d", "#f0902a", "#f7cf58", "#8cc5e0", "#5fa8d3", "#3a86b8", "#25678f", "#2e9e5b")
 _VARIABLES = {INK: "ink", GRID: "grid", OTHERS: "others", "#ffffff": "card"}

@@ -320,7 +320,7 @@ def make_report(
     """
     page = None if out is None else Path(out)
     if page is not None and (page.is_dir() or not os.access(page.parent, os.W_OK | os.X_OK)):
-        raise StorageError(f"cannot write {page}: --out is a file in a folder that exists and that you can write to.")
+        raise StorageError(f"cannot write {page}; --out must be a file in an existing folder that you can write to.")
     runs = read_runs(places)
     _check_runs(runs, baseline, seen=seen)
     if page is not None and not papers:  # default: the tables that the runs' recipes come from

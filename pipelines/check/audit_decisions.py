@@ -23,7 +23,7 @@ def decision_texts(faults: pl.DataFrame, levels: Sequence[str]) -> list[str]:
     """Return a decision per error of the hierarchy as text of a decisions file; empty if no decision fits the error.
 
     Args:
-        faults: :attr:`hgld.label_audit.audit.Audit.classes`.
+        faults: table of errors of the hierarchy, :attr:`hgld.label_audit.audit.Audit.classes`.
         levels: names of the levels, finest first.
     """
     when, texts = datetime.now(UTC).replace(microsecond=0), []

@@ -129,7 +129,7 @@ def _scan_shard(unit: _Unit) -> ShardScan:
 
 
 class _Samples:
-    """Builder of rows of :data:`ITEMS`, each from the members of one key."""
+    """Builder of rows of :data:`ITEMS`, one per group of tar members with the same key."""
 
     def __init__(self, unit: _Unit) -> None:
         self.unit = unit

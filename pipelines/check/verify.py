@@ -202,7 +202,7 @@ class _Verifier:
         return None
 
     def table(self, name: str) -> pl.DataFrame:
-        """Return a table of the directory; it is empty if the file does not exist."""
+        """Return a table of the directory; it is empty if the manifest does not name it or it cannot be read."""
         named = name in self.manifest.files
         table = self.read(name, lambda path: read_table(name, path)) if named else None
         return pl.DataFrame(schema=TABLES[name]) if table is None else table

@@ -177,7 +177,8 @@ def _write_csv(rows: pl.DataFrame, file: Path) -> None:
 def _dropped(table: Mapping[str, pl.DataFrame], joined: pl.DataFrame, are_items: bool) -> pl.DataFrame:
     """Return a row for every scraped landmark without a label, with the excluding stage and its reason.
 
-    For items, the table has their ids. Its first rows are the excluded rows of the list, with their lines.
+    If the names come from a list (--classes), the table has two more columns: id, and row (line in the list). It
+    then begins with the rows of the list that could not be used.
     """
     columns = ["split", "landmark_id", "category", "stage", "reason", "detail"]
     left = joined.filter(pl.col("hierarchical_label").is_null()).join(table["review/dropped"], on="name", how="left")

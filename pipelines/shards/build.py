@@ -126,7 +126,7 @@ def build_shards(
     """Build the dataset of a release.
 
     Args:
-        name: name of the source: ``sop``, ``manifest`` (:data:`hgld.pipelines.shards.sources.SOURCES`).
+        name: key of :data:`hgld.pipelines.shards.sources.SOURCES`, for example ``sop`` or ``manifest``.
         source: the release's folder, or the table of the user's own data.
         out: an empty or new folder.
         options: options for reading the release.

@@ -142,7 +142,7 @@ def without_leaks(catalog: Catalog, drawn: Sequence[str]) -> Catalog:
     held = catalog.items.filter(pl.col("split").is_in(list(drawn)))
     is_open = (pl.col("split") == TRAIN) & pl.col(finest).is_null()
     for level in coarser:
-        # a class of these splits without a known parent may be below any class of the level
+        # if a class of these splits has no known parent at this level, the level excludes no item
         parents = held.drop_nulls(finest).group_by(finest).agg(pl.col(level).drop_nulls().n_unique())[level]
         if (parents > 0).all():
             above = held[level].drop_nulls().unique().implode()

@@ -41,7 +41,7 @@ def made(name, more):
 
 
 @pytest.mark.parametrize(("name", "more"), CASES)
-def test_losses_built_with_library_names_equal_hgld_losses(name, more):
+def test_losses_with_pytorch_metric_learning_names_equal_hgld_losses(name, more):
     """This test also runs without pytorch-metric-learning."""
     loss, own = made(name, more), SAME[name][1](**more)
     if hasattr(own, "proxies"):

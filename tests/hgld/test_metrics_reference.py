@@ -94,7 +94,7 @@ def test_weighted_metrics_equal_reference_for_every_weight(case, data):
 @pytest.mark.parametrize(
     ("share", "scale"), [(0.02, "ties"), (0.2, "even"), (0.2, "from 1e-30 to 1e30"), (0.7, "ties")]
 )
-def test_long_rows_of_any_scale_equal_reference(share, scale):
+def test_metrics_of_500_tied_or_extreme_scores_equal_reference(share, scale):
     generator = torch.Generator().manual_seed(3)
     scores = torch.rand(1, 500, generator=generator) * 2 - 1
     if scale == "ties":

@@ -107,7 +107,7 @@ def test_own_runs_are_rows_with_differences_to_their_recipe():
 
 
 @pytest.mark.parametrize(("size", "difference"), [(224, "-0.4"), (500, "-1.6"), (0, "-0.4")])
-def test_difference_is_to_the_row_of_the_same_image_size(size, difference):
+def test_difference_is_taken_from_the_published_row_with_the_same_image_size(size, difference):
     rows = tuple(
         v
         for v in search_values(dataset="imagenet", method="MultiGrain")

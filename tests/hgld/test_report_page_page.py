@@ -543,10 +543,10 @@ def test_invalid_input_is_refused_without_writing_files(tmp_path, monkeypatch):
         (
             None,
             StorageError,
-            r"x\.html: --out is a file in a folder that exists",
+            r"x\.html; --out must be a file in an existing folder",
             {"out": tmp_path / "none" / "x.html"},
         ),
-        (None, StorageError, r"--out is a file in a folder", {"out": run}),
+        (None, StorageError, r"--out must be a file in", {"out": run}),
         (lambda: monkeypatch.setattr(page, "MOST_BYTES", 1000), ConfigError, "Choose fewer runs", {}),
         (lambda: config("{"), InputError, "config.json: not valid JSON", {}),
         (lambda: config("[]"), InputError, "config.json: holds list; expected a JSON object", {}),

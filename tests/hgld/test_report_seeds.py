@@ -117,7 +117,7 @@ def test_reports_of_different_tasks_have_no_mean(group):
         ({0: 0.5, 1: 0.6}, {0: 0.4, 1: 0.5}, 0.0),
     ],
 )
-def test_seed_p_value_of_few_or_equal_differences(ours, theirs, expected):
+def test_seed_p_value_is_nan_for_few_shared_seeds_and_exact_for_equal_differences(ours, theirs, expected):
     assert seed_p_value(ours, theirs) == pytest.approx(expected, nan_ok=True)
 
 

@@ -56,7 +56,7 @@ def test_texts_are_parsed_into_the_fields_type(name, text, value):
         ("on", "yes", "on: 'yes'; expected true or false"),
     ],
 )
-def test_texts_of_the_wrong_type_are_refused(name, text, message):
+def test_values_that_do_not_parse_are_refused(name, text, message):
     with pytest.raises(ConfigError) as refused:
         options_of(Config)[name].parse(text)
     assert str(refused.value) == f"{message}."

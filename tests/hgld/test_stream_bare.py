@@ -256,7 +256,7 @@ def test_short_class_runs_are_dropped_or_refused(tmp_path):
 
 def test_tars_without_a_class_are_refused(tmp_path):
     tar = write_tar(tmp_path / "a.tar", [*classes([-1, -1]), ("x.jpg", IMAGE)])
-    with pytest.raises(InputError, match=r"no group of a known class: 2 items without a class.*1 damaged.*has no JSON"):
+    with pytest.raises(InputError, match=r"no usable images. Without a class: 2;.*damaged: 1;.*has no JSON"):
         runs([tar], 2, 1)
 
 

@@ -58,7 +58,7 @@ def test_noun_phrase_has_head_modifiers_and_complement():
 
 
 @given(st.text(max_size=60))
-def test_any_text_has_a_head_noun(name):
+def test_any_nonblank_text_has_a_head_noun(name):
     head = head_noun(name)
     assert bool(head) == bool(name.strip())
     phrase = noun_phrase(name)

@@ -295,10 +295,10 @@ CHANGED = [  # (source, function that changes its files, expected words of the e
     ("imagenet", with_folder_of_no_synset, "is no WordNet id"),
     ("landmarks-clean", lambda source: shutil.rmtree(source / "images"), "none of the 20 listed images is there"),
     ("gldv2", with_unsafe_id, r"the train list has the image '\.\./.*expected ids of 16 hex digits"),
-    ("holidays", lambda source: (source / "jpg" / "125000.jpg").unlink(), "the first 1250: 125000.jpg is missing"),
+    ("holidays", lambda source: (source / "jpg" / "125000.jpg").unlink(), "The first is 1250: 125000.jpg is missing"),
     (
         *("ukbench", lambda source: (source / "full" / "ukbench00006.jpg").unlink()),
-        "1 objects do not have 4 images, the first has 3; expected ukbench00004.jpg to",
+        "objects without exactly 4 images: 1. The first has 3 images; expected ukbench00004.jpg to",
     ),
 ]
 

@@ -119,7 +119,7 @@ def test_train_repeats_a_saved_config_and_starts_from_a_run(hgld, data, tmp_path
     assert re.match(r"step 2 of 2, epoch 1: loss .* left$", first)
     assert evaluated.startswith("epoch 1, test: ")
     assert ended.startswith(f"{tmp_path / 'b'}: finished after 2 steps")
-    # no line of a best checkpoint: test does not choose one
+    # no line says which checkpoint is the best, because the split test does not choose one
     assert [line.split(":")[0] for line in values] == ["test", "next"]
     assert same(weights(tmp_path / "a"), weights(tmp_path / "b"))
 

@@ -148,7 +148,7 @@ def embed_in_parts(
         StorageError: the disk is full or not writable.
     """
     if out.suffix != ".npy":
-        raise ConfigError(f"{out}: embeddings in parts need a .npy file.")
+        raise ConfigError(f"out is {out}; expected a .npy file, because the embeddings are computed in parts.")
     if not 1 <= count <= len(dataset):
         raise ConfigError(f"parts is {count}; expected 1 to {len(dataset)}, the number of items.")
     folder, processes = out.with_suffix(".parts"), embedder.processes

@@ -80,7 +80,7 @@ class OnnxNetwork(nn.Module):
             providers = ["CUDAExecutionProvider"] * on_gpu + ["CPUExecutionProvider"]
             try:
                 self._sessions[device] = onnxruntime.InferenceSession(self._data, options, providers=providers)
-            except Exception as error:  # onnxruntime's errors have no root but Exception
+            except Exception as error:  # onnxruntime's errors have no other common base class
                 raise InputError(
                     f"{self._path}: cannot be read as an ONNX network ({excerpt(error)}). Expected one file with its "
                     "weights inside."
@@ -99,7 +99,7 @@ class OnnxNetwork(nn.Module):
         padded = np.concatenate([images, *[images[:1]] * (at_once - len(images))])
         try:
             (found,) = self._session(device).run([self._output], {self._input: padded})
-        except Exception as error:  # onnxruntime's errors have no root but Exception
+        except Exception as error:  # onnxruntime's errors have no other common base class
             reason = excerpt(error)
             raise ConfigError(f"{self._path}: does not take images of shape {images.shape} ({reason}).") from error
         return found[: len(images)]

@@ -111,7 +111,8 @@ def _plain(name: str) -> nn.Module:
             return timm.create_model(name, pretrained=False, num_classes=0)
     except RuntimeError as error:
         known = timm.list_pretrained(name.partition(".")[0] + ".*")
-        raise ConfigError(f"timm:{name} cannot be built ({error}); it has {', '.join(known) or 'no tags'}.") from error
+        tags = ", ".join(known) or "none"
+        raise ConfigError(f"timm:{name} cannot be built ({error}). Pretrained tags of the model: {tags}.") from error
 
 
 def _create(name: str, plain: nn.Module, options: BackboneOptions, *, fetch: bool) -> nn.Module:

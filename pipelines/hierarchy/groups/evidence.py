@@ -212,7 +212,7 @@ def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progres
 
 
 def read_evidence(folder: Path) -> Evidence:
-    """Read the blocks and weights that the stage wrote."""
+    """Read the evidence sources and their weights, as the stage evidence wrote them."""
     about = read_json(folder / "evidence.json")
     stated = [(str(b["name"]), float(b["weight"]), bool(b["is_form"])) for b in about["blocks"]]
     agreement = np.array(about["agreement"], dtype=np.float64)

@@ -38,7 +38,7 @@ class Verdict:
         who: the annotator.
         verdict: the decision in words.
         entries: the decisions behind it.
-        subject, claim: the claim that the decisions make; None if the conflict is about a label.
+        subject, claim: what the decisions are about, and what they say; None if the conflict is about a label.
     """
 
     who: str

@@ -53,8 +53,8 @@ class _View:
 class Review:
     """The state that the page shows and changes.
 
-    An annotator sees the clustering after only this person's decisions, because all decisions are compared later. An
-    adjudicator sees the annotators' agreed decisions, and the effects of the adjudicators' file.
+    An annotator sees the clustering with only their own decisions applied, because the decisions of all annotators are
+    compared later. An adjudicator sees the annotators' agreed decisions, and the effects of the adjudicators' file.
 
     Args:
         tables: the build.

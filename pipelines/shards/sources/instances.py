@@ -147,8 +147,8 @@ def read_holidays(source: Path, options: "SourceConfig") -> Catalog:
     queries = [number for number in numbers.values() if number % 100 == 0]
     if lost := sorted({number // 100 for number in numbers.values()} - {query // 100 for query in queries}):
         raise InputError(
-            f"{source}: {len(lost)} groups have no query, the first {lost[0]}: {lost[0]}00.jpg is missing. The release "
-            "is not whole."
+            f"{source}: groups without a query: {len(lost)}. The first is {lost[0]}: {lost[0]}00.jpg is missing. The "
+            "release is incomplete."
         )
     rows = [(str(number), "test", file, str(number // 100)) for file, number in numbers.items()]
     listed = [("queries", str(query)) for query in queries]
@@ -167,8 +167,8 @@ def read_ukbench(source: Path, options: "SourceConfig") -> Catalog:
     sizes = Counter(number // 4 for number in numbers.values())
     if torn := [group for group, size in sorted(sizes.items()) if size != 4]:
         raise InputError(
-            f"{source}: {len(torn)} objects do not have 4 images, the first has {sizes[torn[0]]}; expected "
-            f"ukbench{4 * torn[0]:05d}.jpg to ukbench{4 * torn[0] + 3:05d}.jpg. The release is not whole."
+            f"{source}: objects without exactly 4 images: {len(torn)}. The first has {sizes[torn[0]]} images; expected "
+            f"ukbench{4 * torn[0]:05d}.jpg to ukbench{4 * torn[0] + 3:05d}.jpg. The release is incomplete."
         )
     rows = [(f"ukbench{number:05d}", "test", file, f"{number // 4:04d}") for file, number in numbers.items()]
     return catalog_of("ukbench", ("instance",), rows, source, dropped=dropped)
