@@ -11,6 +11,9 @@ there. With predefined groups, it is wrong if it is not in its reference group, 
 "none of these". A model fitted on all other taxonomies predicts the probability of an error. Figures are for the
 reference's number of groups.
 
+    ... --shown 5   prints the accuracy of ``--into`` on the other names if five names of each group are its seeds: by
+                    the nearest mean row of a group's texts, by a logistic regression on the encoder's rows, by hgld
+
     ... --fit       fits the model on all datasets and writes pipelines/hierarchy/groups/doubt.yaml
 """
 
@@ -36,7 +39,10 @@ from hgld.pipelines.hierarchy.config import ClusterConfig
 from hgld.pipelines.hierarchy.encoders.registry import make_encoder
 from hgld.pipelines.hierarchy.groups import doubt
 from hgld.pipelines.hierarchy.groups.cluster import cluster_names
-from hgld.pipelines.hierarchy.groups.given import GivenGroup, GivenGroups, embed_groups, place_names
+from hgld.pipelines.hierarchy.groups.evidence import TEXT, WORDING, Block, Evidence, weigh
+from hgld.pipelines.hierarchy.groups.given import GivenGroup, GivenGroups, embed_examples, place_names
+from hgld.pipelines.hierarchy.names.clean import name_key
+from hgld.pipelines.hierarchy.unit_rows import sums, unit
 
 SETS = (  # printed name, folder, column of names, column of groups
     ("washington", "gldv2_washington_landmarks", "label", "mid"),
@@ -106,11 +112,12 @@ def placements(data: Path, encoders: Sequence[str]) -> Iterator[Placements]:
                     "found", **about, number=number, groups=placed.groups, marks=marks, wrong=wrong, soft=soft,
                     confidence=placed.confidence,
                 )  # fmt: skip
+            evidence = Evidence((Block.of(TEXT, rows),), (1.0,), np.eye(1))
             for share in GIVEN:
                 kept = np.sort(np.random.default_rng(0).permutation(len(titles))[: round(share * len(titles))])
                 given = GivenGroups(tuple(GivenGroup(titles[place], "") for place in kept))
-                embedded = embed_groups(encoder, given.groups)
-                into = place_names(rows, names, given, embedded, 0.0)
+                joint, examples = embed_examples(encoder, given.groups, names, evidence)
+                into = place_names(joint, names, given, examples, 0.0 if "sbert" not in spec else -1.0)
                 target = np.full(len(titles), len(kept))
                 target[kept] = np.arange(len(kept))
                 labels = [*(group.name for group in given.groups), ""]
@@ -121,6 +128,44 @@ def placements(data: Path, encoders: Sequence[str]) -> Iterator[Placements]:
                     "given", **about, number=share, groups=into.groups, marks=marks, wrong=wrong,
                     soft=wrong.astype(float), confidence=into.confidence,
                 )  # fmt: skip
+
+
+def accuracies(data: Path, encoders: Sequence[str], count: int, seeds: int = 3) -> Iterator[str]:
+    """Yield the lines of a table: mean accuracy over random choices of ``count`` seeds per group."""
+    yield head("set", "encoder", "nearest mean row", "logistic regression", "hgld")
+    every = []
+    for title, folder, *columns in SETS:
+        names, truth, titles = names_and_groups(data, folder, *columns)
+        exact = {name_key(text): group for group, text in enumerate(titles)}
+        named = np.array([exact.get(name_key(name), -1) for name in names])
+        for spec in encoders:
+            encoder = make_encoder(spec, names=names)
+            rows, texts = encoder.encode(names), encoder.encode(titles)
+            blocks = [Block.of(TEXT, rows)]
+            if spec != "lexical":
+                blocks.append(Block.of(WORDING, make_encoder("lexical", names=names).encode(names), is_form=True))
+            evidence, found = weigh(blocks, groups=round(len(names) ** 0.5)), []
+            for seed in range(seeds):
+                drawn = np.random.default_rng(seed).permutation(len(names))
+                members = [drawn[truth[drawn] == group] for group in range(len(titles))]
+                chosen = [part[: min(count, len(part) - 1)] for part in members]  # one name of a group is tested
+                seen = np.concatenate(chosen)
+                of = [
+                    GivenGroup(text, "", "", tuple(names[i] for i in part))
+                    for text, part in zip(titles, chosen, strict=True)
+                ]
+                joint, examples = embed_examples(encoder, of, names, evidence)
+                ours = place_names(joint, names, GivenGroups(tuple(of)), examples, -1.0).groups
+                prototypes = unit(unit(sums(rows[seen], truth[seen], len(titles))) + texts)
+                known = np.flatnonzero(texts.any(axis=1))
+                taught = np.vstack([rows[seen], texts[known]]), np.concatenate([truth[seen], known])
+                plain = LogisticRegression(C=10, max_iter=1000).fit(*taught).predict(rows)
+                others = np.setdiff1d(np.arange(len(names)), seen)
+                guesses = ((rows @ prototypes.T).argmax(axis=1), plain, ours)
+                found.append([(np.where(named >= 0, named, g) == truth)[others].mean() for g in guesses])
+            every.append(np.mean(found, axis=0))
+            yield f"| {title} | {spec.partition(':')[0]} | {' | '.join(f'{value:.3f}' for value in every[-1])} |"
+    yield f"| mean | | {' | '.join(f'{value:.3f}' for value in np.mean(every, axis=0))} |"
 
 
 def against_majorities(groups: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -320,9 +365,14 @@ def main() -> None:
         help="encoder of build-hierarchy, or words (lexical without its lexicon); again for more",
     )
     parser.add_argument("--fit", action="store_true", help="write the coefficients that hgld ships with")
+    parser.add_argument("--shown", type=int, help="print only the accuracy with this number of seeds per group")
     options = parser.parse_args()
     if options.data is None:
         parser.error("pass --data DIR, or set HGLD_DATA")
+    if options.shown is not None:
+        for line in accuracies(Path(options.data), options.encoder or ["lexical"], options.shown):
+            print(line, flush=True)
+        return
     found = list(placements(Path(options.data), options.encoder or ["words", "lexical"]))
     if options.fit:
         write_model(found, doubt.MODEL)

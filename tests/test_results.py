@@ -20,6 +20,7 @@ TABLES = {  # (page, heading of a section with result tables): files with these 
     ("benchmarks/README.md", "Data"): ("data.csv",),
     ("benchmarks/README.md", "Search"): ("search.csv",),
     ("benchmarks/README.md", "Hierarchy quality"): ("names_grouping.csv",),
+    ("benchmarks/README.md", "Predefined groups"): ("names_into.csv",),
     ("benchmarks/README.md", "Error probability of a placement"): ("placement_uncertainty.csv",),
     ("benchmarks/README.md", "Review effort"): ("review_effort.csv",),
     ("benchmarks/README.md", "Quality on real images"): ("quality.csv",),

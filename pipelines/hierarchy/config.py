@@ -133,10 +133,10 @@ class LevelsConfig:
         "seeds (names separated by bars). The build lists names that belong to no group.",
         key=False,
     )
-    none_below: float = setting(
-        0.0,
-        "With --into, a name whose best cosine is at most this value gets no group, unless a group lists it; -1: every "
-        "name gets a group.",
+    none_below: float | None = setting(
+        None,
+        "With --into, a name whose best cosine to the groups' texts is at most this value gets no group, unless a "
+        "group lists it; -1: every name gets a group. Default: 0 for lexical, -1 for other encoders.",
         least=-1,
         most=1,
     )

@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 
 from hgld.errors import HierarchyError, TableError
 from hgld.pipelines.hierarchy.config import TreeConfig
+from hgld.pipelines.hierarchy.groups.evidence import TEXT, Block, Evidence
 from hgld.pipelines.hierarchy.groups.given import (
+    Examples,
     GivenGroup,
     GivenGroups,
-    embed_groups,
+    embed_examples,
     place_names,
     read_groups,
     tree_groups,
@@ -76,10 +78,17 @@ class Corners:
         return rows_of(*[[name.count(letter) for letter in "abc"] for name in names])
 
 
-def test_embedding_of_a_group_is_the_mean_of_its_texts():
-    groups = [GivenGroup("a", "", "b", ("c", "c c", "b")), GivenGroup("x", "")]
-    one = np.array([1, 0, 0]) + [0, 1, 0] + np.array([0, 1, 2]) / np.sqrt(5)
-    assert np.allclose(embed_groups(Corners(), groups), [one / np.linalg.norm(one), [0, 0, 0]], atol=1e-6)
+def test_examples_are_the_texts_that_the_encoder_knows_and_the_rows_of_seeds_that_are_names():
+    groups = [GivenGroup("a", "", "b", ("c", "A name", "x")), GivenGroup("x", "")]
+    evidence = Evidence((Block.of(TEXT, rows_of([1, 1, 0], [0, 1, 1])),), (1.0,), np.eye(1))
+    rows, examples = embed_examples(Corners(), groups, ["a name", "other"], evidence)
+    assert examples.texts == ("a", "b", "c", "A name")
+    assert examples.groups.tolist() == [0, 0, 0, 0]
+    assert np.allclose(examples.rows, [[1, 0, 0], [0, 1, 0], [0, 0, 1], rows[0]], atol=1e-6)
+
+
+def shown(points):
+    return Examples(tuple(map(str, range(len(points)))), np.arange(len(points)), points)
 
 
 def test_name_equal_to_a_group_or_its_seed_is_placed_in_this_group():
@@ -87,10 +96,21 @@ def test_name_equal_to_a_group_or_its_seed_is_placed_in_this_group():
         (GivenGroup("lake", ""), GivenGroup("Salt Lake", ""), GivenGroup("hill", "", "", ("Ben Nevis",)))
     )
     names = ["LAKE", "ben nevis", "salt lake", "hillside"]
-    placed = place_names(rows_of(*[[0, 0, 1]] * 4), names, groups, rows_of(*np.eye(3)), 0.0)
+    placed = place_names(rows_of(*[[0, 0, 1]] * 4), names, groups, shown(rows_of(*np.eye(3))), 0.0)
     assert placed.groups.tolist() == [0, 2, 1, 2]
-    assert placed.confidence.tolist() == [1, 1, 1, 1]
-    assert placed.next_groups.tolist() == [2, 0, 2, 0]
+    assert placed.confidence[:3].tolist() == [1, 1, 1]
+
+
+def test_seeds_teach_a_group_what_its_name_does_not_say():
+    groups = GivenGroups((GivenGroup("a", ""), GivenGroup("b", "", "", ("s", "t"))))
+    rows = rows_of([1, 0.1, -0.2], [1, 0.1, 1.0], [0.2, 1, 0])
+    names = Examples(("a", "b"), np.array([0, 1]), rows_of([1, 0, 0], [0, 1, 0]))
+    seeded = Examples(
+        ("a", "b", "s", "t"), np.array([0, 1, 1, 1]), rows_of([1, 0, 0], [0, 1, 0], [1, 0, 1], [0.8, 0, 1])
+    )
+    plain, taught = (place_names(rows, ["u", "v", "w"], groups, texts, 0.0) for texts in (names, seeded))
+    assert plain.groups.tolist() == [0, 0, 1]
+    assert taught.groups.tolist() == [0, 1, 1]
 
 
 @given(st.integers(1, 5), st.integers(1, 12), st.integers(0, 9), st.floats(-1, 1))
@@ -99,11 +119,12 @@ def test_every_name_gets_a_group_and_a_confidence_between_0_and_1(groups, names,
     rows, centres = rows_of(*rng.normal(size=(names, 3))), rows_of(*rng.normal(size=(groups, 3)))
     rows[rng.random(names) < 0.3] = 0
     stated = GivenGroups(tuple(GivenGroup(f"g{i}", "") for i in range(groups)))
-    placed = place_names(rows, [f"n{i}" for i in range(names)], stated, centres, least)
+    placed = place_names(rows, [f"n{i}" for i in range(names)], stated, shown(centres), least)
     assert ((placed.groups >= 0) & (placed.groups <= groups)).all()
     assert ((placed.confidence >= 0) & (placed.confidence <= 1)).all()
     assert (placed.next_groups != placed.groups).all()
-    assert (placed.groups[~rows.any(axis=1)] == groups).all()
+    best = np.where(rows.any(axis=1), (rows @ centres.T).max(axis=1), -1).round(6)
+    assert np.array_equal(placed.groups == groups, (best <= least) | ~rows.any(axis=1))
 
 
 # -- groups of a taxonomy --------------------------------------------------------------------------------------------

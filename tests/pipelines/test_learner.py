@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
+from hgld.pipelines.hierarchy.groups.regression import STRENGTH
 from hgld.pipelines.hierarchy.review.decisions import Accept, Decision, Drop, Entry, Merge, Move, New, Refuse
 from hgld.pipelines.hierarchy.review.grouping import Grouping
-from hgld.pipelines.hierarchy.review.learner import STRENGTH, Learner
+from hgld.pipelines.hierarchy.review.learner import Learner
 from hgld.pipelines.hierarchy.review.queue import MOST_LINKED, SCREEN, NameTree, Order, Queue
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -74,7 +75,8 @@ def test_probabilities_match_the_slow_reference(are_given):
     given_seeds = {g: unit(np.random.default_rng(g).normal(size=(1, 6)))[0] for g in LABELS} if are_given else None
     answers = {name: truth[name] for name in names[:9]}
     decisions = [said(Move, i, names=(name,), to=LABELS[group]) for i, (name, group) in enumerate(answers.items())]
-    estimates = learner_of(names, rows, place, seeds=given_seeds).fit(decided(place, decisions))
+    examples = (np.array([*LABELS]), np.stack([*given_seeds.values()])) if given_seeds else None
+    estimates = learner_of(names, rows, place, examples=examples).fit(decided(place, decisions))
     means = {g: unit(rows[[place[n] == g for n in names]].sum(axis=0, keepdims=True))[0] for g in LABELS}
     slow = slow_shares(names, rows, place, answers, given_seeds or means)
     assert estimates.shares == pytest.approx(slow, abs=0.01)

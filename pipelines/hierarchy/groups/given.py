@@ -5,11 +5,10 @@ A table has the column ``name``. Optional columns are ``description``, ``parent`
 names are put into the other groups only. The parents are the level above the groups, the parents' parents the next
 level. A group with fewer ancestors than others has no class at the coarsest levels.
 
-A name that equals a group or one of its seeds goes into this group. Other names go into the group with the nearest row
-by the encoder. A name's row is the mean of the rows of the name and its description. A group's row is the mean of the
-rows of its name, its description and its seeds. (``lexical`` is fitted on the names, and ignores their descriptions.) A
-name whose best cosine is at most ``--none-below`` goes into the last group, "none of these". In a taxonomy every name
-has a class, which determines the group.
+A name that equals a group or one of its seeds goes into this group. Other names go into the group that a regression
+finds most probable (:mod:`hgld.pipelines.hierarchy.groups.regression`). Its examples are the name, the description and
+the seeds of every group. A name whose best cosine to an example is at most ``--none-below`` goes into the last group,
+"none of these". In a taxonomy every name has a class, which determines the group.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,17 +26,20 @@ from hgld.taxonomy.levels import even_levels
 
 from ...stage import Progress, StageResult, StageRun, files_of, key_of, run_stage
 from ..config import BuildConfig, TreeConfig
-from ..encoders.embed import encoder_of, read_embeddings
+from ..encoders.embed import encoder_of
 from ..encoders.registry import Encoder, is_fitted_on_names
 from ..names.classes import NAME, SHOWN, NameTable, check_lengths
 from ..names.clean import name_key
-from ..unit_rows import sums, unit
+from ..unit_rows import nearest
 from .cluster import Clustering, write_groups
 from .doubt import Given, wrong_probabilities
+from .evidence import Evidence, learning_rows, read_evidence
+from .regression import group_shares
 
 NONE = "none of these"
 TREE = "tree"
-VERSION = 5  # 5: nearest rows of groups
+VERSION = 6  # 6: regression on the groups' texts
+EXAMPLES, EXAMPLE_ROWS = "examples.parquet", "example_rows.npy"
 _ALIASES = {"seed": "seeds", "seed names": "seeds", "seed_names": "seeds"}
 _MOST_TEXT = {"name": 500, "description": 20_000, "parent": 500, "seeds": 100_000}
 _MOST_LISTED = 10
@@ -180,47 +182,65 @@ def has_given_levels(build: Path) -> bool:
     return groups.is_file() and read_parquet(groups, columns=["method"])["method"].eq(TREE).all()
 
 
-def embed_groups(encoder: Encoder, groups: Sequence[GivenGroup]) -> np.ndarray:
-    """Return (G, D) float32 unit rows of groups; zero if the encoder knows none of their words."""
-    means = np.zeros((len(groups), encoder.dim), dtype=np.float32)
-    for texts_of in (lambda g: [g.name], lambda g: [g.description] * bool(g.description), lambda g: g.seeds):
-        texts = [(place, text) for place, group in enumerate(groups) for text in texts_of(group)]
-        if texts:
-            rows = encoder.encode([text for _, text in texts])
-            means += unit(sums(rows, np.array([place for place, _ in texts]), len(groups)))
-    return unit(means)
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Texts of groups: E texts, (E,) indices of their groups, and (E, D) float32 unit rows."""
+
+    texts: tuple[str, ...]
+    groups: np.ndarray
+    rows: np.ndarray
+
+
+def embed_examples(
+    encoder: Encoder, groups: Sequence[GivenGroup], names: Sequence[str], evidence: Evidence
+) -> tuple[np.ndarray, Examples]:
+    """Return the (N, D) rows of names from which groups are learned, and the examples of predefined groups.
+
+    A seed that is a name has this name's row. Texts of which the encoder knows no word are no examples.
+    """
+    index = {name_key(name): i for i, name in enumerate(names)}
+    told = [(t, place) for place, g in enumerate(groups) for t in (g.name, g.description, *g.seeds) if t]
+    rows, others = learning_rows(evidence, encoder.encode([text for text, _ in told]))
+    for i, (text, _) in enumerate(told):
+        if (name := index.get(name_key(text))) is not None:
+            others[i] = rows[name]
+    known = others.any(axis=1)
+    kept = [of for of, is_known in zip(told, known, strict=True) if is_known]
+    return rows, Examples(tuple(text for text, _ in kept), np.array([g for _, g in kept], dtype=int), others[known])
 
 
 def place_names(
-    rows: np.ndarray, names: Sequence[str], given: GivenGroups, groups: np.ndarray, least: float
+    rows: np.ndarray, names: Sequence[str], given: GivenGroups, examples: Examples, least: float
 ) -> Clustering:
-    """Put names into predefined groups by their texts; group G is "none of these".
+    """Put names into predefined groups; group G is "none of these".
 
     Args:
         rows: (N, D) unit rows of the names.
         names: N names.
         given: the G predefined groups.
-        groups: (G, D) unit rows of the groups.
-        least: a name with no higher cosine than this gets no group, unless it equals a group or a seed.
+        examples: texts of the groups.
+        least: a name with no higher cosine to an example gets no group, unless it equals a group or a seed.
     """
+    count = len(given.groups)
     exact: dict[str, int] = {}
     for texts in ([(group.name,) for group in given.groups], [group.seeds for group in given.groups]):
         for place, of in enumerate(texts):
             for text in of:
                 exact.setdefault(name_key(text), place)
     named = np.array([exact.get(name_key(name), -1) for name in names])
-    cosine = (rows @ groups.T).round(6)  # the last bits differ between machines
-    order = np.argsort(-cosine, axis=1, kind="stable")
-    best = np.take_along_axis(cosine, order[:, :1], axis=1)[:, 0]
-    count = len(groups)
-    placed = np.where(named >= 0, named, np.where((best > least) & (rows != 0).any(axis=1), order[:, 0], count))
+    shares, cosine = np.full((len(names), count), 1 / count), np.full(len(names), -1.0)
+    if len(examples.groups):
+        shares = group_shares(rows, examples.rows, examples.groups, count)
+        cosine = nearest(rows, examples.rows, 1)[1][:, 0]
+    shares[named >= 0] = np.eye(count)[named[named >= 0]]
+    shares, cosine = shares.round(6), cosine.round(6)  # the last bits differ between machines
+    order = np.argsort(-shares, axis=1, kind="stable")
+    fits = (named >= 0) | ((cosine > least) & rows.any(axis=1))
+    placed = np.where(fits, order[:, 0], count)
     second = order[:, 1] if count > 1 else np.full(len(names), -1)
-    following = np.where(order[:, 0] == placed, second, order[:, 0])
-    near = 1 - np.take_along_axis(cosine, np.minimum(placed, count - 1)[:, None], axis=1)[:, 0]
-    far = 1 - np.take_along_axis(cosine, np.maximum(following, 0)[:, None], axis=1)[:, 0]
-    margin = np.where(following < 0, 1, np.clip((far - near) / np.maximum(np.maximum(near, far), 1e-6), 0, 1))
-    confidence = np.where(named >= 0, 1, np.where(placed == count, 0, margin)).astype(np.float32)
-    return Clustering(placed, confidence, following, best)
+    best = np.take_along_axis(shares, order[:, :1], axis=1)[:, 0]
+    confidence = np.where(fits, best, 0).astype(np.float32)
+    return Clustering(placed, confidence, np.where(fits, second, order[:, 0]), cosine)
 
 
 # -- the stage -----------------------------------------------------------------------------------------------------
@@ -232,8 +252,8 @@ def run(
     """Run the stage ``cluster`` on predefined groups; it writes the usual tables, and ``above.parquet``.
 
     ``above.parquet`` has the classes above the groups: group, place (0: the level above the groups), label. For groups
-    of a table, ``group_rows.npy`` has (G + 1, D) float32 rows in the names' space, in the order of ``groups.parquet``;
-    the row of the last group, "none of these", is zero.
+    of a table, ``examples.parquet`` has their texts (group, text), and ``example_rows.npy`` has (E, D) float32 rows of
+    these texts in the space of :func:`hgld.pipelines.hierarchy.groups.evidence.learning_rows`.
 
     Args:
         root: the build's directory of stages.
@@ -243,18 +263,20 @@ def run(
         progress: receives the current task.
         given: the predefined groups.
     """
-    inputs = files_of(stages, "clean/names.parquet", "embed/embeddings.npy", "embed/encoder.json")
+    blocks = [f"evidence/{file.name}" for file in sorted(stages["evidence"].directory.glob("block-*.npy"))]
+    inputs = files_of(stages, "clean/names.parquet", "embed/encoder.json", "evidence/evidence.json", *blocks)
     least = config.levels.none_below
+    if least is None:
+        least = 0.0 if is_fitted_on_names(config.embed.encoder) else -1.0
     settings = {"given": key_of(repr(given.groups)), "none_below": least, "domain": config.domain}
-    work = partial(_place, inputs, config, given, progress)
+    work = partial(_place, inputs, config, given, least, progress)
     return run_stage("cluster", root, version=VERSION, config=settings, inputs=inputs, work=work)
 
 
 def _place(
-    inputs: Mapping[str, Path], config: BuildConfig, given: GivenGroups, progress: Progress, out: Path
+    inputs: Mapping[str, Path], config: BuildConfig, given: GivenGroups, least: float, progress: Progress, out: Path
 ) -> StageResult:
     names = read_parquet(inputs["clean/names.parquet"])
-    rows = read_embeddings(inputs["embed/embeddings.npy"])
     above = [
         (g, place, label) for g, group in enumerate(given.groups) for place, label in enumerate(group.above) if label
     ]
@@ -269,20 +291,17 @@ def _place(
         return StageResult(counts, details={"criterion": TREE})
     progress("place the names", 0, 1)
     encoder, texts = encoder_of(inputs["clean/names.parquet"], config), names["name"].to_list()
-    described = names["description"].is_not_null().arg_true().to_list()
-    if described and not is_fitted_on_names(config.embed.encoder):
-        rows = rows.copy()
-        rows[described] += encoder.encode(names["description"][described].to_list())
-        rows = unit(rows)
-    embedded = embed_groups(encoder, given.groups)
-    placed = place_names(rows, texts, given, embedded, config.levels.none_below)
+    evidence = read_evidence(inputs["evidence/evidence.json"].parent)
+    rows, examples = embed_examples(encoder, given.groups, texts, evidence)
+    placed = place_names(rows, texts, given, examples, least)
     stated = Given([*(group.name for group in given.groups), ""], placed.confidence)
     wrong = wrong_probabilities(rows, placed.groups, texts, given=stated)
     progress("place the names", 1, 1)
     labels = [(group.name, "given", group.evidence) for group in given.groups]
     labels.append((NONE, "given", "names that fit no predefined group"))
     write_groups(out, names, placed, wrong, labels)
-    np.save(out / "group_rows.npy", np.vstack([embedded, np.zeros_like(embedded[:1])]), allow_pickle=False)
+    pl.DataFrame({"group": examples.groups, "text": examples.texts}).write_parquet(out / EXAMPLES)
+    np.save(out / EXAMPLE_ROWS, examples.rows, allow_pickle=False)
     outside = [name for name, group in zip(texts, placed.groups, strict=True) if group == len(given.groups)]
     notes = list(given.notes)
     if outside:

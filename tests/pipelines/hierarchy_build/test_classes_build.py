@@ -118,7 +118,9 @@ def test_names_are_assigned_to_predefined_groups_and_decisions_move_them(build, 
     table = pl.read_parquet(run.path("groups.parquet"))
     assert table["label"].to_list() == ["apple", "oak", "whale", "fern", "none of these"]
     assert table["names"].to_list() == [3, 4, 3, 0, 1]
-    assert len(np.load(run.path("group_rows.npy"))) == len(table)
+    texts = pl.read_parquet(run.path("examples.parquet"))
+    assert {"apple", "oak", "whale"} <= {*texts["text"]}
+    assert len(np.load(run.path("example_rows.npy"))) == len(texts)
     assert ("groups", "groups.csv") in inputs_of(made)
     moves = ("action: move, names: [carburettor], to: fern", "action: move, names: [red oak], to: none of these")
     review = ReviewConfig((write_decisions(tmp_path / "ann.yaml", *moves),))
