@@ -80,8 +80,8 @@ class Hierarchy:
             raise HierarchyError(f"levels are {quoted(self.levels)}; expected at least one level, with distinct names.")
         if len(self.names) != len(self.levels) or len(self.parents) != len(self.levels) - 1:
             raise HierarchyError(
-                f"{len(self.levels)} levels come with {len(self.names)} lists of names and {len(self.parents)} "
-                f"of parents; expected {len(self.levels)} and {len(self.levels) - 1}."
+                f"{len(self.levels)} levels come with {len(self.names)} lists of names and {len(self.parents)} lists "
+                f"of parents; expected {len(self.levels)} lists of names and {len(self.levels) - 1} of parents."
             )
         for level, names in zip(self.levels, self.names, strict=True):
             if not all(isinstance(name, str) and name for name in names):

@@ -19,7 +19,7 @@ PathKind = Literal["", "file", "folder", "existing", "new"]
 
 def setting(
     default: Any,
-    help: str,  # noqa: A002  # as click and argparse call it
+    help: str,  # noqa: A002  # click's and argparse's name of the argument
     *,
     unit: str = "",
     choices: Iterable[str] = (),

@@ -70,7 +70,7 @@ def read_parquet(
         if schema is not None and wrong:
             told = ", ".join(f"{quoted(name)} ({found.get(name, 'missing')})" for name in wrong)
             expected = ", ".join(f"{name}: {dtype}" for name, dtype in schema.items())
-            raise TableError(f"wrong or missing columns {told}; expected {expected}.")
+            raise TableError(f"columns with a wrong type, or missing: {told}; expected {expected}.")
         wanted = list(columns if columns is not None else schema if schema is not None else found)
         _check_columns(wanted, found)
         budget = max(_LEAST_BUDGET, _MOST_GROWTH * footer.size)
@@ -202,7 +202,7 @@ class _Footer:
         file.seek(max(0, self.size - 8))
         length, magic = int.from_bytes(file.read(4), "little"), file.read(4)
         if magic != self._MAGIC or length > self.size - 8:
-            raise ValueError("it does not end as one")
+            raise ValueError("no parquet signature at its end")
         if length > self._MOST_BYTES:
             raise ValueError(f"a footer of {length:,} bytes")
         file.seek(self.size - 8 - length)

@@ -289,7 +289,9 @@ def _begin(response: urllib3.BaseHTTPResponse, file: RemoteFile, part: FileIO) -
         first, total = _stated_range(response) or (None, None)
         if first != have:
             part.truncate(0)
-            raise RemoteFault(f"the server stated no range, or one that does not start at byte {have:,}", passing=True)
+            raise RemoteFault(
+                f"the response has no Content-Range, or one that does not start at byte {have:,}", passing=True
+            )
     if total is None and file.md5 is None and response.headers.get("Transfer-Encoding") != "chunked":
         raise ServiceError(
             f"{file.shown} was sent without its length and has no checksum; so hgld could not notice a truncated file."

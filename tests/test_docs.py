@@ -162,7 +162,7 @@ def test_doctest_examples_are_in_collected_folders(pytestconfig):
         assert block.text.endswith("\n\n"), f"{block}: without an empty line its end is taken for output"
 
 
-def test_every_entry_of_not_run_matches_a_command():
+def test_every_exception_from_running_matches_a_documented_command():
     used = {why_not_run(words) for _, words in COMMANDS}
     assert set(NOT_RUN) <= used
     assert {TRAINED, *AFTER_TRAINING} <= {b.document.relative_to(ROOT).as_posix() for b in BLOCKS}

@@ -29,7 +29,7 @@ def headings_of(page: str) -> list[str]:
     return [inline.content.replace("`", "") for before, inline in pairs if before.type == "heading_open"]
 
 
-def test_forty_questions_have_an_existing_heading():
+def test_heading_that_answers_each_question_exists():
     assert len(QUESTIONS) == 40
     assert len({q["question"] for q in QUESTIONS}) == 40
     missing = [q for q in QUESTIONS if q["heading"] not in headings_of(q["page"])]

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_rehearsal_of_h_gldv2_at_small_scale(tmp_path):
+def test_rehearsal_at_small_scale_recovers_the_true_labels(tmp_path):
     """All commands run once, and the final labels equal the true labels of the synthetic release."""
     # The benchmark uses a larger release.
     small = ("--scale", "0.002", "--steps", "40", "--runs", "happier")

@@ -1,4 +1,4 @@
-"""The batches of a run, which depend only on (seed, step), not on the way of reading and the number of processes."""
+"""The batches of a run, which depend only on (seed, step), not on how images are read or the number of processes."""
 
 import hashlib
 import json
@@ -63,7 +63,7 @@ class TrainingData:
         if is_shard(place):
             raise InputError(
                 f"{place}: training needs the classes and the tree of a dataset directory, not single shards. Give the "
-                "directory (`hgld index` makes one of shards)."
+                "directory (`hgld index` makes one from shards)."
             )
         if config.batch.batch_size % processes.count:
             raise ConfigError(

@@ -1,7 +1,7 @@
 """The options of a training run: one frozen dataclass per section, all of them in :class:`TrainConfig`.
 
 ``hgld train --help`` is built from this module, so it imports nothing heavy. Every field is a flag, and its metadata
-holds the flag's help. Field names are unique over all subjects, so flags need no prefix. Recipes are named configs
+holds the flag's help. Field names are unique over all sections, so flags need no prefix. Recipes are named configs
 (``training/recipes``). A run's folder keeps its config as ``config.json``, and ``--show`` prints a config as YAML.
 """
 

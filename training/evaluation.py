@@ -48,7 +48,7 @@ REPORTS = "reports"
 VAL = "val"
 PROTOCOL = "protocol"  # entry of --evaluate-on that means the dataset's own protocol
 _LONGEST_NAME = 48  # limit in letters of at most 4 bytes; a file name has at most 255 bytes
-_MOST_NAMED = 20  # most unreadable items listed in a report; the file next to the embeddings lists all
+_MOST_NAMED = 20  # maximum number of unreadable items in a report; the file next to the embeddings lists all
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def check_evaluation(config: TrainConfig, place: str) -> tuple[TrainConfig, tupl
     first = asked.evaluate_on[0] if asked.evaluate_on else "nothing"
     if asked.select_on_test and (not asked.evaluate_on or is_validation(first)):
         raise ConfigError(
-            f"--select-on-test has no effect: the first of evaluate_on is {first}, which is no test split. Omit it."
+            f"--select-on-test has no effect: the first entry of evaluate_on is {first}, not a test split. Omit it."
         )
     if not asked.evaluate_on:
         return config, ()

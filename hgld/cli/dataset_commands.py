@@ -171,7 +171,7 @@ def verify(asked: VerifyOptions, *, as_json: bool) -> int:
     finds stray files, and classes and images that are both in train and in another split. It changes nothing and
     follows no link.
 
-    Exit code: 0 no errors, 1 errors, 2 ROOT is no dataset.
+    Exit code: 0 no errors, 1 errors, 2 ROOT is not a dataset.
     """
     from hgld.cli import EXIT_CHECK_FAILED
     from hgld.pipelines.check.verify import verify as verify_dataset

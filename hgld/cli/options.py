@@ -17,8 +17,8 @@ from hgld.errors import ConfigError
 from hgld.files import file_lock, lock_of
 from hgld.settings import Option, bound_problems, options_of, setting
 
-_MOST_WIDE = 60  # most characters of choices shown after a flag in the help
-_MOST_LINES = 50  # most lines of --help; a longer help shows only the common options
+_MOST_WIDE = 60  # maximum number of characters of the choices that the help shows after a flag
+_MOST_LINES = 50  # maximum number of lines of --help; a longer help shows only the common options
 SHOWS_ALL = "hgld.shows_all"
 
 
@@ -138,7 +138,7 @@ class _Argument(click.Argument):
 
     section, common = "Arguments", True
 
-    def __init__(self, *args: Any, help: str, **kwargs: Any) -> None:  # noqa: A002  # as click calls it
+    def __init__(self, *args: Any, help: str, **kwargs: Any) -> None:  # noqa: A002  # click's name of the argument
         super().__init__(*args, **kwargs)
         self.help = help
 

@@ -29,7 +29,7 @@ from hgld.hub import dataset_folder, is_address
 Transform = Callable[[Image.Image], Any]
 Positions = Sequence[int] | np.ndarray | Tensor
 
-_DRAWN = 12  # most images shown in a notebook
+_DRAWN = 12  # maximum number of images shown in a notebook
 _DIGEST = 32  # bytes of a SHA-256
 
 
@@ -72,8 +72,8 @@ def _check_build(where: str, what: str, found: Iterable[str], stated: Iterable[s
     told, expected = ", ".join(found), ", ".join(stated)
     if told != expected:
         raise InputError(
-            f"{where}: {what} {told or 'no items'}; {MANIFEST} says {expected or 'no items'}. They come from different "
-            "builds: hgld index --force writes both again from the shards."
+            f"{where}: {what} {told or 'no items'}; {MANIFEST} says {expected or 'no items'}. The two files come from "
+            "different builds: hgld index --force writes both again from the shards."
         )
 
 
@@ -90,9 +90,9 @@ def _check_offsets(where: str, manifest: Manifest, index: pl.DataFrame) -> None:
     for row in wrong.iter_rows(named=True):
         raise InputError(
             f"{where}: key {quoted(row['key'])} has {row['size']} bytes at offset {row['offset']} of {row['shard']}. "
-            f"In {MANIFEST} that shard has {row['bytes'] or 0} bytes, of split {quoted(row['of_split'])}, and an image "
-            f"may have {MAX_IMAGE_BYTES}. Rewrite index and manifest from the shards with hgld index --force; "
-            "--max-file-mb excludes large images when shards are made."
+            f"According to {MANIFEST}, this shard has {row['bytes'] or 0} bytes and belongs to the split "
+            f"{quoted(row['of_split'])}. An image may have at most {MAX_IMAGE_BYTES} bytes. Rewrite index and manifest "
+            "from the shards with hgld index --force; hgld build-shards --max-file-mb excludes large images."
         )
 
 

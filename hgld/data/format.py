@@ -34,7 +34,7 @@ IMAGE_FORMATS = {  # formats of images in shards: Pillow's name of each and its 
 }
 MOST_PIXELS = 100_000_000  # limit of every image; a decoded RGB image of that size takes 300 MB
 IMAGE_SUFFIXES = tuple(suffix for suffixes in IMAGE_FORMATS.values() for suffix in suffixes)
-BOX = ("box_left", "box_top", "box_right", "box_bottom")  # not just "top", which is a common level name
+BOX = ("box_left", "box_top", "box_right", "box_bottom")  # with the prefix, because "top" is a common level name
 COLUMNS_BESIDE_LEVELS = (
     *("key", "shard", "offset", "size"),
     *("split", "suffix", "width", "height", "orientation", "sha256", "duplicate_of", "class_run", "source"),
@@ -104,8 +104,8 @@ def check_levels(levels: Sequence[str], where: str) -> tuple[str, ...]:
     odd = [level for level in levels if not 0 < len(level) <= 100 or not level.isprintable()]
     if not levels or len(set(levels)) != len(levels) or taken or odd:
         raise InputError(
-            f"{where}: levels are {quoted(list(levels))}; expected at least one, without repeats, in printable text, "
-            f"and none of {', '.join(COLUMNS_BESIDE_LEVELS)}."
+            f"{where}: levels are {quoted(list(levels))}; expected at least one, each once, with printable names other "
+            f"than {', '.join(COLUMNS_BESIDE_LEVELS)}."
         )
     return tuple(levels)
 

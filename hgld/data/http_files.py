@@ -34,8 +34,8 @@ from hgld.version import __version__
 _Guarded = HTTPConnection if TYPE_CHECKING else object  # a mixin at run time
 
 _CHUNK = 1 << 20
-_TOGETHER = 16  # most connections to a host
-_MOST_TRAILERS = 100  # most lines after the last chunk of a body; http.client accepts as many header lines
+_TOGETHER = 16  # maximum number of connections to a host
+_MOST_TRAILERS = 100  # maximum number of lines after the last chunk of a body; http.client accepts as many header lines
 _MOST_REDIRECTS = 5
 _LONGEST_TIMEOUT = 1e6  # seconds; sockets accept at most about 10^9
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -178,7 +178,7 @@ class _Current(threading.local):
     watch: _Watch | None = None
 
 
-_CURRENT = _Current()  # the request of this thread
+_CURRENT = _Current()  # each thread has its own current request
 
 
 class _WatchedReader(io.RawIOBase):
@@ -194,7 +194,7 @@ class _WatchedReader(io.RawIOBase):
     def readinto(self, buffer: Any, /) -> int | None:
         self._socket.settimeout(self._watch.seconds())
         try:
-            count = self._raw.readinto(buffer)  # type: ignore[attr-defined]  # of a socket's file
+            count = self._raw.readinto(buffer)  # type: ignore[attr-defined]  # typeshed does not know it
         except TimeoutError:
             raise self._watch.too_slow() from None
         self._watch.came(count or 0)
@@ -437,16 +437,16 @@ def _stated_length(response: urllib3.BaseHTTPResponse, start: int, stop: int) ->
             return length  # the request was for the whole file
         sent = "a response without a length" if length is None else f"{length} bytes"
         raise RemoteFault(
-            f"the server sent {sent} where {stop - start} were requested: it does not serve ranges (HTTP Range)",
-            hint="Use a server that does, or copy the dataset to a disk.",
+            f"the server sent {sent} instead of the {stop - start} requested: it ignores HTTP Range requests",
+            hint="Use a server that supports them, or copy the dataset to a disk.",
         )
     stated = response.headers.get("Content-Range", "").strip()
     found = _CONTENT_RANGE.fullmatch(stated)
     end = min(stop, int(found[3])) if found and found[3] != "*" else stop
     if found is None or end <= start or (int(found[1]), int(found[2]) + 1) != (start, end):
         raise RemoteFault(
-            f"the server sent {excerpt(stated)} where bytes {start}-{stop - 1} were requested",
-            hint="The server handles ranges wrongly: use another one, or copy the dataset to a disk.",
+            f"the server sent {excerpt(stated)} instead of the requested bytes {start}-{stop - 1}",
+            hint="The server handles HTTP Range requests wrongly: use another one, or copy the dataset to a disk.",
         )
     return end - start
 

@@ -21,7 +21,7 @@ from hgld.user_cache import KeptFolder, digest_of
 SPLITS = ("train", "val", "test", "query", "gallery")  # top folders of these names are splits, not classes
 ALL = "all"  # the split of a folder that has no folders for splits
 _DEEPEST = 16
-_SHARE_OF_LEVEL = 0.05  # smallest share of images that makes a folder depth a level
+_SHARE_OF_LEVEL = 0.05  # minimum share of images at a folder depth that becomes a level
 _MOST_FILE_BYTES = 1 << 29
 _WORKERS = 4
 _HEADERS = "headers.npy"
@@ -135,7 +135,7 @@ def list_folder(folder: Path) -> LooseImages:
     listed = sorted(_walk(root, "", 0))
     if not listed:
         raise InputError(
-            f"{root}: found no dataset.json, hence no dataset, and no image ({', '.join(IMAGE_SUFFIXES)}). "
+            f"{root}: found no dataset.json (so this is not a dataset) and no image ({', '.join(IMAGE_SUFFIXES)}). "
             "`hgld build-shards` makes a dataset; `hgld index` writes missing files from the shards."
         )
     paths, sizes, _ = zip(*listed, strict=True)

@@ -28,7 +28,7 @@ from hgld.samplers import BatchSampler
 OnFault = Literal["raise", "replace", "leave"]
 T = TypeVar("T")
 
-MOST_TRIED = 64  # number of replacements to try for one damaged item; if all are damaged too, more will not help
+MOST_TRIED = 64  # maximum number of replacements to try for a damaged item: if all are damaged, the dataset is
 
 
 class _Failed(NamedTuple):
@@ -218,8 +218,8 @@ class BatchDecoder:
                 return candidate
             damaged.add(candidate)
         raise InputError(
-            f"{failed.where}: {failed.reason.rstrip('.')}. No other item of its class and batch that was tried can "
-            "replace it. List the damaged images with hgld verify --decode."
+            f"{failed.where}: {failed.reason.rstrip('.')}. The items of its class and batch that were tried as "
+            "replacements are damaged too. List the damaged images with hgld verify --decode."
         )
 
 

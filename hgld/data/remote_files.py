@@ -18,7 +18,7 @@ from hgld.data.http_files import MISSING, PASSING, Deadline, HttpLimits, HttpRan
 from hgld.errors import InputError, MissingResourceError, ServiceError, excerpt
 
 _TOGETHER = 16  # simultaneous requests of a process
-_GAP = 1 << 16  # largest gap that is read to save a request: an item's JSON is between two images of a group
+_GAP = 1 << 16  # largest gap in bytes that is read to save a request: between two images of a group is an item's JSON
 _MOST_SPAN = 8 << 20
 _STREAM_BLOCK = 8 << 20
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
@@ -191,7 +191,7 @@ class FsspecRanges:
             raise _fault_of(error) from error
         if len(data) > stop - start:
             raise RemoteFault(
-                f"the service sent {len(data)} bytes where {stop - start} were requested: it does not serve ranges",
+                f"the service sent {len(data)} bytes instead of the {stop - start} requested: it ignores HTTP Range",
                 hint="Use a service that does, or copy the dataset to a disk.",
             )
         return data

@@ -372,7 +372,7 @@ def read_manifest(storage: ShardStorage) -> Manifest:
     """
     if not storage.exists(MANIFEST):
         raise InputError(
-            f"{storage.where}: found no {MANIFEST}, hence no dataset. `hgld build-shards` makes a dataset; "
+            f"{storage.where}: found no {MANIFEST}, so this is not a dataset. `hgld build-shards` makes a dataset; "
             "`hgld index` writes missing files from the shards."
         )
     return Manifest.from_json(storage.read_file(MANIFEST, MAX_MANIFEST_BYTES), f"{storage.where}/{MANIFEST}")

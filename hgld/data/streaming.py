@@ -46,7 +46,7 @@ from hgld.samplers.shard_order import ShardOrderSampler, check_options, draw, fi
 AHEAD = 2  # number of batches, or blocks of batches, that are read ahead of the decoded batch
 _MOST_STREAMS = 8  # default limit
 _BLOCK_BYTES = 64 << 20  # limit of all batches that are read together
-_MOST_BAD = 10_000  # a tar with so many damaged members in a row is no shard
+_MOST_BAD = 10_000  # a tar with more damaged items in a row than this is not a shard
 _SHARDS, _STREAM = range(2)  # keys of independent random streams for bare shards
 
 Sample = dict[str, Any]  # webdataset's form of an item
@@ -147,7 +147,7 @@ def stream(
     if batches_per_epoch is None:
         raise ConfigError(
             "bare shards do not state how many batches they hold: pass batches_per_epoch, or a dataset directory "
-            "(`hgld index` makes one of shards)."
+            "(`hgld index` makes one from shards)."
         )
     if len(tars) < num_streams:
         raise ConfigError(
@@ -553,7 +553,7 @@ class _FoundItems(BatchItems):
     def __init__(self, first: int, chunks: Sequence[_Chunk]) -> None:
         self.first, self._chunks, self._k = first, chunks, len(chunks[0].picks)
         self._found: list[Item] = []
-        self._number: dict[int, int] = {}  # keyed by the item's identity: a repeated item has one number
+        self._number: dict[int, int] = {}  # number of each item by id(item): a repeated item keeps its number
         self.items = np.array([self._add(item) for chunk in chunks for item in chunk.picks])
         self._chunk_of = {number: row // self._k for row, number in enumerate(self.items.tolist())}
         self.faults = [fault for chunk in chunks for fault in chunk.faults]
@@ -594,7 +594,8 @@ class _FoundItems(BatchItems):
         chunk = self._chunks[self._chunk_of[item]]
         row = [id(one) for one in chunk.picks].index(id(self._found[item]))
         others = [*chunk.others, *chunk.picks]
-        for group in chunk.window[:MOST_TRIED]:  # begin at the same row, so that a new group has k items in the batch
+        # begin at the item's row: if a whole group is damaged, its k rows then get k items of one other group
+        for group in chunk.window[:MOST_TRIED]:
             others += [*group.picks[row:], *group.picks[:row]]
         return (number for number in map(self._add, others) if number not in damaged)
 

@@ -135,6 +135,6 @@ def check_row_count(embeddings: Array, labels: Sized, files: tuple[str | Path, s
     """
     if len(labels) != len(embeddings):
         raise TableError(
-            f"{files[1]} has {len(labels)} rows, {files[0]} {len(embeddings)}; expected one row per embedding, in the "
-            "same order."
+            f"{files[1]} has {len(labels)} rows, but {files[0]} has {len(embeddings)} embeddings; expected one row per "
+            "embedding, in the same order."
         )

@@ -182,8 +182,8 @@ def _walk_sorted(keys: np.ndarray, num: int, bits_of_grade: np.uint64, grades: n
 # does not score below. On a processor without 512-bit registers, sorting the whole row takes twice as long.
 
 _COUNTED_SHARE = 32  # with at least this many items per positive, counting is faster than sorting
-_SLICES_PER_POSITIVE = 8  # so that most slices of the score range hold at most one positive
-_MOST_SLICES = 1 << 13  # their table stays in the first-level cache
+_SLICES_PER_POSITIVE = 8  # then most slices of the score range hold at most one positive
+_MOST_SLICES = 1 << 13  # the table of slices stays in the first-level cache
 
 
 @compiled
@@ -248,7 +248,7 @@ def _count_ranks(
 # are not below the lowest of the best ``depth`` scores so far.
 
 HEAD_CHUNK = 64  # scores per comparison
-FULL = -1  # size of a row that has more equal scores than its memory holds
+FULL = -1  # marks a row with more equal scores than fit into its buffer
 
 
 @compiled

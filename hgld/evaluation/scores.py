@@ -24,7 +24,7 @@ def choose_device(embeddings: Array, device: torch.device | str | None) -> torch
     try:
         chosen = torch.device(wanted)
         torch.empty(0, dtype=torch.float64, device=chosen).cpu()  # norms and sums are computed in float64
-    except (RuntimeError, AssertionError, TypeError) as error:  # torch without CUDA asserts; MPS has no float64
+    except (RuntimeError, AssertionError, TypeError) as error:  # AssertionError: torch without CUDA; MPS has no float64
         reason = str(error).partition(". ")[0].rstrip(".")  # the rest of the message lists torch's builds
         raise ConfigError(f"device {str(wanted)!r} cannot be used here ({reason}). Use the device cpu.") from error
     return chosen
@@ -48,7 +48,7 @@ def checked_self_index(self_index: Array, num_queries: int) -> np.ndarray:
 # -- scores -----------------------------------------------------------------------------------------------------------
 
 _BLOCK_SCORES = 16_000_000  # scores of a block on the CPU, 64 MB
-_FEWEST_ROWS = 128  # least queries per block: with fewer, reading the gallery from memory dominates
+_FEWEST_ROWS = 128  # minimum number of queries per block: with fewer, reading the gallery from memory dominates
 _ENOUGH_ROWS = 256  # queries per block; larger blocks are hardly faster
 _ENOUGH_SCORES = 1 << 28  # scores per block; blocks beyond 1 GB are not worth the memory
 _CPU_TILE = 2048  # gallery items per product on the CPU: their embeddings fit into the cache
@@ -116,7 +116,7 @@ class Rows:
                 _check_rows(self.source[part].to(self.device).double(), norms[part], side, start, normalize)
         self._inverse = 1 / norms if normalize else torch.ones_like(norms)
         single = bool(((self._inverse > _LEAST_INVERSE) & (self._inverse < 1 / _LEAST_INVERSE)).all())
-        self._in_double = self.source.dtype == torch.float64 or not single  # one choice for all parts
+        self._in_double = self.source.dtype == torch.float64 or not single  # one precision for all rows
 
     def __len__(self) -> int:
         return self.shape[0]

@@ -40,7 +40,7 @@ class TorchRetrieval(Metric):
         if self.value is None:
             return {name: torch.tensor(value) for name, value in found.items()}
         if found and self.value not in found:
-            raise ConfigError(f"metric {self.value!r} is not computed; these are: {', '.join(found)}.")
+            raise ConfigError(f"metric {self.value!r} is not computed; computed metrics: {', '.join(found)}.")
         return torch.tensor(found.get(self.value, torch.nan))  # NaN if a batch has no value
 
     def reset(self) -> None:

@@ -18,7 +18,7 @@ from sklearn.linear_model import LogisticRegression
 
 from hgld.label_audit.class_model import ClassModel
 
-FEWEST = 8  # least number of pairs and of planted errors from which probabilities are estimated
+FEWEST = 8  # minimum number of pairs, and of planted errors, to estimate probabilities from
 _MOST_FAULTS = 0.1  # largest believable share of classes with an error of one kind
 _NEAREST = 5  # nearest classes that each class is compared with
 _MOST_ITEMS = 200  # items per class; a larger class is sampled

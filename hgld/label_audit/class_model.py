@@ -123,7 +123,7 @@ class ClassRegression:
         """
         x = reduced(embeddings)
         x = np.concatenate([x / np.maximum(x.std(axis=0), 1e-12), np.ones((len(x), 1))], axis=1)
-        # a projection for an order that depends only on the items
+        # sort by a fixed random projection: the folds then do not depend on the order of the items
         along = x @ np.random.default_rng(0).standard_normal(x.shape[1])
         folds = np.empty(len(x), np.int64)
         folds[np.lexsort((along, labels))] = np.arange(len(x)) % _FOLDS

@@ -46,7 +46,7 @@ _MOST_LEVELS, _MOST_NEIGHBORS, _MOST_TEXT = 32, 1000, 200
 # -- risk --------------------------------------------------------------------------------------------------------------
 
 BINS = 15
-_POINTS = 101  # most points of a saved curve
+_POINTS = 101  # maximum number of points of a saved curve
 
 
 @dataclass(frozen=True)

@@ -171,12 +171,14 @@ def predict(
     if self_index is not None:
         own = checked_self_index(self_index, len(query_embeddings))
         if len(own) and own.max() >= len(labels):
-            raise InputError(f"self_index reaches {own.max()}; expected indices of a gallery of {len(labels)}.")
+            raise InputError(f"self_index holds {own.max()}; the gallery has items 0..{len(labels) - 1}.")
         # index of the query among the searched rows
         own = np.where((own >= 0) & kept[own], np.cumsum(kept)[own] - 1, -1)
     most = len(rows) - int(own is not None and bool((own >= 0).any()))
     if most < 1:
-        raise InputError("a query is the only gallery item that can be searched; add classes to within, or omit it.")
+        raise InputError(
+            "only one gallery item can be searched, and it is a query itself; add classes to within, or omit it."
+        )
     k = min(NEIGHBORS if calibration is None else calibration.neighbors, most)
     searched = gallery_embeddings if len(rows) == len(labels) else gallery_embeddings[rows]  # avoid a copy
     found, scores = nearest_neighbors(query_embeddings, searched, k, self_index=own, device=device, progress=progress)
@@ -262,7 +264,7 @@ def known_within(
     kept, columns = np.ones(len(gallery_labels), bool), []
     for name, wanted in within.items():
         if name not in levels:
-            raise ConfigError(f"within {name}={wanted}: the levels are {', '.join(levels)}.")
+            raise ConfigError(f"within {name}={wanted}: unknown level; the levels are {', '.join(levels)}.")
         asked = [wanted] if isinstance(wanted, int | np.integer | str) else list(wanted)
         columns.append(list(levels).index(name))
         column = gallery_labels[:, columns[-1]]
@@ -274,12 +276,12 @@ def known_within(
             near = get_close_matches(str(unknown), there, n=3, cutoff=0.5) or sorted(there)[:_MOST_CLASSES]
             kind = "ids" if named is None else "names"
             raise InputError(
-                f"within {name}={unknown!r}: the classes of {name} have {kind}; such as {', '.join(near)}."
+                f"within {name}={unknown!r}: unknown class; classes of {name} have {kind}, such as {', '.join(near)}."
             )
         kept &= np.isin(column, [known[one] for one in asked]) & (column >= 0)
         if len(asked) > 1:
             columns.pop()  # several allowed classes do not fix the class at this level
     if not kept.any():
         said = ", ".join(f"{name}={wanted}" for name, wanted in within.items())
-        raise InputError(f"no item of the gallery is within {said}; omit within, or choose classes of the gallery.")
+        raise InputError(f"no gallery item belongs to {said}; omit within, or choose classes of the gallery.")
     return kept, min(columns, default=None)

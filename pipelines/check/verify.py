@@ -83,8 +83,8 @@ def verify(root: Path, *, decode: bool = False, workers: int = 1, progress: Prog
     """
     if not (root / files.MANIFEST).exists():
         raise InputError(
-            f"{root}: no {files.MANIFEST}, so this is no dataset. Pass a folder that hgld build-shards wrote, or run "
-            "hgld index if the folder has only tars."
+            f"{root}: no {files.MANIFEST}, so this is not a dataset. Pass a folder that hgld build-shards wrote, or "
+            "run hgld index if the folder has only tars."
         )
     check = _Verifier(root, read_manifest(root / files.MANIFEST))
     index, tree = check.files()

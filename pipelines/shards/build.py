@@ -279,7 +279,7 @@ def finish(
                 notes.append(f"{removed} rows about items that are not in the shards were left out of {name}.parquet.")
     if duplicates := index["duplicate_of"].is_not_null().sum():
         notes.append(f"{duplicates} images are exact copies of others; the index names the originals in duplicate_of.")
-    for stale in {*TABLES, CARD, CROISSANT}.difference(tables):  # a stopped run with other lists may have left it
+    for stale in {*TABLES, CARD, CROISSANT}.difference(tables):  # a stopped run with other options may have written it
         (out / stale).unlink(missing_ok=True)
     manifest = Manifest(
         name=catalog.name,

@@ -18,7 +18,7 @@ from .catalog import TRAIN, Catalog, check_level_names
 VAL = "val"
 CALIBRATION_CLASSES = 10  # number of classes that hgld calibrate needs
 _VAL_AIM = 12  # more than needed, because classes may have only one image or broken images
-_MANY_CLASSES = 40  # least number of classes from which val gets _VAL_AIM classes
+_MANY_CLASSES = 40  # minimum number of classes from which val gets _VAL_AIM classes
 _LONGEST_REASON = 500
 
 
@@ -238,8 +238,8 @@ def with_levels_of(catalog: Catalog, folder: Path) -> Catalog:
     levels, by_key = _read_labels(file)
     if finest in levels:
         raise ConfigError(
-            f"--labels {folder}: the finest level of the dataset is {finest!r}, and so is one of the build's; give one "
-            "of them another name with --levels."
+            f"--labels {folder}: the finest level of the dataset and a level of the build are both called {finest!r}; "
+            "give one of them another name with --levels."
         )
     counts: dict[str, int] = dict(catalog.items[finest].drop_nulls().value_counts().sort(finest).iter_rows())
     found = {name: next((key for key in (name, match_key(name)) if key in by_key), None) for name in counts}

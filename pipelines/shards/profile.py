@@ -22,8 +22,8 @@ from .examine import read_images
 from .reading import checked_image
 from .sources.own_images import OwnImages, merge_spellings, plain_name, read_own_images
 
-_MOST_DECODED = 500  # images; the build decodes all
-_SHORTEST_MERGED = 3  # least number of letters of merged names, because A and a may be two classes
+_MOST_DECODED = 500  # maximum number of images that the profile decodes; the build decodes all
+_SHORTEST_MERGED = 3  # minimum number of letters of merged names, because A and a may be two classes
 
 
 @dataclass(frozen=True)

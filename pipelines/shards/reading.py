@@ -107,7 +107,7 @@ def read_inside(root: Path, file: str, most: int) -> bytes:
         try:
             facts = os.fstat(descriptor)
             if not stat.S_ISREG(facts.st_mode):
-                raise ImageError("unsafe-path", "is no regular file")
+                raise ImageError("unsafe-path", "is not a regular file")
             if facts.st_size > most:
                 raise ImageError("too-large", f"has {facts.st_size} bytes, more than the {most} allowed")
             parts = []

@@ -221,8 +221,8 @@ def check_space(out: Path, needed: int) -> None:
     free, needed = shutil.disk_usage(existing_parent(out)).free, needed + _MARGIN
     if free < needed:
         raise StorageError(
-            f"{out}: {amount(free)} are free and about {amount(needed)} needed. Free {amount(needed - free)}, or "
-            "choose a folder of another disk."
+            f"{out}: the disk has {amount(free)} of free space, but the build needs about {amount(needed)}. Free "
+            f"{amount(needed - free)}, or choose a folder on another disk."
         )
 
 

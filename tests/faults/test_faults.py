@@ -14,7 +14,7 @@ def _kept() -> list:
 
 
 @pytest.mark.parametrize("case", _kept())
-def test_kept_case_is_read_or_raises_an_hgld_error(case, tmp_path):
+def test_stored_corrupt_file_is_read_or_raises_an_hgld_error(case, tmp_path):
     reader = next(name for name in READERS if name.replace(" ", "-") == case.name.rpartition("-")[0])
     verdict, detail = campaign.judge(reader, case)
     assert verdict in ("refused", "read"), detail

@@ -152,12 +152,12 @@ def test_level_and_self_index_restrict_predictions():
         (TREE, {"self_index": np.array([9, 0, 0])}, InputError, "self_index"),
         (TREE, {"calibration": Calibration(("a", "b"), (LevelScaling((0, 0, 0), 0),) * 2)}, InputError, "levels a, b"),
         (TREE, {"within": {"level0": 9}}, InputError, "within level0=9"),
-        (TREE, {"within": {"kind": 9}}, ConfigError, "within kind=9: the levels are level0, level1"),
+        (TREE, {"within": {"kind": 9}}, ConfigError, "within kind=9: unknown level; the levels are level0, level1"),
         (TREE, {"within": {"level0": "rose"}}, InputError, "classes of level0 have ids"),
         (KINDS, {"within": {"item": [1]}}, InputError, "classes of item have names"),
         (KINDS, {"within": {"item": "fir"}}, InputError, "within item='fir'"),
         (np.array([[0, 0], [0, 1], [1, 1], [2, 1], [2, 1]]), {}, HierarchyError, "under"),
-        (np.arange(5), {"self_index": np.arange(3), "within": {"level0": 0}}, InputError, "only gallery item"),
+        (np.arange(5), {"self_index": np.arange(3), "within": {"level0": 0}}, InputError, "only one gallery item"),
     ],
 )
 def test_predict_refuses_invalid_arguments(labels, wrong, error, words):

@@ -356,7 +356,7 @@ def with_tree(labels, levels=("fine", "coarse")):
 
 
 OTHER_TREE = with_tree([[c, 2 - c // 2] for c in range(6)])
-OUTSIDE = r"index.parquet: key 'train/0001' has \d+ bytes at offset \d+ of .* an image may have \d+\."
+OUTSIDE = r"index.parquet: key 'train/0001' has \d+ bytes at offset \d+ of .* An image may have at most \d+"
 REFUSED = [  # change of a dataset directory, options, words of the error
     (shutil.rmtree, {}, "found no dataset.json"),
     (lambda root: (root / INDEX).unlink(), {}, "index.parquet: no such file"),
@@ -395,7 +395,7 @@ def test_directories_with_inconsistent_files_are_refused(root, change, options, 
 
 def test_image_larger_than_the_limit_is_refused_before_it_is_read(root, monkeypatch):
     monkeypatch.setattr("hgld.data.dataset.MAX_IMAGE_BYTES", 10)
-    with pytest.raises(InputError, match=r"index.parquet: key '.*' has .* and an image may have 10\."):
+    with pytest.raises(InputError, match=r"index.parquet: key '.*' has .* An image may have at most 10 bytes"):
         open_dataset(root)
 
 

@@ -79,7 +79,7 @@ VIEWS += [TrainView(64, erasing=0.8), TrainView(56, resize=64), TestView(64, res
 @pytest.mark.parametrize("path", ["fast", "reference"])
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 @pytest.mark.parametrize("box", [(7, 0, 47, 40), (0, 13, 40, 53), (5, 21, 45, 61)], ids=str)
-def test_box_equals_pillows_crop(path, kind, box):
+def test_decoded_box_equals_crop_by_pillow(path, kind, box):
     """The image is not square and its left and top offsets differ, so swapped axes would fail the test."""
     data = stored(make_image(90, 64, noise=4), kind)
     with Image.open(io.BytesIO(data)) as whole:
@@ -137,7 +137,7 @@ def test_fast_path_equals_the_reference_for_whole_images(resize_mode, orientatio
             assert np.array_equal(found[1], np.asarray(whole))
 
 
-def test_policies_equal_torchvisions_autoaugment(monkeypatch):
+def test_augmentation_policies_equal_autoaugment_of_torchvision(monkeypatch):
     """The reference is torchvision's AutoAugment with the same random numbers."""
     image, policies = make_image(40, 30, noise=20), AutoAugment()
     numbers = np.random.default_rng(0).uniform(size=(60, 5))
@@ -398,7 +398,7 @@ def test_harmless_libjpeg_warnings_raise_no_error():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_normalize_equals_torchvisions(dtype):
+def test_normalize_equals_normalize_of_torchvision(dtype):
     images = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     expected = functional.normalize(images.double() / 255, list(mean), list(std))

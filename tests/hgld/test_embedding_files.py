@@ -182,7 +182,7 @@ def test_unsupported_embedding_formats_are_refused(tmp_path, embeddings):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("product,category\n0,0\n", "1 rows, .*e.npy 8"),
+        ("product,category\n0,0\n", "1 rows, but .*e.npy has 8"),
         ("product,kind\n0,0\n", "no column 'category'; its columns are product, kind"),
         ("product,category\n" + "0.5,0\n" * 8, r"'product' holds numbers such as 0\.5"),
         ("product,category\n1,2\n1,2,3\n", "not a readable"),

@@ -340,7 +340,7 @@ def test_evaluation_refuses_inconsistent_inputs(call, error, message):
 
 
 @given(st.lists(st.lists(st.floats(-1e3, 1e3, width=32), min_size=5, max_size=5), min_size=1, max_size=6))
-def test_int8_codes_equal_reference_and_decode_within_half_a_step(rows):
+def test_int8_embeddings_equal_reference_and_are_rounded_by_half_a_step_at_most(rows):
     table = np.array(rows)
     decoded = quantize_embeddings(table, "int8", normalize=False)
     for row, code, read in zip(table, quantize_embeddings(table, "int8"), decoded, strict=True):

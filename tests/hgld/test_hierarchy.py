@@ -175,7 +175,7 @@ def test_counts_are_per_level_and_class(tree):
         (Hierarchy, (("a",), (["x", ""],), ()), "without a name"),
         (Hierarchy, (("a", "b"), (["x"], ["y"]), ([1],)), "'x' -> 1"),
         (Hierarchy, (("a", "b"), (["x"], ["y"]), ([0, 0],)), "integers, one per class"),
-        (Hierarchy, (("a", "b"), (["x"], ["y"]), ()), "0 of parents"),
+        (Hierarchy, (("a", "b"), (["x"], ["y"]), ()), "0 lists of parents"),
         (Hierarchy, (("a", "b"), (["x"], ["y"]), ([2**32],)), "do not exist"),
         (Hierarchy, (("a", "b"), (["x"], ["y"]), ([0.5],)), "expected integers"),
         (Hierarchy, (("a", "b"), (["x"], ["y"]), ([True],)), "expected integers"),
@@ -213,7 +213,7 @@ def test_unreadable_files_and_other_schema_versions_are_refused(tmp_path):
     [
         (
             {"parent": pl.col("parent").cast(pl.String)},
-            r"columns 'parent' \(String\); expected level: String, label: Int32",
+            r"missing: 'parent' \(String\); expected level: String, label: Int32",
         ),
         ({"parent": pl.col("parent").cast(pl.Int64) + 2**32}, r"'parent' \(Int64\)"),
         ({"parent": pl.lit(7, pl.Int32)}, "parents that do not exist"),
@@ -239,7 +239,7 @@ def test_invalid_level_metadata_is_refused(tmp_path, tree, levels):
         Hierarchy.from_parquet(path)
 
 
-def test_all_lists_the_public_names():
+def test_package_all_lists_the_public_names():
     assert {name for name in hgld.__all__ if getattr(hgld, name) is not None} == set(hgld.__all__)
     assert set(dir(hgld)) >= set(hgld.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Heirarchy'"):

@@ -98,7 +98,7 @@ def test_headers_are_read_once_and_again_when_a_file_changes(make, tmp_path, mon
 
 def test_folder_without_images_fails_with_both_fixes(make, tmp_path):
     with pytest.raises(
-        InputError, match=r"no dataset\.json, hence no dataset, and no image .*hgld build-shards.*hgld index"
+        InputError, match=r"no dataset\.json .so this is not a dataset. and no image .*hgld build-shards.*hgld index"
     ):
         make("notes.txt")
 

@@ -24,7 +24,7 @@ class Labelled:
 @pytest.mark.parametrize(
     "given", [[], [5], [7, -1, 7, 0], [10**12, 3, 3], [-(2**63), 2**63 - 1], np.array([-128, 100] * 60, np.int8)]
 )
-def test_distinct_equals_numpy_unique(given):
+def test_distinct_labels_equal_numpy_unique(given):
     given = np.asarray(given, None if len(given) else np.int64)
     for mine, other in zip(distinct(given), np.unique(given, return_inverse=True), strict=True):
         np.testing.assert_array_equal(mine, other)

@@ -162,7 +162,7 @@ def test_autograd_keeps_one_table_of_scores_and_one_byte_per_pair(loss):
     assert 0 < sum(kept.values()) <= 5 * 64 * 64
 
 
-def test_a_factor_on_blackbox_ap_multiplies_lambda():
+def test_scaling_the_blackbox_ap_loss_scales_its_lambda():
     scores = torch.randn(4, 40, generator=torch.Generator().manual_seed(0), requires_grad=True)
     grades = torch.arange(160).reshape(4, 40) % 5 == 0
 

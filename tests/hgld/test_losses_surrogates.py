@@ -184,7 +184,7 @@ each_loss = pytest.mark.parametrize("name", LOSSES)
 
 
 @each_loss
-def test_gradcheck_against_references(name):
+def test_gradients_for_embeddings_and_references_pass_gradcheck(name):
     embeddings, labels = batch(9, 3)
     references, ref_labels = batch(7, 3, seed=1)
     inputs = (embeddings.requires_grad_(), references.requires_grad_())

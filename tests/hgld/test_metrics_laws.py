@@ -86,7 +86,7 @@ def test_ndcg_without_ties_equals_scikit_learn(query, k):
 @pytest.mark.parametrize(
     ("grades", "hierarchical_rank", "h_ap"), [([2, 3, 0, 1, 3], 5 / 3, 0.78), ([1, 3, 0, 2, 3], 4 / 3, 0.67)]
 )
-def test_worked_examples_of_happier_paper(grades, hierarchical_rank, h_ap):
+def test_h_ap_equals_worked_examples_of_happier_paper(grades, hierarchical_rank, h_ap):
     """HAPPIER, ECCV 2022: both lists have equal AP; the list with the less severe first mistake has a higher H-AP."""
     scores, worth = [0.9, 0.8, 0.7, 0.6, 0.5], [grade / 3 for grade in grades]
     assert reference.hierarchical_rank_plus(scores, grades, worth, 1) == pytest.approx(hierarchical_rank)

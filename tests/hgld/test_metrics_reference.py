@@ -110,7 +110,7 @@ def test_metrics_of_500_tied_or_extreme_scores_equal_reference(share, scale):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("shape", ["shuffled", "ascending", "descending", "ties", "all tied"])
-def test_further_metrics_do_not_change_a_value(backend, shape):
+def test_value_does_not_depend_on_the_other_requested_metrics(backend, shape):
     generator = torch.Generator().manual_seed(7)
     scores = torch.randn(3, 3000, generator=generator)
     if shape in ("ascending", "descending"):

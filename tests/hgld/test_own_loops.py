@@ -135,7 +135,7 @@ def test_torchmetrics_collection_accepts_several_metrics_and_refuses_unknown_val
     assert collection.clone().compute() == wanted | {"val_ap": torch.tensor(WHOLE["AP/coarse"])}
     metric = Retrieval(LEVELS).torchmetric("AP/corse")
     metric.update(EMBEDDINGS, CLASSES)
-    with pytest.raises(ConfigError, match=r"metric 'AP/corse' is not computed; these are: R@1/"):
+    with pytest.raises(ConfigError, match=r"metric 'AP/corse' is not computed; computed metrics: R@1/"):
         metric.compute()
 
 

@@ -63,7 +63,7 @@ def bytes_of(folder: Path, name: str, offset: int, size: int) -> bytes:
 # -- every type of storage ---------------------------------------------------------------------------------------------
 
 
-def test_ranges_are_read(storage, folder):
+def test_byte_ranges_are_read(storage, folder):
     for name, offset, size in (("train-000000.tar", 0, 10), ("train-000001.tar", 1234, 5000), ("empty.json", 0, 0)):
         assert storage.read_at(name, offset, size) == bytes_of(folder, name, offset, size)
 
@@ -334,7 +334,7 @@ def test_reading_resumes_after_the_last_byte_of_a_closed_connection(server, remo
 
 def test_a_server_without_ranges_is_refused_before_it_floods_the_memory(server, remote):
     server.ranges = False
-    message = r"the server sent 300000 bytes where 10 were requested: it does not serve ranges"
+    message = r"the server sent 300000 bytes instead of the 10 requested: it ignores HTTP Range"
     with pytest.raises(ServiceError, match=message):
         remote.read_many([("train-000000.tar", i * 100_000, 10) for i in range(3)])
     assert len(server.requests) == 3  # one request per range: no retry
@@ -376,7 +376,7 @@ def test_file_names_are_quoted_in_urls(server, remote, folder):
     assert remote.read_at("a%2e%2e%2fb?c#d.tar", 0, 3) == b"odd"
 
 
-def test_options_reach_the_server(server):
+def test_http_headers_from_storage_options_are_sent(server):
     storage = ShardStorage(server.url, {"headers": {"X-Token": "t"}})
     for reader in (storage, pickle.loads(pickle.dumps(storage))):
         assert reader.read_at("train-000000.tar", 0, 1)

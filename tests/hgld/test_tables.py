@@ -85,9 +85,9 @@ def test_small_file_with_a_huge_column_is_refused_if_that_column_is_requested(tm
 
 
 REFUSED = {  # (content of a file, its reader, words of the error)
-    "no parquet": (b"junk", read_parquet, "not a readable parquet file (it does not end as one)"),
+    "no parquet": (b"junk", read_parquet, "not a readable parquet file (no parquet signature at its end)"),
     "empty": (b"", read_parquet, "not a readable parquet file"),
-    "footer beyond the file": (b"PAR1\xff\xff\xff\x7fPAR1", read_parquet, "it does not end as one"),
+    "footer beyond the file": (b"PAR1\xff\xff\xff\x7fPAR1", read_parquet, "no parquet signature at its end"),
     "footer of nothing": (b"PAR1\x00\x00\x00\x00\x00PAR1", read_parquet, "not a readable parquet file"),
     "gzip": (gzip.compress(b"a,b\n1,2\n"), read_csv, "compressed; expected plain CSV"),
     "latin-1": ("é,b\n1,2\n".encode("latin-1"), read_csv, "line 1: not UTF-8 (byte 0xe9)"),

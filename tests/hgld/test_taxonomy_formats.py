@@ -35,7 +35,7 @@ def links(taxonomy):
     return {(name, taxonomy.names[p]) for name, parents in pairs for p in parents}
 
 
-def test_cli_constants_match_the_registry():
+def test_formats_and_parent_rules_of_the_cli_match_the_library():
     assert list(FORMAT_LINES) == list(FORMATS)
     assert ParentsRule.__args__ == PARENTS_RULES
 

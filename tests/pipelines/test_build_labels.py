@@ -73,7 +73,7 @@ def test_classes_that_the_build_lacks_are_kept_and_reported(tmp_path):
         ({"labels": "id,name\n1,oak\n"}, TableError, "has the columns id, name; expected id, name and levels"),
         ({"labels": "id,name,group\n1,elm\n"}, TableError, "2 cells where the header has 3"),
         ({"labels": "id,name,group\n1,elm,tree\n"}, TableError, "none of its ids and names is one of the 1 classes"),
-        ({"labels": "id,name,kind\n1,oak,tree\n"}, ConfigError, "the finest level of the dataset is 'kind'"),
+        ({"labels": "id,name,kind\n1,oak,tree\n"}, ConfigError, "are both called 'kind'"),
     ],
 )
 def test_labels_of_another_build_are_refused(tmp_path, options, error, said):

@@ -263,7 +263,7 @@ class TestOutputFolder:
 
     def test_too_little_disk_space_is_reported_before_a_shard_is_written(self, loose, tmp_path, monkeypatch):
         monkeypatch.setattr(work.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 1_000_000))
-        with pytest.raises(StorageError, match=r"1\.0 MB are free and about 67\.\d MB needed"):
+        with pytest.raises(StorageError, match=r"1\.0 MB of free space, but the build needs about 67\.\d MB"):
             build(loose, tmp_path / "out")
         assert not list((tmp_path / "out").glob("*.tar"))
 

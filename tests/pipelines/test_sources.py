@@ -292,7 +292,7 @@ CHANGED = [  # (source, function that changes its files, expected words of the e
         "00009.JPEG: the synset of this image is unknown",
     ),
     ("imagenet", lambda source: (source / VAL).rename(source / "v"), "holds no val or ILSVRC2012_img_val"),
-    ("imagenet", with_folder_of_no_synset, "is no WordNet id"),
+    ("imagenet", with_folder_of_no_synset, "is not a WordNet id"),
     ("landmarks-clean", lambda source: shutil.rmtree(source / "images"), "none of the 20 listed images is there"),
     ("gldv2", with_unsafe_id, r"the train list has the image '\.\./.*expected ids of 16 hex digits"),
     ("holidays", lambda source: (source / "jpg" / "125000.jpg").unlink(), "The first is 1250: 125000.jpg is missing"),

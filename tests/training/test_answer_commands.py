@@ -98,8 +98,11 @@ def test_search_restricted_to_a_class_returns_only_images_of_that_class(hgld):
     (found,) = json.loads(hgld(*SEARCH, "--within", "coarse=2", "--level", "coarse", "--json")[1])["queries"]
     assert found["answer"]["confidence"] == 1
     for words, said in (
-        (("--within", "kind=2"), "within kind=2: the levels are fine, coarse."),
-        (("--within", "coarse=church"), "within coarse='church': the classes of coarse have names; such as 0, 1, 2"),
+        (("--within", "kind=2"), "within kind=2: unknown level; the levels are fine, coarse."),
+        (
+            ("--within", "coarse=church"),
+            "within coarse='church': unknown class; classes of coarse have names, such as 0, 1, 2",
+        ),
         (("--within", "coarse"), "expected a level and one of its class names"),
         (("--within", "coarse=2", "--index", "ivf"), "use --index exact"),
         (("--within", "coarse=2", "--within", "coarse=3"), "--within has a level twice"),

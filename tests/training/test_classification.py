@@ -149,7 +149,7 @@ def test_classifier_targets_match_classes_by_name(places, tmp_path):
 
 def test_invalid_classification_setups_fail_before_training(places, tmp_path, monkeypatch):
     folder, _ = places
-    with pytest.raises(InputError, match="no item is of one of the 6 classes"):
+    with pytest.raises(InputError, match="no item belongs to one of the 6 classes"):
         train(
             replace(RUN, run=replace(RUN.run, evaluate_on=(f"{folder / 'new'}:test",))), str(folder / "data"), tmp_path
         )
@@ -165,7 +165,7 @@ def test_invalid_classification_setups_fail_before_training(places, tmp_path, mo
     with trained_embedder(folder / "run", device="cpu") as embedder:
         monkeypatch.setattr(type(embedder), "embed_dataset", pytest.fail)
         asked = EvaluationOptions(metrics=("top-1",))
-        with pytest.raises(InputError, match="no item is of one"):
+        with pytest.raises(InputError, match="no item belongs to one"):
             evaluate_task(SplitEmbedder(embedder), RetrievalTask(str(folder / "new"), "test"), options=asked)
         task = RetrievalTask(str(folder / "data"), "test")
         with pytest.raises(ConfigError, match="whitening: these affect only a ranking"):

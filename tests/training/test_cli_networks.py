@@ -125,7 +125,7 @@ def test_leaderboard_of_several_models_includes_raw_pixels(places, no_figures, t
         ("evaluate --model small --split test", "a model needs --data DIR"),
         ("evaluate --model small --data DATA --split test --embeddings e.npy", "--embeddings cannot be combined"),
         ("evaluate --resize-mode squash", "--resize-mode needs --checkpoint or --model; neither is given."),
-        ("evaluate --model none:such --data DATA --split test", "'none:such' is no model: expected a run's folder"),
+        ("evaluate --model none:such --data DATA --split test", "'none:such' is not a model; expected a run's folder"),
         ("evaluate --model small --weights such.pt --data DATA --split test", "there is no such file"),
     ],
 )

@@ -209,7 +209,7 @@ LOADS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a transform of a network": ("small", {"transform": to_tensor}, "transform= is only for torch modules"),
     "a transform of no tensor": (Colors(), {"transform": lambda picture: picture}, "transform returns Image"),
     "a module of maps": (torch.nn.Identity(), {"transform": to_tensor}, "the module returns"),
-    "no such library": ("tim:resnet18", {}, "'tim:resnet18' is no model: expected a run's folder"),
+    "no such library": ("tim:resnet18", {}, "'tim:resnet18' is not a model; expected a run's folder"),
     "a checkpoint of a network": ("small", {"which": "last"}, "a network has no checkpoints"),
     "a pooling of a run": (".", {"pooling": "max"}, "is a run, which has its own weights and pooling"),
     "no such folder": ("hf:", {}, "expected hf:USER/NAME"),
@@ -227,8 +227,8 @@ def test_load_model_refuses_invalid_paths_and_names(name):
     ("change", "words"),
     [
         ({"schema_version": 9}, "schema version is 9"),
-        ({"name": 3}, "not what a saved model has"),
-        ({"view": {"size": 0}}, "not what a saved model has"),
+        ({"name": 3}, "not the record of a saved model"),
+        ({"view": {"size": 0}}, "not the record of a saved model"),
         ({"name": "small-resnet"}, "not the weights that model.json describes"),
     ],
 )

@@ -103,8 +103,9 @@ def targets_of(dataset: ShardDataset, level: str, names: Sequence[str]) -> Tenso
     targets = torch.where(labels >= 0, of_class[labels.clamp(min=0)], -1)
     if not (targets >= 0).any():
         raise InputError(
-            f"{quoted(dataset)}: no item is of one of the {len(names)} classes that the classifier learned (the first "
-            f"is {quoted(names[0])}). Measure top-k on a split with the classes of training, and others by retrieval."
+            f"{quoted(dataset)}: no item belongs to one of the {len(names)} classes that the classifier learned (the "
+            f"first is {quoted(names[0])}). Measure top-k on a split with training classes; other classes need "
+            "retrieval metrics."
         )
     return targets
 
@@ -217,9 +218,9 @@ class WhitenedHead(nn.Module):
         kept, dim = whitening.components.shape
         if (kept, dim) != (classifier.weight.shape[1],) * 2:
             raise ConfigError(
-                f"the whitening of {whitening.fitted_on} keeps {kept} components of {dim} dimensions, and the "
-                f"classifier reads {classifier.weight.shape[1]}; only a whitening that keeps all of them can be folded "
-                "into it. Fit it with all dimensions (hgld embed --fit-whitening)."
+                f"the whitening of {whitening.fitted_on} keeps {kept} components of {dim} dimensions, but the "
+                f"classifier takes {classifier.weight.shape[1]} dimensions. A whitening can be folded into a "
+                "classifier only if it keeps all dimensions. Fit it again: hgld embed --fit-whitening."
             )
         weight = classifier.weight.double()
         self.scale = classifier.scale

@@ -1,4 +1,4 @@
-"""Choice of the GeM exponent p* for another resolution than in training, by images of the training set.
+"""Choice of the GeM exponent p* for another resolution than in training, from images of the training set.
 
 A network that is tested at a higher resolution than it was trained at needs a larger p, because an object then fills a
 smaller share of the feature map. With the exponent p*, views of the same image find each other best; no class labels
@@ -25,8 +25,8 @@ from ..config import ImagesConfig
 from ..models.embedding_model import EmbeddingModel, GeM, prepare_images
 from .embedding import Amp, autocast, evaluating
 
-_IMAGES, _OF_CLASS, _VIEWS = 2000, 2, 5  # as in the paper
-EXPONENTS = tuple(range(1, 11))  # as in the paper
+_IMAGES, _OF_CLASS, _VIEWS = 2000, 2, 5  # the paper's numbers of images, images per class and views
+EXPONENTS = tuple(range(1, 11))  # the paper's candidates of p
 
 
 def best_gem_p(

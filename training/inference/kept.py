@@ -27,7 +27,7 @@ from .embedder import Embedded, Embedder
 from .embedding import FAULTS, faults_file, labels_file, write_embeddings, write_together
 
 _VECTORS, _FAULTS = "vectors.npy", "faults.json"
-# Fields of an embedder that do not change embeddings; the model is known by its weights.
+# Fields of an embedder that do not change embeddings; the digest of the weights identifies the model.
 _WITHOUT_EFFECT = (
     "model",
     "processes",

@@ -37,7 +37,7 @@ from .export import write_run
 from .kept import embed_once
 from .search import calibration_of
 
-_OWN_AT_ONCE, _OWN_WORKERS = 64, 2  # batch size and threads of a torch module
+_OWN_AT_ONCE, _OWN_WORKERS = 64, 2  # batch size and decoding threads for a user's torch module
 
 
 @dataclass(frozen=True, eq=False)

@@ -61,8 +61,8 @@ def calibrate_answers(
     named = filled_splits(whole)
     if split not in named:
         raise InputError(
-            f"{place}: no split {split!r} with images; it has {', '.join(named)}. Take one that training did not see "
-            "(--split), or make one of classes of its own: hgld build-shards --val-classes 0.2."
+            f"{place}: no split {split!r} with images; it has {', '.join(named)}. Choose a split that training did not "
+            "see (--split), or build one with separate classes: hgld build-shards --val-classes 0.2."
         )
     if test_split is None and "test" in named and split != "test":
         test_split = "test"
@@ -97,7 +97,7 @@ def _cases(embedded: Embedded, queries: ShardDataset, gallery: ShardDataset, pro
     asked = np.flatnonzero(found.keys.is_in(queries.keys.implode()).to_numpy())
     searched = np.flatnonzero(found.keys.is_in(gallery.keys.implode()).to_numpy())
     if not len(asked) or len(searched) < 2:
-        raise InputError(f"{queries!r}: no image of it, or fewer than two of the gallery, can be read.")
+        raise InputError(f"{queries!r}: no query image can be read, or fewer than two gallery images can.")
     place = np.full(len(found), -1)
     place[searched] = np.arange(len(searched))
     labels = found.labels.numpy().astype(np.int64)
@@ -148,7 +148,7 @@ def calibration_of(
 # -- the search itself --
 
 _COMPARED = 8  # items whose embeddings are computed again
-# least mean cosine of the same model: half precision and other decoders stay above, another image scale is below
+# minimum mean cosine of one model's embeddings: other precisions and decoders stay above, other scales do not
 _SAME_MODEL = 0.98
 
 

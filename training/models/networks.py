@@ -57,7 +57,7 @@ def source_of(name: str, weights: str = "default", pooling: str = "") -> Path | 
     if not folder.is_dir():
         *first, last = (*(library.form for library in BACKBONES.values()), *PLUGINS.names())
         raise ConfigError(
-            f"{quoted(name)} is no model: expected a run's folder, a saved model's folder, hf:USER/NAME, "
+            f"{quoted(name)} is not a model; expected a run's folder, a saved model's folder, hf:USER/NAME, "
             f"{', '.join(first)} or {last}."
         )
     if weights != "default" or pooling:
@@ -121,7 +121,7 @@ def _saved(folder: Path) -> tuple[Network, TestView]:
             raise TypeError("name, weights and pooling are texts")
         return Network(*texts), TestView(**found["view"])
     except (KeyError, TypeError, ValueError, ConfigError) as error:
-        raise InputError(f"{file} is not what a saved model has ({quoted(error)}). Save the model again.") from error
+        raise InputError(f"{file}: not the record of a saved model ({quoted(error)}). Save the model again.") from error
 
 
 def build_network(network: Network, size: int | None = None) -> tuple[EmbeddingModel, TestView | None]:

@@ -138,8 +138,8 @@ def onnx_network(name: str, options: BackboneOptions) -> Backbone:
             view = TestView(own["size"], own["resize"], own["resize_mode"])
         except (KeyError, TypeError, ValueError, ConfigError) as error:
             raise InputError(
-                f"{record}: not a record of hgld export ({quoted(error)}). Remove or rename it, and images are "
-                "prepared as for ImageNet."
+                f"{record}: not a record of hgld export ({quoted(error)}). Remove or rename it; images are "
+                "then prepared as for ImageNet."
             ) from error
         side = module.side or options.image_size or view.size
         view = replace(view, size=side, resize=max(side, view.resize))

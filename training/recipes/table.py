@@ -34,7 +34,7 @@ class Family:
 
 def _read(name: str) -> Any:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml reads ten times as fast
-    return yaml.load((_HERE / name).read_text(encoding="utf-8"), loader)  # noqa: S506  # both are safe
+    return yaml.load((_HERE / name).read_text(encoding="utf-8"), loader)  # noqa: S506  # both loaders are safe
 
 
 def _settings() -> dict[str, Setting]:
@@ -93,7 +93,7 @@ def _recipes(row: Mapping[str, Any], losses: Mapping[str, Any], settings: Mappin
         suffix = setting.dataset if setting.suffix is None else setting.suffix
         name = f"{loss}-{suffix}" if suffix else loss
         config = with_fields(setting.config, fields)
-        # Fast proxies end at 0.1, as the authors' configurations have it (`eta_min`), but for CSL.
+        # High learning rates of proxies decay to 0.1, as in the authors' configurations (`eta_min`), except for CSL.
         fast = config.optimizer.lr_proxies >= 10 and config.loss.loss != "CSL"
         floor = {"lr_floor_proxies": 0.1} if fast and READERS["lr_floor_proxies"].reads(config) else {}
         line = row.get("line", own["line"]).format(setting.short, **row.get("fields", {}))

@@ -116,7 +116,9 @@ def rank_by_labels(
             raise InputError(f"truncate_dim {dim}: {error}") from error
         stated.setdefault("truncate_dim", {})[str(dim)] = values
     for kind in options.quantize if metrics else ():
-        exact = kind == "binary"  # products of signs are whole numbers; normalising would break their ties
+        exact = (
+            kind == "binary"
+        )  # inner products of signs are whole numbers; rounding after normalisation would break ties
         how = replace(alone, normalize=options.normalize and not exact)
         decoded = partial(quantize_embeddings, kind=kind, normalize=options.normalize)
         stated.setdefault("quantize", {})[kind] = measure(decoded, how).defined_values()
@@ -201,7 +203,7 @@ def _average_templates(benchmark: Benchmark, split: EmbeddedSplit, rows: np.ndar
     if len(named) > len(keys):
         twice = named.filter(pl.col("key").is_duplicated())["key"][0]
         raise InputError(
-            f"dataset {benchmark.name}: {quoted(twice)} is a frame of several templates; expected at most one."
+            f"dataset {benchmark.name}: {quoted(twice)} is a frame of several templates; expected one at most."
         )
     item = named.select(pl.coalesce("list", pl.format("image {}", "key")))["list"]
     names, member = np.unique(item.to_numpy(), return_inverse=True)

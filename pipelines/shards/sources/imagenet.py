@@ -84,7 +84,7 @@ def _synset(image: str, stated: Mapping[str, str], folder: Path) -> str:
         )
     if not _SYNSET.match(synset):
         raise InputError(
-            f"{folder / image}: {quoted(synset)} is no WordNet id; expected for example n01440764/{name}. Your own "
+            f"{folder / image}: {quoted(synset)} is not a WordNet id; expected for example n01440764/{name}. Your own "
             "classes are read by `hgld build-shards folders`."
         )
     return synset

@@ -289,7 +289,7 @@ def _form_of_folders(folders: Sequence[tuple[str, ...]], depth: int, deeper: int
 def find_images(source: Path) -> tuple[list[str], list[tuple[str, str, str, str]]]:
     """Return the images' paths, sorted, and (file, split, reason, detail) of every other file."""
     if not source.is_dir():
-        raise InputError(f"{source} is no folder; expected one with top/middle/fine/image.jpg in it.")
+        raise InputError(f"{source} is not a folder; expected one with top/middle/fine/image.jpg in it.")
     found = sorted(_walk(source, "", 0))
     dropped = [(name, "", reason, "") for name, reason in found if reason]
     if len(dropped) == len(found):
