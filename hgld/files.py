@@ -67,8 +67,8 @@ def parse_json(
         data: the text.
         where: name of the source in messages.
         kind: required type of the value, ``dict`` or ``list``; None: any type.
-        max_bytes: largest size of the text in bytes.
-        max_values: largest number of values, keys and brackets.
+        max_bytes: maximum size of the text in bytes.
+        max_values: maximum number of values, keys and brackets.
 
     Raises:
         InputError: the text is not JSON, is too large or nested too deep, or its value does not have the type ``kind``.
@@ -93,7 +93,7 @@ def read_json(path: Path, *, max_bytes: int = _MOST_JSON_BYTES, fix: str = "", *
 
     Args:
         path: path of the file.
-        max_bytes: largest size of the file in bytes.
+        max_bytes: maximum size of the file in bytes.
         fix: last sentence of error messages: how to fix an unusable file.
         bounds: ``kind`` and ``max_values`` of :func:`parse_json`.
 

@@ -350,7 +350,7 @@ def read_csv(
         schema: types of some columns.
         infer: whether to read each other column as numbers if all its cells are numbers.
         where: name of the source in messages.
-        max_bytes: largest size of the file in bytes.
+        max_bytes: maximum size of the file in bytes.
 
     Raises:
         TableError: the file cannot be read, is too large, is not CSV in UTF-8, or lacks a column.

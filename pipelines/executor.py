@@ -55,7 +55,7 @@ def run_units(
         units: the units of work.
         done: called in this process with every finished unit and its result.
         executor: backend that runs the units: ``local`` or ``ray``.
-        workers: largest number of processes; 0: one per core (of the cluster, with Ray). One local worker is this
+        workers: maximum number of processes; 0: one per core (of the cluster, with Ray). One local worker is this
             process.
         ray_address: address of a running Ray cluster; empty: a cluster is started here.
 

@@ -67,9 +67,9 @@ class PoliteClient:
         rate: requests per second at most, retries included.
         documented_rate: requests per second that Wikimedia's documentation allows.
         timeout: seconds for a whole answer.
-        retries: largest number of attempts per answer.
-        max_total_retries: largest number of retries in the whole run.
-        request_budget: largest number of requests in the whole run; 0: no limit.
+        retries: maximum number of attempts per answer.
+        max_total_retries: maximum number of retries in the whole run.
+        request_budget: maximum number of requests in the whole run; 0: no limit.
         clock: returns seconds that never decrease (``time.monotonic``).
         sleep: waits a number of seconds.
         on_wait: called before each wait between attempts, with its seconds and its reason.

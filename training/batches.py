@@ -240,7 +240,7 @@ def evaluation_view(
         size: side of the square, or the longest side, pixels; None: the run's ``test_size`` or ``size``.
         resize: short side of the image before the square is cut out; None: in proportion to ``size``.
         resize_mode: how images are resized; None: the run's ``test_resize_mode``.
-        max_pixels: largest number of pixels of an image that is not resized; None: the view's default.
+        max_pixels: maximum number of pixels of an image that is not resized; None: the view's default.
 
     Raises:
         ConfigError: ``resize`` is below ``size``, or ``max_pixels`` is out of range.

@@ -559,7 +559,7 @@ def read_record(path: Path, version: int, *, max_bytes: int = _MOST_BYTES, hint:
     Args:
         path: path of the JSON file.
         version: schema version that the file must have.
-        max_bytes: most bytes that the file may have.
+        max_bytes: maximum size of the file.
         hint: fix for a file of another version.
 
     Raises:

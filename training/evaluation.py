@@ -112,7 +112,7 @@ def check_evaluation(config: TrainConfig, place: str) -> tuple[TrainConfig, tupl
 
     Args:
         config: options of the run.
-        place: the run's dataset directory, or its address.
+        place: the run's dataset directory, or its URL.
 
     Returns:
         the config with all entries to evaluate, and a pair: the entry of ``evaluate_on`` and the metric that choose the

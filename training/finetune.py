@@ -32,8 +32,8 @@ class Start:
         lr_head: learning rate of pooling and projection.
         lr_proxies: learning rate of the loss's own parameters.
         passes: number of passes over the training images.
-        least_steps: fewest steps of a run, however small the dataset is.
-        most_steps: most steps of a run, however large the dataset is.
+        least_steps: minimum number of steps of a run, however small the dataset is.
+        most_steps: maximum number of steps of a run, however large the dataset is.
         evaluations: number of evaluations of a run, not counting the one before the first step.
         blend: share of the last weights in a mixture with the initial weights, which is tried at the end; 0: no
             mixture.

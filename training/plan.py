@@ -144,7 +144,7 @@ def plan_run(config: TrainConfig, place: str, out: Path | None, processes: Proce
 
     Args:
         config: options of the run.
-        place: dataset directory or its address.
+        place: dataset directory or its URL.
         out: folder of the run; a run that already exists there resumes with its own plan. None: no folder.
         processes: processes of the run.
 
@@ -279,7 +279,7 @@ def _derive_start(config: TrainConfig, data: SetFacts, network: NetworkFacts) ->
         False: "the network has none" if not network.batch_norm else f"{kind}, {data.images:,} images",
     }
     pca = 0 < dim < network.features and network.start != "scratch"
-    projected = f"--dim {dim}: the start keeps most of the network's {network.features} dimensions"
+    projected = f"--dim {dim}: a PCA keeps most of the network's {network.features} dimensions"
     levels = "several levels" if data.has_levels else "one level"
     counts = f"{levels}: {', '.join(f'{count:,}' for count in data.classes)} classes"
     has_val = "val" in data.splits
@@ -320,7 +320,7 @@ def _derive_views(config: TrainConfig, network: NetworkFacts) -> dict[str, tuple
         found["size"] = (size, told)
     if "size" not in config.to_derive or size == view.size:
         found["test_size"] = (0, "as in training")
-    found["resize"] = (round(size * share), f"the network's own share: {1 / share:.1%} of the short side")
+    found["resize"] = (round(size * share), f"the network's own crop: {1 / share:.1%} of the short side")
     return found
 
 
@@ -369,7 +369,7 @@ def choose_test_size(
     Args:
         config: options of the run.
         model: model with the run's initial weights, on its device.
-        place: dataset directory or its address.
+        place: dataset directory or its URL.
         processes: processes of the run.
         best_of: entry of ``evaluate_on`` and metric by which checkpoints are chosen; empty if none is.
     """

@@ -97,7 +97,7 @@ def train(
     ``hgld.train("shards", "run", backbone="timm:tf_efficientnet_lite0", size=160)``.
 
     Args:
-        data: dataset directory, or its address.
+        data: dataset directory, or its URL.
         out: folder of the run.
         recipe: name of the recipe.
         config: file of a config (JSON or YAML), or a config, in place of a recipe.

@@ -68,7 +68,7 @@ def _read_hierarchy(storage: ShardStorage, manifest: Manifest) -> Hierarchy:
 
 
 def _check_build(where: str, what: str, found: Iterable[str], stated: Iterable[str]) -> None:
-    """Refuse a table that differs from the manifest."""
+    """Raise an error if a table differs from the manifest."""
     told, expected = ", ".join(found), ", ".join(stated)
     if told != expected:
         raise InputError(
@@ -78,7 +78,7 @@ def _check_build(where: str, what: str, found: Iterable[str], stated: Iterable[s
 
 
 def _check_offsets(where: str, manifest: Manifest, index: pl.DataFrame) -> None:
-    """Refuse an index whose items are not inside the manifest's shards."""
+    """Raise an error if items of the index are not inside the manifest's shards."""
     shards = pl.DataFrame(
         [(shard.name, shard.split, shard.bytes) for shard in manifest.shards],
         schema={"shard": pl.String, "of_split": pl.String, "bytes": pl.Int64},

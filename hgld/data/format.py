@@ -259,7 +259,7 @@ class Manifest:
     Attributes:
         name: name of the dataset.
         levels: names of the levels, finest first.
-        group_size: least number of items of one class that are next to each other in a shard.
+        group_size: minimum number of items of one class that are next to each other in a shard.
         splits: counts per split.
         shards: all shards, in the order of the index.
         files: size and SHA-256 of every other file of the directory except the manifest.

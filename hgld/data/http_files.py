@@ -53,7 +53,7 @@ class HttpLimits:
     Attributes:
         connect: seconds until the connection is made.
         headers: seconds from the request to the last header line of the response.
-        silence: most seconds between two arrivals of bytes.
+        silence: maximum number of seconds between two arrivals of bytes.
         whole: seconds for the whole reading, plus the time that the bytes take at the ``slowest`` speed.
         slowest: lowest speed for which ``whole`` allows, in bytes per second.
         attempts: number of attempts at a request with temporary failures.
@@ -395,7 +395,7 @@ def retry(
 
     Args:
         attempt: function that raises a RemoteFault if it fails.
-        attempts: largest number of attempts in a row without progress.
+        attempts: maximum number of attempts in a row without progress.
         first_wait: seconds of the first pause, on average; the server may ask for a longer one.
         longest_wait: seconds of the longest pause.
         sleep: function that waits for some seconds; None: time.sleep.

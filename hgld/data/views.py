@@ -394,7 +394,7 @@ class TestView:
             side is ``size`` (MultiGrain, section 4.3; smaller images are enlarged). ``original``: keep the whole image
             at its own size (listwise AP, section 4.1).
         scale: factor by which ``original`` resizes the image; the other modes ignore it.
-        max_pixels: largest number of pixels with ``original``, at scale 1; larger images are reduced.
+        max_pixels: maximum number of pixels with ``original``, at scale 1; larger images are reduced.
         interpolation: interpolation of the resize, which is always antialiased.
     """
 

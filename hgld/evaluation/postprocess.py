@@ -65,8 +65,8 @@ class Whitening:
             embeddings: (N, D) of any floating dtype.
             fitted_on: name of the dataset, for reports.
             dimensions: C, number of components to keep; None: all. A component without variance (from a feature that
-                is always 0, or from few items) is divided by the least variance above 0. So no component is lost, and
-                a classifier can follow the whitening.
+                is always 0, or from few items) is divided by the smallest variance above 0. So no component is lost,
+                and a classifier can follow the whitening.
             power: 0.25 square-rooted, 0.5 full whitening, 0 plain PCA.
 
         Raises:

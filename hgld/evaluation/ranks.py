@@ -93,7 +93,7 @@ def find_spans(scores: np.ndarray, spans: np.ndarray) -> None:
 
     Args:
         scores: (q, G) float32, finite, or -inf for items out of the ranking.
-        spans: (q, 2) int64, filled with the least magnitude above 0 (the bits of the float32 number as an integer),
+        spans: (q, 2) int64, filled with the smallest magnitude above 0 (the bits of the float32 number as an integer),
             and the number of integers from it to the greatest magnitude.
     """
     for row in range(scores.shape[0]):

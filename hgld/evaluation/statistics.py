@@ -312,7 +312,7 @@ def class_distances(embeddings: Array, labels: Array) -> ClassDistances:
 
     Args:
         embeddings: (N, D) of any floating dtype; this function normalises them.
-        labels: (N,) integers; items with negative labels are left out.
+        labels: (N,) integers; items with negative labels are excluded.
 
     Returns:
         the mean distance within classes and the mean distance between classes.
@@ -351,7 +351,7 @@ def clustering_nmi(embeddings: Array, labels: Array, *, seed: int = 0) -> float:
 
     Args:
         embeddings: (N, D) of any floating dtype; this function normalises them.
-        labels: (N,) integers; items with negative labels are left out. There are as many clusters as classes.
+        labels: (N,) integers; items with negative labels are excluded. There are as many clusters as classes.
         seed: seed of k-means++.
 
     Returns:

@@ -18,7 +18,7 @@ class AuditOptions:
     """Options of an audit.
 
     Attributes:
-        probability: least probability of a listed finding.
+        probability: minimum probability of a listed finding.
         progress: function that is called with a task name, the number of finished units and the total.
     """
 

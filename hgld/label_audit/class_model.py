@@ -165,7 +165,7 @@ def minimized(backward: Callable[[Tensor], float], start: Tensor, steps: int) ->
     Args:
         backward: function that returns the value and adds the gradient to its argument's ``grad``.
         start: values to begin with.
-        steps: largest number of steps.
+        steps: maximum number of steps.
     """
     values = start.clone().requires_grad_()
     optimizer = torch.optim.LBFGS([values], max_iter=steps, line_search_fn="strong_wolfe")

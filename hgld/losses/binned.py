@@ -21,7 +21,7 @@ def soft_histograms(scores: Tensor, roles: Tensor, bins: int, low: float) -> tup
 
     Args:
         scores: (Q, G) floating point; a score beyond the outermost centre falls wholly into that centre's bin.
-        roles: (Q, G) uint8: 0 counts nowhere, 1 negative, 2 positive.
+        roles: (Q, G) uint8: 0 for ignored items, 1 for negatives, 2 for positives.
         bins: number of bins M, at least 2.
         low: the lowest centre, below 1.
 

@@ -62,7 +62,7 @@ class LevelRisk:
         area: mean risk over the coverages: the area under the curve.
         coverage: share of the queries with a prediction, ascending.
         risk: share of wrong predictions at each coverage.
-        threshold: least confidence of a prediction at each coverage.
+        threshold: minimum confidence of a prediction at each coverage.
     """
 
     level: str

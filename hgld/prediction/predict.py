@@ -18,7 +18,7 @@ from hgld.prediction.calibration import NEIGHBORS, TEMPERATURE, Calibration
 from hgld.prediction.votes import complete_labels, count_votes
 
 MIN_CONFIDENCE = 0.8
-_MOST_CLASSES = 20  # largest number of classes that an error lists
+_MOST_CLASSES = 20  # maximum number of classes that an error lists
 Within = Mapping[str, int | str | Collection[int] | Collection[str]]
 
 
@@ -136,7 +136,7 @@ def predict(
         levels: names of the L levels, finest first, or of a table's columns; None: all columns, or ``level0``, ...
         calibration: calibration that :func:`hgld.prediction.calibrate` made for the same model and levels, or its file.
             None: confidences are shares of the votes, which ignore that the gallery may lack the query's class.
-        min_confidence: least confidence of a prediction; 0: predict the finest known class, above 1: predict nothing.
+        min_confidence: minimum confidence of a prediction; 0: predict the finest known class, above 1: predict nothing.
         level: finest level to predict; None: the finest level of the labels.
         within: one or several classes per level, as ids or names like the labels. Only gallery items of these classes
             are searched. The confidence at these and coarser levels is 1, because the caller knows the class.
@@ -215,7 +215,7 @@ def answers_of(
         gallery_labels: (G, L) int64, finest level first, -1 if unknown.
         levels: names of the L levels.
         calibration: calibration of the model; None: confidences are shares of the votes.
-        min_confidence: least confidence of a prediction.
+        min_confidence: minimum confidence of a prediction.
         level: finest level to predict.
         sure: finest column at which the caller knows the class; None: the caller knows no class.
         classes: class names per level, indexed by the labels; None, or empty: labels are ids.

@@ -134,7 +134,7 @@ class ClassItems:
 
         Args:
             labels: (N,) class of every item; negative is unknown.
-            k: least number of items of a class.
+            k: minimum number of items of a class.
             short: rule for smaller classes: ``repeat`` keeps them, ``drop`` drops and counts them, ``refuse`` raises an
                 error.
             what: word for the classes in messages.

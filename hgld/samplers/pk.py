@@ -263,7 +263,7 @@ class HierarchicalPKSampler(BatchSampler):
         super_level: level of the super-classes; the coarsest by default.
         super_classes: m, number of super-classes per batch.
         batches_per_combination: number of batches per combination of super-classes and epoch.
-        batches_per_epoch: largest number of batches per epoch; None: an epoch ends after all combinations.
+        batches_per_epoch: maximum number of batches per epoch; None: an epoch ends after all combinations.
         seed: seed of all random choices.
         short: rule for classes with fewer than k items: "repeat" uses each item at least once and some items again,
             "drop" drops the class, "refuse" raises an error.

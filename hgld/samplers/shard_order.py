@@ -218,7 +218,7 @@ def deal(label: np.ndarray, num_streams: int, per_stream: int, window: int, *key
         label: (C,) class of every chunk in reading order; stream v has the v-th part, of C / num_streams chunks.
         num_streams: number of streams.
         per_stream: number of chunks that a batch takes from every stream.
-        window: largest number of batches whose chunks a stream holds.
+        window: maximum number of batches whose chunks a stream holds.
         key: key of the random numbers.
 
     Yields:

@@ -57,7 +57,7 @@ class ItemConsensus:
 
         Raises:
             ConfigError: ``levels`` contradict the items.
-            InputError: there is no sound item, two items contradict each other, there are too many levels, or labels
+            InputError: there is no usable item, two items contradict each other, there are too many levels, or labels
                 exceed the number of items so far that the tables of class names would fill the memory.
         """
         self._root = root

@@ -276,7 +276,7 @@ def finish(
         if whole is not None and kept is not None:
             tables[f"{name}.parquet"] = kept = kept.unique().sort(pl.all())
             if removed := whole.n_unique() - len(kept):
-                notes.append(f"{removed} rows about items that are not in the shards were left out of {name}.parquet.")
+                notes.append(f"{removed} rows about items that are not in the shards were removed from {name}.parquet.")
     if duplicates := index["duplicate_of"].is_not_null().sum():
         notes.append(f"{duplicates} images are exact copies of others; the index names the originals in duplicate_of.")
     for stale in {*TABLES, CARD, CROISSANT}.difference(tables):  # a stopped run with other options may have written it

@@ -206,7 +206,7 @@ def dataset_card(card: DataCard | None, manifest: Manifest) -> str:
     facts = manifest.provenance
     sections = {"Counts": _counts(card, manifest)}
     rejected = [(reason, f"{count:,}") for reason, count in sorted(manifest.rejected.items())]
-    sections["Left out"] = "No image was left out."
+    sections["Left out"] = "No image was excluded."
     if rejected:
         named = "`rejected.parquet` names each of them, with what was found."
         sections["Left out"] = f"{markdown_table(('reason', 'images'), rejected)}\n\n{named}"

@@ -102,7 +102,7 @@ class Catalog:
                 for column in ABOUT_ITEMS.get(name, ()):
                     self._refuse(
                         table.filter(~pl.col(column).is_in(self.items["key"].implode()))[column],
-                        f"its {name} name {column}s that are no items: {{}}.",
+                        f"its {name} name {column}s that are not items: {{}}.",
                     )
         if roles := {container.role for container in self.containers}:
             lost = self.items.filter(~pl.col("file").str.split("/").list.first().is_in(sorted(roles)))["file"]

@@ -188,9 +188,9 @@ def without_excluded(catalog: Catalog, file: Path) -> Catalog:
     if len(out) == len(items):
         raise TableError(f"{file}: excludes all {len(items):,} items of {catalog.name!r}. Remove some lines.")
     details = {key: f"{key}: {reason}" for key, reason in reasons.items() if reason}
-    notes = [f"{len(out):,} items are left out because {file.name} excludes them."]
+    notes = [f"{len(out):,} items are excluded because {file.name} lists them."]
     if unknown:
-        notes.append(f"{len(unknown):,} keys of {file.name} are no items of this build: {some(map(short, unknown))}.")
+        notes.append(f"{len(unknown):,} keys of {file.name} are not items of this build: {some(map(short, unknown))}.")
     return replace(
         _without(catalog, out, "excluded", pl.col("key").replace(details)),
         notes=(*catalog.notes, *notes),

@@ -181,9 +181,9 @@ def plan_shards(
         items: table with at least key, split, size (bytes), sha256 and the finest level's labels (-1: unknown), in any
             order.
         finest: name of the finest level.
-        group_size: k, the least number of items of a class that are adjacent.
+        group_size: k, the minimum number of items of a class that are adjacent.
         shard_bytes: approximate size of a shard.
-        shard_items: approximate largest number of items in a shard.
+        shard_items: approximate maximum number of items in a shard.
         seed: seed of the order.
 
     Returns:

@@ -170,7 +170,7 @@ def text(found: Profile) -> str:
     if images.unused:
         lines.append(f"other columns: {excerpt(', '.join(images.unused))}")
     if told["left_out"]:
-        lines.append(f"left out: {', '.join(f'{count:,} {reason}' for reason, count in told['left_out'].items())}")
+        lines.append(f"excluded: {', '.join(f'{count:,} {reason}' for reason, count in told['left_out'].items())}")
     lines.append(_text_of_files(found))
     if images.spellings:
         shown = [way.items() for _, way in images.spellings[:3]]
@@ -189,12 +189,12 @@ def text(found: Profile) -> str:
     if images.has_splits:
         kind = "as stated"
     elif found.options.test_classes or found.options.val_classes:
-        kind = "no class in two"
+        kind = "class-disjoint"
     lines.append(f"splits, {kind}: {splits}")
     kept, out = told["without_finest_label"].values()
     if kept or out:
         why = " (may show val or test)" if out else ""
-        lines.append(f"without {finest['name']}: {kept:,} stay, {out:,} left out{why}")
+        lines.append(f"without {finest['name']}: {kept:,} stay, {out:,} are excluded{why}")
     if found.options.val_classes and found.catalog is not None:
         lines += [note for note in found.catalog.notes if "hgld calibrate" in note]
     return "\n".join(lines)

@@ -41,7 +41,7 @@ def test_untidy_image_folders_lead_to_a_report(tmp_path):
     (source / "Liste.txt").write_text("keine Bilder")
     journey = Journey(tmp_path)
     said = journey.hgld("build-shards folders --source Fotos --yes")
-    assert "3 folders deep; 4 beside folders of images, whose finest classes are unknown" in said
+    assert "3 folders deep; 4 images beside folders of images, without labels at the finest levels" in said
     assert "1 empty, 1 undecodable" in said
     found = splits(tmp_path / "Fotos-shards")
     assert sum(facts["classes"]["level0"] for facts in found.values()) == len(CLASSES)

@@ -86,10 +86,10 @@ def test_classes_shared_by_disjoint_splits_are_refused(catalog):
 
 def test_lists_and_judgements_with_unknown_items_are_refused(catalog):
     lists = pl.DataFrame({"list": ["small"], "key": ["nobody"]})
-    with pytest.raises(TableError, match="lists name keys that are no items: 'nobody'"):
+    with pytest.raises(TableError, match="lists name keys that are not items: 'nobody'"):
         replace(catalog, lists=lists)
     judged = pl.DataFrame({"query": ["0/0"], "item": ["nobody"], "verdict": ["easy"]})
-    with pytest.raises(TableError, match="judgements name items that are no items"):
+    with pytest.raises(TableError, match="judgements name items that are not items"):
         replace(catalog, judgements=judged)
     with pytest.raises(TableError, match="expected list: String, key: String"):
         replace(catalog, lists=lists.rename({"list": "name"}))

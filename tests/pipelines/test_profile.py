@@ -60,13 +60,13 @@ def test_profile_has_ten_lines_and_proposes_a_command(table, hgld, monkeypatch):
         "levels, finest first: Product, 48 classes of 1 to 3 images, median 2; Group, 8",
         "unknown labels: 3 of Product, 1 of Group (cells: empty 1, NA 1, None 1, nan 1)",
         "other columns: Price",
-        "left out: 1 no path, 1 repeats an earlier row",
+        "excluded: 1 no path, 1 repeats an earlier row",
         "files: 1 of 97 missing (gone.jpg); of 96 sampled 1 undecodable (005.jpg)",
         "spellings: 'Sorte 20' 1 / 'sorte_20' 1: one class each",
         told.splitlines()[7],
-        "without Product: 0 stay, 3 left out (may show val or test)",
+        "without Product: 0 stay, 3 are excluded (may show val or test)",
     ]
-    assert told.splitlines()[7].startswith("splits, no class in two: train 24 classes, ")
+    assert told.splitlines()[7].startswith("splits, class-disjoint: train 24 classes, ")
     assert not (table.parent / "Liste-shards").exists()
     assert command == (
         "hgld build-shards manifest --source Liste.csv --images Fotos --levels Product,Group --test-classes 0.25 "

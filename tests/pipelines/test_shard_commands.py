@@ -38,8 +38,8 @@ def given(labels: Path, out: Path) -> list[object]:
 def test_table_of_images_is_profiled_and_built(labels, tmp_path, hgld):
     code, shown, _ = hgld("build-shards", *given(labels, tmp_path / "out"))
     assert code == 0
-    assert "splits, no class in two: train 3 classes, " in shown
-    assert "without species: 0 stay, 1 left out (may show val or test)" in shown
+    assert "splits, class-disjoint: train 3 classes, " in shown
+    assert "without species: 0 stay, 1 are excluded (may show val or test)" in shown
     assert f"next: hgld train --data {tmp_path}/out --out RUN" in shown
     code, shown, _ = hgld("build-shards", *given(labels, tmp_path / "out"))
     assert "built before, nothing to do" in shown

@@ -161,7 +161,7 @@ def test_excluded_images_are_removed_from_lists_and_judgements(release, tmp_path
     assert lists["key"].to_list() == ["0/1", "1/0"]
     judged = index_file.read_table(dataset_files.JUDGEMENTS, tmp_path / "out" / dataset_files.JUDGEMENTS)
     assert judged.rows() == [("3/0", "3/2", "easy")]
-    assert "1 rows about items that are not in the shards were left out of lists.parquet." in result.notes
+    assert "1 rows about items that are not in the shards were removed from lists.parquet." in result.notes
     assert found(tmp_path / "out") == []
 
 

@@ -42,8 +42,8 @@ def test_excluded_items_are_dropped_with_their_reason_and_counted(catalog, tmp_p
     assert made.judgements["query"].to_list() == ["1/0"]
     assert set(made.dropped["detail"]) == {"2/1: wrong-label, perhaps", "0/0"}
     assert made.notes == (
-        "2 items are left out because exclude.csv excludes them.",
-        "1 keys of exclude.csv are no items of this build: '9/9'.",
+        "2 items are excluded because exclude.csv lists them.",
+        "1 keys of exclude.csv are not items of this build: '9/9'.",
     )
 
 

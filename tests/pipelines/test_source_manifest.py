@@ -303,9 +303,9 @@ def test_folders_of_uneven_depth_give_unknown_labels_at_missing_levels(tmp_path)
         ("a/b/c/d/e/1.jpg", ("c", "b", "a")),
     }
     shallow, beside, deep = (
-        "2 images in fewer, whose levels in between are unknown",
-        "2 beside folders of images, whose finest classes are unknown",
-        "1 in more, whose inner folders are no levels",
+        "2 images in fewer folders, without labels at the levels in between",
+        "2 images beside folders of images, without labels at the finest levels",
+        "1 images in more folders, of which the inner ones are not levels",
     )
     assert found.form == f"3 folders deep; {shallow}; {beside}; {deep}"
     assert read(tmp_path, "folders", levels=tuple("edcba")).items.filter(file="a/b/c/d/e/1.jpg")["e"][0] == "e"

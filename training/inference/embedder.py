@@ -331,11 +331,11 @@ def make_embedder(
         source: folder of a run or of one of its checkpoints, or a network.
         processes: processes that embed together.
         which: checkpoint of a run, ``best`` or ``last``.
-        size: side of the square, or the longest side, pixels; None, here and below: the value with which the run is
-            evaluated, or the network's library tests it.
+        size: side of the square, or the longest side, pixels. None, here and below: the value that the run's
+            evaluations use, or with which the network's library tests the network.
         resize: short side of the image before the square is cut out; None: in proportion to ``size``.
         resize_mode: how images are resized and cropped (:class:`hgld.data.views.TestView`).
-        max_pixels: largest number of pixels of an image that is not resized.
+        max_pixels: maximum number of pixels of an image that is not resized.
         scales: factors of the sizes; an image's embedding is the mean over these sizes.
         scale_p: exponent of that mean.
         batch_size: number of images per forward pass and process; None: as in training, but at most 256; 64 for a

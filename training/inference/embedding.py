@@ -285,8 +285,8 @@ def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset, faul
             the same order. ``hgld evaluate --embeddings FILE --labels FILE`` reads both.
         embeddings: (N, D) embeddings of the dataset's items, in its order.
         dataset: dataset of N items.
-        faults: items left out because they could not be read: :func:`faults_file` names them (columns item, where,
-            reason), and does not exist if there are none.
+        faults: items that could not be read and have no embedding. :func:`faults_file` lists them (columns item,
+            where, reason); without such items there is no file.
 
     Raises:
         ConfigError: the file's suffix is not ``.npy``.

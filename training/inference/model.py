@@ -119,7 +119,7 @@ class Model:
             gallery: a folder of class folders, or a dataset, as for :meth:`search`.
             calibration: calibration made by ``hgld calibrate``, or its file; None: the run's calibration if it has one,
                 else confidences are shares of the votes.
-            min_confidence: least confidence of a prediction; below it, only the best guess is returned.
+            min_confidence: minimum confidence of a prediction; below it, only the best guess is returned.
             level: finest level to predict; None: the finest.
             progress: whether to show a bar.
 
@@ -248,7 +248,7 @@ def default_split(place: str) -> str | None:
     """Return the split that a dataset without a protocol is evaluated on, leave-one-out: ``test``, or its only one.
 
     Args:
-        place: directory of the dataset, or its address.
+        place: directory of the dataset, or its URL.
 
     Returns:
         the split; None if the dataset names a protocol, or has several splits and none is called test.

@@ -42,7 +42,7 @@ def calibrate_answers(
 
     Args:
         embedder: the model; its processes embed together.
-        place: dataset directory or its address.
+        place: dataset directory or its URL.
         split: split of queries on which the calibration is fitted; the model must not have been trained on it.
         gallery_split: split that is searched; None: the split that a search of the dataset uses by default.
         test_split: split whose queries measure the calibration; None: ``test`` if the dataset has it, else none.
@@ -224,7 +224,7 @@ def search(
         index: index of these embeddings; it is built if it is missing or stale. None: the search is exhaustive.
         calibration: gives the confidences of predictions; None: no predictions. A text has none, because
             calibrations hold for scores of images.
-        min_confidence: least confidence of a prediction.
+        min_confidence: minimum confidence of a prediction.
         level: finest level to predict; None: the finest.
         within: class names by level, if the queries are known to belong to these classes; only images of these classes
             are searched.

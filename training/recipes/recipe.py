@@ -151,7 +151,7 @@ class Recipe:
         """The backbone and its exact initial weights."""
         model = self().model
         if "backbone" in self().to_derive:
-            return "those of --backbone and --pretrained; without, what is on the machine"
+            return "those of --backbone and --pretrained; default: pretrained weights that are on the machine"
         start = "from scratch" if model.pretrained == "none" else f"weights {model.pretrained}"
         return f"{model.backbone}, {start}"
 

@@ -74,9 +74,11 @@ def published_of(name: str, dataset: str, tables: Mapping[str, Mapping[str, Any]
         tables: content of ``published.yaml``.
     """
     if reached := tables["reached"].get(name):
-        steps = "1,000 steps" if name.startswith("small-views-") else "1,000 steps from a start of views"
-        measured = "means of five splits and seeds, rates chosen on validation classes: benchmarks/README.md"
-        return f"none; {steps} reached, on classes not trained on, {reached} ({measured})"
+        steps = "1,000 steps" if name.startswith("small-views-") else "1,000 steps after a pretraining on views"
+        measured = (
+            "means over five splits and seeds, learning rates chosen on validation classes; see benchmarks/README.md"
+        )
+        return f"none; on classes that were not trained on, {steps} reached {reached} ({measured})"
     patterns = tables["rows"]
     entries = patterns.get(name) or next((e for pattern, e in patterns.items() if fnmatchcase(name, pattern)), ())
     own = (replace(row, datasets=row.datasets or (dataset,)) for row in _rows(entries))
@@ -109,7 +111,7 @@ LOSSES: Mapping[str, Mapping[str, Any]] = _read("losses.yaml")
 
 _FINETUNE = Recipe(
     FINETUNE,
-    "A pretrained network on your own images, of any levels; what is not given is derived, and never worse on val.",
+    "Fine-tune a pretrained network on your own images; options that you do not give are derived from the data.",
     Setting(
         dataset="manifest",
         short="your own images",
@@ -124,7 +126,7 @@ _SETTINGS = _settings()
 FAMILIES = (
     Family(
         "Your own images",
-        "\nA pretrained network, fine-tuned: what ``hgld train`` does where no recipe is named.",
+        "\n``hgld train`` without a recipe fine-tunes a pretrained network.",
         (_FINETUNE,),
     ),
     *(

@@ -179,7 +179,7 @@ def truncated_precision(positions: np.ndarray, k: int) -> float:
 
     Args:
         positions: (P,) ranks of all positives, ascending, from 0.
-        k: largest number of first items to count.
+        k: maximum number of first items to count.
 
     Returns:
         the share of positives among the counted items; NaN if there are no positives.

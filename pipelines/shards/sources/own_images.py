@@ -278,11 +278,11 @@ def _form_of_folders(folders: Sequence[tuple[str, ...]], depth: int, deeper: int
     outer = outer_folders(folders)
     fewer = Counter(found in outer for found in folders if len(found) < depth)
     if shallow := fewer[False]:
-        parts.append(f"{shallow:,} images in fewer, whose levels in between are unknown")
+        parts.append(f"{shallow:,} images in fewer folders, without labels at the levels in between")
     if beside := fewer[True]:
-        parts.append(f"{beside:,} beside folders of images, whose finest classes are unknown")
+        parts.append(f"{beside:,} images beside folders of images, without labels at the finest levels")
     if deeper:
-        parts.append(f"{deeper:,} in more, whose inner folders are no levels")
+        parts.append(f"{deeper:,} images in more folders, of which the inner ones are not levels")
     return "; ".join(parts)
 
 
