@@ -189,7 +189,7 @@ def _refusal(error: "HfHubHTTPError") -> str:
         if is_passing
         else "Check the name and the permissions of your token."
     )
-    return f"the Hub answered {status}: {_first_line(error)} {fix}"
+    return f"the Hub responded with {status}: {_first_line(error)} {fix}"
 
 
 def _first_line(error: Exception) -> str:

@@ -352,7 +352,7 @@ def label_codes(tables: Sequence[pl.DataFrame], levels: Sequence[str]) -> list[n
         of_ids = {_holds_ids(part) for part in parts if part.dtype != pl.Null}
         if len(of_ids) > 1:
             raise TableError(
-                f"level {quoted(level)} has integer ids in one table and names in the other; expected one kind."
+                f"level {quoted(level)} has integer ids in one table and names in the other; expected the same in both."
             )
         try:
             if of_ids != {False}:

@@ -230,7 +230,7 @@ class _Footer:
                 column = facts[3][0].decode()
                 if column not in wanted:
                     continue
-                cell = width + 8 * (len(facts[3]) > 1)  # lists also have an offset
+                cell = width + 8 * (len(facts[3]) > 1)  # a list also stores an offset per cell
                 values, pages = self._pages(facts, budget)
                 count = max(values, facts[5], group[3])
                 total += pages + count * max(cell, 8 * _array_cells(wanted[column]))

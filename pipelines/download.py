@@ -276,7 +276,7 @@ def _begin(response: urllib3.BaseHTTPResponse, file: RemoteFile, part: FileIO) -
     if status not in (200, 206) and not (status == 416 and have):
         fault = fault_of_status(response)
         if not fault.passing:
-            raise ServiceError(f"{file.shown} answered HTTP {status}; expected a public file.")
+            raise ServiceError(f"{file.shown} responded with HTTP {status}; expected a public file.")
         raise fault
     if response.headers.get("Content-Encoding", "identity") != "identity":
         raise ServiceError(

@@ -148,7 +148,7 @@ class PoliteClient:
                 hidden = body.replace(secret.encode(), b"[secret]") if secret else body
                 raise AnswerError(
                     f"http-{status}",
-                    f"{url} answered HTTP {status}: {excerpt(hidden)}",
+                    f"{url} responded with HTTP {status}: {excerpt(hidden)}",
                     passing=_is_transient(status),
                     wait=retry_after(found.get("Retry-After", "")),
                 )
@@ -177,7 +177,7 @@ class PoliteClient:
         if status in {404, 410}:
             if _MEDIAWIKI in body:
                 return None
-            raise AnswerError(f"http-{status}", f"{url} answered HTTP {status}, but not with a page of MediaWiki")
+            raise AnswerError(f"http-{status}", f"{url} responded with HTTP {status}, but not with a MediaWiki page")
         if status != 200:
             raise _http_error(url, status, body, retry_after(headers.get("Retry-After", "")))
         return body
@@ -221,7 +221,7 @@ class PoliteClient:
         while chunk := response.read1(1 << 16, decode_content=True):
             body += chunk
             if len(body) > MAX_ANSWER_BYTES:
-                raise AnswerError("too-large", f"{shown} answered more than {MAX_ANSWER_BYTES >> 20} MiB")
+                raise AnswerError("too-large", f"{shown} sent more than {MAX_ANSWER_BYTES >> 20} MiB")
         return bytes(body)
 
     def _retry(self, ask: Callable[[], _Answer]) -> _Answer:
@@ -287,7 +287,7 @@ def _check(endpoints: tuple[str, ...], contact: str, rate: float, documented_rat
 
 def _http_error(url: str, status: int, body: bytes, patience: float) -> AnswerError:
     """Return the error of an HTTP status other than 200; raise ServiceError for a refusal that no retry can change."""
-    message = f"{url} answered HTTP {status}: {excerpt(body)}"
+    message = f"{url} responded with HTTP {status}: {excerpt(body)}"
     if status in _REFUSALS:
         raise ServiceError(
             f"{message}. Expected an action API (.../api.php) that hgld may read; check the URL and --contact."
@@ -320,7 +320,7 @@ def _api_error(url: str, error: Any, patience: float) -> AnswerError:
     kind = re.sub(r"[^a-z0-9_-]", "", code.lower())[:40] or "unknown"
     return AnswerError(
         kind if kind == "maxlag" else f"api-{kind}",
-        f"{url} answered the API error {quoted(kind)}: {excerpt(info)}",
+        f"{url} responded with the API error {quoted(kind)}: {excerpt(info)}",
         passing=kind.startswith(_TRANSIENT_ERRORS),
         wait=patience,
     )

@@ -65,7 +65,7 @@ COMMANDS: dict[str, Sequence[str]] = {
     "evaluate": ("missing --embeddings", "--checkpoint"),
     "evaluate --embeddings e.npy --labels l.csv": ("missing --levels",),
     "evaluate --embeddings e.npy --labels l.csv --levels fine,tpo": ("no column 'tpo'", "its columns are fine, top"),
-    "evaluate --embeddings e.npy --labels short.csv --levels fine": ("5 rows", "e.npy 8", "in the same order"),
+    "evaluate --embeddings e.npy --labels short.csv --levels fine": ("5 rows", "e.npy has 8", "in the same order"),
     "evaluate --embeddings e.pt --labels l.csv --levels fine": ("'.pt'", ".npy", "numpy.save"),
     "build-shards manifest --source l.csv --out made": ("names the image files", "path, file", "Rename"),
     "build-shards folders --source . --out made": ("no images in it", "top/middle/fine/image.jpg"),

@@ -164,7 +164,7 @@ class TrainingData:
                 workers=images.workers,
                 pin_memory=pin,
             )
-            assert reader.dataset is not None  # a dataset directory has one
+            assert reader.dataset is not None  # it is None only for single shards, which __init__ refuses
             return reader, reader.dataset
         dataset = open_dataset(self.place, config.run.train_split)
         if batch.merge_classes > 1:

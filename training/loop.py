@@ -128,7 +128,7 @@ def arithmetic(config: TrainConfig, device: torch.device) -> Iterator[None]:
         if on_gpu:
             torch.set_float32_matmul_precision("high")
             cudnn.allow_tf32 = True
-            cudnn.benchmark = not config.run.deterministic  # images are of one size
+            cudnn.benchmark = not config.run.deterministic  # worth its time, because all images have one size
         torch.use_deterministic_algorithms(config.run.deterministic or deterministic)
         yield
     finally:
@@ -349,7 +349,7 @@ def _step(state: TrainState, backward: Backward, batch: Batch) -> StepValues:
     for optimizer in state.optimizers:
         scaler.unscale_(optimizer)
     norm = torch.nn.utils.get_total_norm([p.grad for p in moving])
-    loss, length = torch.stack([values.loss.double(), norm.double()]).tolist()  # one copy from the device
+    loss, length = torch.stack([values.loss.double(), norm.double()]).tolist()  # one copy to the CPU
     may_fall = scaler.is_enabled() and math.isfinite(loss) and scaler.get_scale() > _LEAST_SCALE
     if math.isfinite(loss) and math.isfinite(length):
         if config.clip_norm:
@@ -376,7 +376,7 @@ def _step(state: TrainState, backward: Backward, batch: Batch) -> StepValues:
 def _log_row(state: TrainState, values: StepValues, timing: Timing) -> dict[str, float]:
     rates = {group["rate"]: group["lr"] for group in groups_of(state.optimizers)}
     told = {"loss": values.loss, **values.parts}
-    numbers = torch.stack([value.to(torch.float64) for value in told.values()]).tolist()  # one copy from the device
+    numbers = torch.stack([value.to(torch.float64) for value in told.values()]).tolist()  # one copy to the CPU
     row = {"epoch": state.step / state.data.steps_per_epoch, **dict(zip(told, numbers, strict=True))}
     row |= {f"lr_{part}": rate for part, rate in rates.items()}
     if state.processes.device.type == "cuda":

@@ -304,7 +304,7 @@ def _build_modules(
         dim=model.dim,
         steps_per_epoch=source.steps_per_epoch,
     )
-    if fresh and config.model.classifier == "pretrained":  # MultiGrain's classifier starts as the network's own
+    if fresh and config.model.classifier == "pretrained":  # MultiGrain's classifier starts as the network's
         head = library_head(config.model.backbone, config.model.pretrained, model, image_size=config.images.size)
         level, names = trained_classes(config.loss, source.hierarchy, source.labels)
         check_synsets(names, len(head[1]), level)
@@ -401,7 +401,7 @@ def save_run(state: TrainState) -> None:
             record["average_updates"] = int(state.average.n_averaged)
         newest = newest_checkpoint(state.folder)
         if newest is not None and checkpoint_step(newest) == state.step and state.blended is None:
-            rewrite_state(newest, record)  # the weights of a step do not change
+            rewrite_state(newest, record)  # its tensors are those of this step
         else:
             tensors = {
                 "model": state.model.state_dict(),

@@ -171,7 +171,7 @@ def print_tables(tables: "Sequence[PaperTable]") -> None:
                 *((name,) for name in block.details),
                 *(" ".join(c).split() for c in block.columns),
             ]
-            depth = max(map(len, headings))  # lines of the header, one word per line
+            depth = max(map(len, headings))  # number of header lines; a line has one word of each heading
             padded = [[""] * (depth - len(words)) + [*words] for words in headings]
             first, *rows = [[words[line] for words in padded] for line in range(depth)]
             for row in block.rows:

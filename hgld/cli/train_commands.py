@@ -252,9 +252,8 @@ def _sweep(
             return train(one, data, folder, init_from=init_from, progress=progress)
 
     runs = plan_sweep(config, sweeps, seeds)
-    with process_group(
-        config.run.device, lambda: "Start the same command again."
-    ) as processes:  # one group for all runs
+    # one group of processes for all runs
+    with process_group(config.run.device, lambda: "Start the same command again.") as processes:
         runs = share_precision(runs, data, out, processes)
         found = run_sweep(runs, out, train_one)
     if is_main_process():

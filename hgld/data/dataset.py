@@ -100,7 +100,7 @@ def _check_offsets(where: str, manifest: Manifest, index: pl.DataFrame) -> None:
 #
 # Reading an image is one read of a shard. Reading labels needs no shard, because the index holds them.
 
-_NOT_NEEDED = ("suffix", "sha256", "duplicate_of", "class_run", SOURCE)  # half of an index's memory
+_NOT_NEEDED = ("suffix", "sha256", "duplicate_of", "class_run", SOURCE)  # these columns take half of an index's memory
 
 
 def open_dataset(
@@ -224,7 +224,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
             self.sizes = np.where(self._boxes[:, :1] >= 0, self._boxes[:, 2:] - self._boxes[:, :2], self.sizes)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Not pickled, because worker processes can read the index again.
+        # The index's rows are not pickled, because worker processes can read them again.
         return {name: value for name, value in vars(self).items() if name != "frame"}
 
     def __len__(self) -> int:
@@ -276,7 +276,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
         """
         i = self._positions(positions)
         chosen = copy(self)
-        for name in ("lists", "sources"):  # cached per position; __getstate__ excludes the rows of the index
+        for name in ("lists", "sources"):  # cached for the old positions; copy() leaves out frame (__getstate__)
             vars(chosen).pop(name, None)
         chosen.keys, chosen.labels = self.keys.gather(i), self.labels[torch.from_numpy(i)]
         chosen._rows = i if self._rows is None else self._rows[i]

@@ -31,7 +31,7 @@ from hgld.addresses import HTTP, RedirectError, is_private, names_private, redir
 from hgld.errors import ConfigError, excerpt, quoted
 from hgld.version import __version__
 
-_Guarded = HTTPConnection if TYPE_CHECKING else object  # a mixin at run time
+_Guarded = HTTPConnection if TYPE_CHECKING else object  # at run time, a mixin without a base class
 
 _CHUNK = 1 << 20
 _TOGETHER = 16  # maximum number of connections to a host

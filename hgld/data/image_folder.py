@@ -104,7 +104,7 @@ class LooseImages(ShardStorage):
                 rows = list(pool.map(self._header, self.frame["key"], self.frame["size"]))
             headers = made = np.array(rows, np.int64).reshape(-1, 3)
             if listing:
-                with suppress(OSError):  # without a cache the headers are read again
+                with suppress(OSError):  # if the cache cannot be written, the headers are read again next time
                     kept.write(lambda folder: np.save(folder / _HEADERS, made))
         return headers
 
@@ -244,5 +244,5 @@ def _class_folder(parts: tuple[str, ...], level: int, depth: int, *, is_outer: b
     """Return the path of the folder that names an image's class at a level (0: the finest), None if it is unknown."""
     if level == 0 and not is_outer:
         return "/".join(parts) or None
-    uppers = len(parts) if is_outer else len(parts) - 1  # the innermost folder is only the finest class
+    uppers = len(parts) if is_outer else len(parts) - 1  # the innermost folder names only the finest class
     return "/".join(parts[: depth - level]) if depth - level <= uppers else None

@@ -97,7 +97,7 @@ class _Pending(NamedTuple):
     parts: "list[tuple[int, Future[list[_Failed]]]]"
 
 
-_MOST_WORKERS = 16  # default limit
+_MOST_WORKERS = 16  # maximum of the default number of threads
 
 
 def cores_of_process() -> int:

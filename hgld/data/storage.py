@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Ranges = Sequence[tuple[str, int, int]]  # name of a file, offset, size
 
-MOST_OPEN_FILES = 128  # a process may usually have 1,024
+MOST_OPEN_FILES = 128  # a process may usually have 1,024 open files
 _STREAM_BUFFER = 1 << 20
 
 
@@ -150,7 +150,7 @@ class ReadingPolicy:
     allow_private: tuple[str, ...] = ()
 
 
-READING: ContextVar[ReadingPolicy] = ContextVar("READING", default=ReadingPolicy())  # noqa: B039  # it is immutable
+READING: ContextVar[ReadingPolicy] = ContextVar("READING", default=ReadingPolicy())  # noqa: B039  # the default is immutable
 
 
 class ShardStorage:

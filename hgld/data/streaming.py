@@ -44,7 +44,7 @@ from hgld.samplers.batch_sampler import Short, shuffled, word_source
 from hgld.samplers.shard_order import ShardOrderSampler, check_options, draw, fitting_streams
 
 AHEAD = 2  # number of batches, or blocks of batches, that are read ahead of the decoded batch
-_MOST_STREAMS = 8  # default limit
+_MOST_STREAMS = 8  # maximum of the default num_streams
 _BLOCK_BYTES = 64 << 20  # limit of all batches that are read together
 _MOST_BAD = 10_000  # a tar with more damaged items in a row than this is not a shard
 _SHARDS, _STREAM = range(2)  # keys of independent random streams for bare shards

@@ -90,7 +90,7 @@ def uniforms(seed: int, epoch: int, positions: Integers, count: int) -> Floats:
 # Sources: torchvision's ColorJitter; Krizhevsky, Sutskever and Hinton, "ImageNet classification with deep convolutional
 # neural networks", NeurIPS 2012, for the lighting; Berman et al., "MultiGrain", 2019, for the use of both.
 
-_GREY = np.array([0.2989, 0.587, 0.114])  # torchvision's weights
+_GREY = np.array([0.2989, 0.587, 0.114])  # torchvision's weights of red, green and blue
 _ORDERS = np.array(list(permutations(range(3))))  # orders of brightness, contrast, saturation
 # Eigendecomposition of ImageNet's RGB covariance (values in [0, 1]), published with reimplementations of AlexNet.
 _EIGENVALUES = np.array([0.2175, 0.0188, 0.0045])
@@ -147,7 +147,7 @@ def change_colors(pixels: Pixels, matrix: Floats) -> Pixels:
 # ImageNet (RE-M in that paper). Area shares and ratios are those of torchvision's RandomErasing.
 
 _ERASED_AREA, _ERASED_RATIO = (0.02, 0.33), (0.3, 3.3)
-_ERASED_COLOR = np.array([124, 116, 104], dtype=np.uint8)  # becomes 0 if images are normalised as ImageNet's
+_ERASED_COLOR = np.array([124, 116, 104], dtype=np.uint8)  # becomes about 0 by ImageNet's normalisation
 
 
 def random_rectangles(numbers: Floats, share: float, size: int) -> Integers:
@@ -469,7 +469,8 @@ class TestView:
             return np.maximum(self.size * sizes // longest, 1)
         area = sizes.prod(axis=1, keepdims=True).astype(np.float64)
         factor = self.scale * np.minimum(1.0, np.sqrt(self.max_pixels / np.maximum(area, 1)))
-        return np.maximum(np.floor(factor * sizes + 1e-6), 1).astype(np.int64)  # 1e-6: 3 x 1 may be just below 3
+        # 1e-6: a product may be rounded to just below a whole number
+        return np.maximum(np.floor(factor * sizes + 1e-6), 1).astype(np.int64)
 
     def shape(self, widths: ArrayLike, heights: ArrayLike) -> tuple[int, int]:
         """Return height and width of the views of a batch of images.
@@ -482,8 +483,8 @@ class TestView:
         found = np.unique(self.shapes(widths, heights), axis=0)
         if len(found) != 1:
             raise ConfigError(
-                f"whole images of {len(found)} shapes in a batch (resize mode {self.resize_mode}); expected one. Batch "
-                "images by TestView.shapes, or take the resize mode crop or squash."
+                f"whole images of {len(found)} shapes in a batch (resize mode {self.resize_mode}); expected one shape. "
+                "Batch images by TestView.shapes, or take the resize mode crop or squash."
             )
         return int(found[0, 0]), int(found[0, 1])
 

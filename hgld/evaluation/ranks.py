@@ -83,7 +83,7 @@ def count_grades(grades: np.ndarray, counts: np.ndarray) -> None:
 # Metrics read only the positives (grade > 0) of a ranking, in list order, and their ranks. A row with many positives is
 # sorted as a whole by exact keys of score and grade, by numpy, whose sort takes many keys of 32 bits at once.
 
-_KEYS_AT_ONCE = 1 << 21  # keys that one call sorts
+_KEYS_AT_ONCE = 1 << 21  # number of keys to sort in one call
 _INFINITE = np.int32(0x7F800000)  # magnitude of -inf, the score of an excluded item
 
 
@@ -121,8 +121,8 @@ def fill_narrow_keys(
         before, span = np.int32(spans[row, 0] - 1), np.int32(spans[row, 1])
         for i in range(bits.shape[0]):
             magnitude = bits[i] & np.int32(0x7FFFFFFF)
-            step = max(magnitude - before, np.int32(0))  # 0 for 0.0 and -0.0
-            step = min(step, span + np.int32(1))  # one more for -inf
+            step = max(magnitude - before, np.int32(0))  # step is 0 for the scores 0.0 and -0.0
+            step = min(step, span + np.int32(1))  # step is span + 1 for -inf
             place = span + step if bits[i] < np.int32(0) else span - step
             out[i] = (np.uint32(place) << shift) | np.uint32(grade[i])
 
@@ -502,7 +502,7 @@ def _list_sums(
     """
     grades, ranks, ends, depths = found.grades, found.ranks, found.ends, wanted.depths
     width = totals.shape[0]
-    positives = np.zeros(width, np.int64)  # at or above each grade in the whole gallery
+    positives = np.zeros(width, np.int64)  # number of items at or above each grade in the whole gallery
     for grade in range(width - 1, 0, -1):
         positives[grade] = totals[grade] + (positives[grade + 1] if grade < width - 1 else 0)
     end = max(positives[1] if wanted.precision_r else 0, depths[-1] if depths.shape[0] else 0)
@@ -538,7 +538,7 @@ def _set_intersection(listed: np.ndarray, totals: np.ndarray) -> float:
     width = totals.shape[0]
     found = np.zeros(width, np.int64)
     ideal_end = 0
-    shared = np.int64(0)  # items of finer grades that are in both lists
+    shared = np.int64(0)  # number of items of finer grades in both lists
     total = 0.0
     for ideal_grade in range(width - 1, 0, -1):
         start = ideal_end

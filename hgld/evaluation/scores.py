@@ -61,7 +61,7 @@ _CPU_COLUMN_MULTIPLE = 64
 _SCORE_BYTES = {"cpu": 16, "cuda": 96}  # bytes per pair for the score, the grade and their sorting
 _SHARE_OF_FREE = 0.4
 _MOST_SCORES = 1 << 30
-_LARGEST_DOT = 1e37  # differences of scores stay finite in float32
+_LARGEST_DOT = 1e37  # below this, differences of scores stay finite in float32
 _NUMBERS_AT_ONCE = 1 << 17  # float64 numbers that stay in the processor's second-level cache
 _NUMBERS_A_COPY = 1 << 22  # numbers per copy to or from a GPU; the host waits for every copy
 _SHARE_PREPARED = 0.2
@@ -292,7 +292,7 @@ def score_blocks(
     """
     wanted = range(len(query)) if part is None else part
     num_gallery, tiles = len(gallery), _column_tiles(len(gallery), query.device)
-    at_once = rows * max(1, _ROW_MULTIPLE // rows)  # queries per product
+    at_once = rows * max(1, _ROW_MULTIPLE // rows)  # queries per matrix product
     most = _rounded_up(min(at_once, len(wanted)), _ROW_MULTIPLE)
     query, gallery = _padded(query, most), _padded(gallery, tiles[-1].stop)
     buffer = torch.empty(most, len(gallery), dtype=torch.float32, device=query.device)

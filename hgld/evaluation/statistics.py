@@ -442,7 +442,7 @@ def order_statistics_torch(
     # One tensor holds all sums, so that the host waits for a GPU once per block.
     packed = torch.zeros(sum(table.size for table in sums), dtype=torch.float64, device=device)
     views: list[Any] = _unpack(packed, sums)
-    found: Any = OrderStatistics(*views)  # its fields are tensors
+    found: Any = OrderStatistics(*views)  # Any: here the fields are tensors, not arrays
     listed, ends = _ordered(scores, grades, None if depth is None or depth + 1 >= size else depth + 1)
     totals = torch.from_numpy(counts).to(device)
     _fill_formula(found, listed, ends, torch.from_numpy(relevance).to(device), depths)

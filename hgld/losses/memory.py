@@ -158,7 +158,7 @@ class CrossBatchMemory(KnownArguments, nn.Module):
 
     # The counts change at every step, so torch.compile must not trace this method. torch.compiler.disable sets the same
     # attribute, but takes a second to import.
-    setattr(_remember, "_torchdynamo_disable", True)  # noqa: B010  # functions have no such attribute
+    setattr(_remember, "_torchdynamo_disable", True)  # noqa: B010  # type checkers know no such attribute of a function
 
     @torch.no_grad()
     def enqueue(self, embeddings: Tensor, labels: Tensor) -> Tensor:

@@ -129,7 +129,7 @@ def taxonomy_of(hierarchy: Hierarchy, source: str = "hierarchy") -> Taxonomy:
         ids, _ = distinct_names([name for _, name in classes], [f"{level} {i}" for i, (level, _) in enumerate(classes)])
     parents, first = list[tuple[int, ...]](), 0
     for c, names in enumerate(hierarchy.names):
-        first += len(names)  # the next level's first class
+        first += len(names)  # position of the next level's first class
         column = hierarchy.parents[c].tolist() if c < len(hierarchy.parents) else [-1] * len(names)
         parents += [(first + parent,) if parent >= 0 else () for parent in column]
     ranks, names = [level for level, _ in classes], [name for _, name in classes]

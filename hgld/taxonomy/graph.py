@@ -48,7 +48,7 @@ class Taxonomy:
     counts: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        steps = int(self.steps_to_top.max(initial=0))  # also finds cycles
+        steps = int(self.steps_to_top.max(initial=0))  # raises an error if the parents form a circle
         if steps > MOST_STEPS:
             raise HierarchyError(
                 f"{self.source}: {short(self.names[int(self.steps_to_top.argmax())])} is {steps:,} steps below the "
@@ -146,7 +146,7 @@ class TaxonomyBuilder:
         unit: noun for a row of the file: ``line``, ``entry``.
     """
 
-    def __init__(self, source: str, format: str, unit: str = "line") -> None:  # noqa: A002  # the name of Taxonomy's field
+    def __init__(self, source: str, format: str, unit: str = "line") -> None:  # noqa: A002  # as in Taxonomy
         self.source, self.format, self.unit = source, format, unit
         self._classes: dict[str, _Class] = {}
         self._synonyms: dict[str, dict[int, None]] = {}

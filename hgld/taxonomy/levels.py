@@ -145,7 +145,7 @@ def _choose_parents(taxonomy: Taxonomy, rule: str, changes: _Changes) -> list[in
     for place in several:
         candidates = taxonomy.parents[place]
         if rule == "most-specific":
-            # if several are equal, the first one
+            # of several equally specific parents, max returns the first
             above[place] = max(candidates, key=lambda parent: taxonomy.steps_to_top[parent])
         others = [names[parent] for parent in candidates if parent != above[place]]
         detail = f"kept {names[above[place]]}, left out {' | '.join(others)}"

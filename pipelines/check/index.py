@@ -31,8 +31,8 @@ from ..stage import Progress
 from .scan import WRONG_SUFFIX, ShardScan, scan_shards
 from .verify import short_runs
 
-MOST_LEVELS = 64  # no taxonomy has as many ranks
-_CLASSES, _CLASSES_AN_ITEM = 1 << 20, 100  # even one tar of a dataset with a million classes stays below
+MOST_LEVELS = 64  # maximum number of levels; no taxonomy has as many ranks
+_CLASSES, _CLASSES_AN_ITEM = 1 << 20, 100  # limits that a tar of a dataset of a million classes keeps
 _EARLIER = ".dataset.json.earlier"  # name of the manifest while files are replaced
 _KEPT = (files.LISTS, files.JUDGEMENTS, files.CARD)  # files that a rebuild does not change
 
@@ -267,7 +267,7 @@ def _refuse_readable(root: Path) -> None:
         index_file.read_index(root / files.INDEX)
     except InputError:
         return
-    (root / _EARLIER).unlink(missing_ok=True)  # a run that was stopped after the new manifest leaves it
+    (root / _EARLIER).unlink(missing_ok=True)  # left by a run that was stopped after writing the new manifest
     raise ConfigError(f"{root / files.INDEX}: there is already a readable index. Pass --force to replace it.")
 
 

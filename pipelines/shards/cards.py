@@ -359,7 +359,7 @@ def croissant(manifest: Manifest, card: DataCard | None, *, boxes: bool = False)
         "name": re.sub(r"[^A-Za-z0-9_.-]+", "-", manifest.name) or "dataset",
         "description": description,
         **({"license": licence} if licence else {}),
-        # so that other items or labels give another version
+        # other items or labels change the index's checksum, and so the version
         "version": f"1.0.0+{manifest.files[INDEX]['sha256'][:12]}",
         "distribution": [*files, images],
         "recordSet": [

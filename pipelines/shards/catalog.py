@@ -94,7 +94,7 @@ class Catalog:
         expected = {**dict.fromkeys([*_ITEM_COLUMNS, *self.levels], pl.String), **dict.fromkeys(boxes, pl.Int32)}
         self._check_columns("items", self.items, expected)
         known = self.items.with_columns(pl.col(self.levels).replace("", None))
-        object.__setattr__(self, "items", known)  # only null means unknown
+        object.__setattr__(self, "items", known)  # unknown labels are null, never empty texts
         self._check_names()
         for name, columns in _TABLES.items():
             if (table := getattr(self, name)) is not None:

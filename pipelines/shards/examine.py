@@ -35,10 +35,10 @@ from .work import amount, run_counted
 
 VERSION = 4  # increase it if a change gives the same image another row
 FILES_PER_UNIT = 2_000
-LOOSE = -1  # origin of a loose file
+LOOSE = -1  # value of the column origin for a loose file
 EXAMINED = pl.Schema(
     {
-        "row": pl.Int64,  # row of the work folder's catalog
+        "row": pl.Int64,  # number of the row in the work folder's catalog
         "offset": pl.Int64,  # offset in the tar or the spool; null: the whole file
         "size": pl.Int64,
         "sha256": pl.String,

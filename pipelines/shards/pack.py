@@ -127,13 +127,13 @@ def _images(rows: Sequence[Mapping[str, Any]], unit: PackUnit) -> Iterator[bytes
     Raises:
         InputError: bytes changed since they were examined.
     """
-    opened: dict[int, BinaryIO] = {}  # files by origin
+    opened: dict[int, BinaryIO] = {}  # open files by the number of their origin
 
     def file_of(origin: int) -> BinaryIO:
         if origin not in opened:
             if len(opened) == _MOST_OPEN:
                 opened.popitem()[1].close()
-            opened[origin] = open(unit.origins[origin], "rb", buffering=0)  # noqa: SIM115  # closed at the end
+            opened[origin] = open(unit.origins[origin], "rb", buffering=0)  # noqa: SIM115  # finally closes it
         return opened[origin]
 
     try:

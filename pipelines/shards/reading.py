@@ -128,7 +128,7 @@ def read_inside(root: Path, file: str, most: int) -> bytes:
 
 Box = tuple[int, int, int, int]
 
-_LONGEST_SIDE = 65_500  # libjpeg's limit for a JPEG
+_LONGEST_SIDE = 65_500  # libjpeg's limit for a side of a JPEG, in pixels
 
 
 def check_decodes(data: bytes, header: ImageHeader) -> None:
@@ -165,7 +165,7 @@ def _decoded(data: bytes, header: ImageHeader, width: int, height: int) -> np.nd
         try:
             return simplejpeg.decode_jpeg(data, colorspace="RGB", min_height=height, min_width=width)
         except ValueError:
-            pass  # CMYK, or damage: Pillow decides
+            pass  # a CMYK or damaged image: let Pillow decode it
     with open_image(data) as picture:
         try:
             return np.asarray(rgb_pixels(picture))
@@ -200,7 +200,7 @@ def checked_image(
         check_decodes(data, header)
         return data, header, box
     kept, small = _resized(data, header, min(1.0, resize / shorter), quality)
-    if box:  # rounded outwards
+    if box:  # scale the box, and round it outwards
         left, top, right, bottom = box
         across, down = small.width, small.height
         box = left * across // width, top * down // height, -(-right * across // width), -(-bottom * down // height)

@@ -188,7 +188,7 @@ def begin_packing(work: WorkFolder, shards: Collection[str]) -> None:
         shards: names of this run's shards.
     """
     manifest = work.out / MANIFEST
-    if manifest.is_file():  # a dataset that lost files
+    if manifest.is_file():  # the dataset was finished, but lost files
         for name in {shard.name for shard in read_manifest(manifest).shards}.difference(shards):
             (work.out / name).unlink(missing_ok=True)
         manifest.unlink()  # a manifest says that the dataset is complete, so it is removed before the rebuild

@@ -56,7 +56,7 @@ def test_a_dataset_is_pushed_and_opened_again(hub, made):
 def test_a_stopped_push_resumes_and_sends_no_file_twice(hub, made, monkeypatch):
     monkeypatch.setattr("hgld.hub._FILES_A_COMMIT", 2)
     hub.refuse_after = 1
-    with pytest.raises(ServiceError, match="the Hub answered 422"):
+    with pytest.raises(ServiceError, match="the Hub responded with 422"):
         push(ADDRESS, dataset_contents(made))
     hub.refuse_after = None
     push(ADDRESS, dataset_contents(made))
@@ -137,7 +137,7 @@ def test_missing_repository_and_offline_mode_have_different_errors(hub, monkeypa
 def test_file_that_vanishes_during_fetching_fails_with_404(hub, made):
     push(ADDRESS, dataset_contents(made))
     hub.vanished.add("index.parquet")
-    with pytest.raises(ServiceError, match="the Hub answered 404"):
+    with pytest.raises(ServiceError, match="the Hub responded with 404"):
         hgld.open_dataset(ADDRESS)
 
 

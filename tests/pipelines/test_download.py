@@ -115,7 +115,7 @@ def test_file_with_a_wrong_checksum_is_downloaded_once_more_and_then_refused(ser
 
 
 REFUSED = [
-    *((lies.status(code), {}, f"answered HTTP {code}") for code in (403, 404, 410)),
+    *((lies.status(code), {}, f"responded with HTTP {code}") for code in (403, 404, 410)),
     *(
         (lies.status(302, f"Location: {place}"), {}, r"a\.tar does not lead to a file")
         for place in ("http://[::1", "http://a..b/", "http://\x80\x81/", f"http://{'a' * 300}/")
@@ -156,7 +156,7 @@ def test_transfer_that_restarts_from_zero_counts_as_no_progress(server, tmp_path
 def test_error_messages_hide_user_and_password(server, tmp_path):
     url = server.url.replace("//", "//me:s3cret@") + "/a.tar"
     server.planned["a.tar"] = [lies.status(403)]
-    with pytest.raises(ServiceError, match=rf"{server.url}/a\.tar answered HTTP 403") as caught:
+    with pytest.raises(ServiceError, match=rf"{server.url}/a\.tar responded with HTTP 403") as caught:
         downloader().fetch([RemoteFile(url, tmp_path / "a.tar")])
     assert "s3cret" not in str(caught.value)
 

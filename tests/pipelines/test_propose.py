@@ -212,7 +212,7 @@ def test_question_without_an_answer_is_skipped_and_the_next_is_asked(build, serv
 
 def test_server_that_answers_no_question_raises_an_error(build, server):
     server.faults = [status(500)] * 100
-    with pytest.raises(ServiceError, match=r"answered HTTP 500: no. No question was answered; check the address"):
+    with pytest.raises(ServiceError, match=r"responded with HTTP 500: no. No question was answered; check the address"):
         ask(build, server)
     assert len(server.log) == 4
     assert not list(build.glob("proposals*"))

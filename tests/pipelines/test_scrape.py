@@ -222,7 +222,7 @@ def test_html_route_stops_if_the_server_is_not_a_wiki(scraper, tmp_path):
     """With a wrong --commons-url, the server knows no page."""
     scraper.table = write_table(tmp_path / "some.csv", [f"{COMMONS}Category:L{i}" for i in range(50)])
     scraper.server.faults += [status(404)] * 50
-    with pytest.raises(ServiceError, match=r"HTTP 404, but not with a page of MediaWiki.* failure 20 in a row"):
+    with pytest.raises(ServiceError, match=r"HTTP 404, but not with a MediaWiki page.* failure 20 in a row"):
         scraper.run(route="html")
     assert len(scraper.server.log) == 20
     scraper.server.faults.clear()

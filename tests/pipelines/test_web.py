@@ -314,7 +314,7 @@ def test_page_request_returns_bytes_or_none(server, connect):
     assert client.page(page_url(server.url, "Category:None", "en")) is None
     for code in (404, 410):
         server.faults += [status(code)]
-        with pytest.raises(AnswerError, match=f"HTTP {code}, but not with a page of MediaWiki"):
+        with pytest.raises(AnswerError, match=f"HTTP {code}, but not with a MediaWiki page"):
             client.page(page_url(server.url, "Category:A", "en"))
     server.faults += [status(503)] * 8
     with pytest.raises(AnswerError, match="HTTP 503"):

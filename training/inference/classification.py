@@ -130,8 +130,7 @@ def classifier_of(config: LossConfig, tensors: Mapping[str, Tensor], level: str,
     weight = tensors[found].detach() if found else torch.empty(0)
     if weight.ndim != 2 or len(weight) != len(names):
         raise InputError(
-            f"a classifier of {len(names)} classes is expected in the criterion's state; found one of shape "
-            f"{tuple(weight.shape)}."
+            f"the criterion's state has a classifier of shape {tuple(weight.shape)}; expected {len(names)} classes."
         )
     if found.endswith(".classifier.weight"):
         return Classifier(weight, tensors[found.replace("weight", "bias")].detach(), None, level, tuple(names))

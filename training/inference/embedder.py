@@ -355,7 +355,7 @@ def make_embedder(
     """
     config = TrainConfig()
     if isinstance(source, Network):
-        whole = resize_mode in ("longest", "original")  # here the size is not the side of a square
+        whole = resize_mode in ("longest", "original")  # in these modes the size is not the side of a square
         model, own_view = build_network(source, None if whole else size)
         if own_view is None:
             if size is None or resize_mode is None:

@@ -107,7 +107,7 @@ def embed(
             own, found = _own_rows(model, loaders, plan, scale_p, group, amp, progress, unit)
         except HgldError as error:
             failure = error
-    if any_process(own is None, group):  # the others must not wait for rows that never come
+    if any_process(own is None, group):  # other processes must not wait for rows that never come
         raise failure or InputError("another process could not read an item of its share; its message names the item.")
     assert own is not None
     rows = plan.in_order(gather(own, group).cpu())
@@ -190,7 +190,7 @@ def _own_rows(
     filled = done = 0
     faults: dict[int, Fault] = {}
     for loader in loaders:
-        loader.load_state_dict({"epoch": 0, "step": 0})  # the loaders share their sampler
+        loader.load_state_dict({"epoch": 0, "step": 0})  # rewind the sampler, which the loaders share
         table, filled = None, 0  # one table from the beginning: parts and their sum would take twice the memory
         for batch in loader:
             part = _embeddings(model, batch.images, processes.device, amp, unit=unit)

@@ -165,7 +165,8 @@ def run_contents(run: Path, address: str) -> Contents:
     folder = checkpoint.parent.parent
     state, config = read_state(checkpoint), read_config(folder / CONFIG)
     rows = [row for row in read_rows(folder / EVALUATIONS) if row["step"] == str(state["step"])]
-    last = {name: text for name, text in rows[-1].items() if text} if rows else {}  # other splits have other levels
+    # columns of other splits' levels are empty
+    last = {name: text for name, text in rows[-1].items() if text} if rows else {}
     values = {name: float(text) for name, text in last.items() if name not in ("step", "epoch", "split")}
     facts = {
         "recipe": config.recipe or "none",

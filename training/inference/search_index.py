@@ -173,7 +173,7 @@ def kept_index(kind: IndexKind, dataset: ShardDataset, embedder: Embedder, embed
         MissingExtraError: faiss is not installed.
         InputError: the file cannot be read.
     """
-    faiss()  # before any work
+    faiss()  # raise its error before any work
     try:
         made_by = embedding_facts(embedder) if embeddings is None else {"embeddings": file_digest(embeddings)}
     except OSError as error:

@@ -203,7 +203,8 @@ def principal_components(features: Tensor, count: int) -> tuple[Tensor, Tensor]:
     exact = features.double()
     mean = exact.mean(dim=0)
     centred = exact - mean
-    components = torch.linalg.eigh(centred.T @ centred).eigenvectors.T.flip(0)[:count]  # eigh: smallest value first
+    # eigh returns the smallest eigenvalue first
+    components = torch.linalg.eigh(centred.T @ centred).eigenvectors.T.flip(0)[:count]
     largest = components.gather(1, components.abs().argmax(dim=1, keepdim=True))
     return components * largest.sign(), mean
 

@@ -116,9 +116,7 @@ def rank_by_labels(
             raise InputError(f"truncate_dim {dim}: {error}") from error
         stated.setdefault("truncate_dim", {})[str(dim)] = values
     for kind in options.quantize if metrics else ():
-        exact = (
-            kind == "binary"
-        )  # inner products of signs are whole numbers; rounding after normalisation would break ties
+        exact = kind == "binary"  # products of signs are whole numbers: rounding by a norm would break ties
         how = replace(alone, normalize=options.normalize and not exact)
         decoded = partial(quantize_embeddings, kind=kind, normalize=options.normalize)
         stated.setdefault("quantize", {})[kind] = measure(decoded, how).defined_values()
@@ -213,7 +211,7 @@ def _average_templates(benchmark: Benchmark, split: EmbeddedSplit, rows: np.ndar
     if len(torn):
         raise InputError(
             f"dataset {benchmark.name}: the list {quoted(item[int(torn[0])])} has frames of several identities; "
-            "expected one."
+            "expected one identity."
         )
     vectors = torch.as_tensor(split.vectors[rows]).double()
     unit = (vectors / torch.linalg.vector_norm(vectors, dim=1, keepdim=True)).cpu()

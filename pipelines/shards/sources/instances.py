@@ -127,7 +127,8 @@ def _agree(known: dict, key: object, value: object, where: str, what: str) -> No
     """Add a fact to the known facts; raise an error if it contradicts them."""
     if known.setdefault(key, value) != value:
         raise TableError(
-            f"{where}: {quoted(key)} has the {what} {value} here and {known[key]} in an earlier line; expected one."
+            f"{where}: {quoted(key)} has the {what} {value} here and {known[key]} in an earlier line; expected one "
+            f"{what}."
         )
 
 

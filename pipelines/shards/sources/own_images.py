@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 SPLIT_FOLDERS = frozenset(SPLITS_OF_FILES) - {"validation"}
 SPLIT = "split"
 _VERDICTS = ("easy", "hard", "junk", "relevant")
-_LISTS = {"list": "{}", "template": "template/{}"}  # names of the lists, by column
+_LISTS = {"list": "{}", "template": "template/{}"}  # names of the lists that a column makes
 _LONGEST_TEXT = 10_000
 _DEEPEST = 16
 _STATED, _REASON = "\0stated", "\0reason"  # names of columns that no level can have
@@ -312,7 +312,7 @@ def _walk(source: Path, inside: str, depth: int) -> Iterator[tuple[str, str]]:
             yield readable, "hidden"
         elif entry.is_dir(follow_symlinks=False):
             yield from _walk(source, f"{path}/", depth + 1)
-        elif readable != path:  # the file or a folder above it
+        elif readable != path:  # the name of the file or of a folder above it has other bytes
             yield readable, "name is not UTF-8"
         elif entry.is_dir():
             yield path, "link to a folder"
