@@ -21,6 +21,7 @@ import polars as pl
 
 from hgld.errors import SchemaError, StorageError, TableError, excerpt, quoted
 from hgld.files import open_regular, write_atomic
+from hgld.memory import memory_limit
 
 POLARS_FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # polars panics on some damaged parquet files
 NUMPY_FAULTS = (  # numpy raises these for malicious npy headers, which are Python literals of any depth
@@ -29,7 +30,6 @@ NUMPY_FAULTS = (  # numpy raises these for malicious npy headers, which are Pyth
 )
 MAX_CSV_BYTES = 1 << 30
 _MAX_COLUMNS = 1 << 14
-_LEAST_BUDGET = 1 << 29  # bytes of memory that any table may use
 _MOST_GROWTH = 64  # a larger table may use at most this multiple of its file's size
 _COMPRESSED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda", b"\x28\xb5\x2f\xfd")  # gzip, zlib, zstd
 
@@ -61,7 +61,7 @@ def read_parquet(
 
     Raises:
         TableError: the file is not readable parquet, a column is missing or has a wrong type, or the columns to read
-            take more memory than both 512 MiB and 64 times the file's size.
+            take more memory than both the limit of :mod:`hgld.memory` and 64 times the file's size.
     """
     with _footer_of(source, where, fix) as footer:
         scan = _scan(source)
@@ -73,7 +73,7 @@ def read_parquet(
             raise TableError(f"columns with a wrong type, or missing: {told}; expected {expected}.")
         wanted = list(columns if columns is not None else schema if schema is not None else found)
         _check_columns(wanted, found)
-        budget = max(_LEAST_BUDGET, _MOST_GROWTH * footer.size)
+        budget = max(memory_limit(), _MOST_GROWTH * footer.size)
         size = footer.decoded_size({column: found[column] for column in wanted}, budget, rows)
         if size > budget:
             raise TableError(
@@ -364,7 +364,7 @@ def read_csv(
         if any("\ufffd" in cell for cell in header):  # polars would accept such a column name
             decode_table(name, data)
         cells = len(header) * data.count(b"\n")
-        if len(header) > _MAX_COLUMNS or 16 * cells > max(_LEAST_BUDGET, _MOST_GROWTH * len(data)):
+        if len(header) > _MAX_COLUMNS or 16 * cells > max(memory_limit(), _MOST_GROWTH * len(data)):
             raise TableError(f"{name}: {len(header):,} columns; too many for its {len(data):,} bytes.")
         wanted = list(columns if columns is not None else schema or [])
         _check_columns(wanted, header, f"{name}: ")

@@ -18,7 +18,7 @@ from hgld.errors import ConfigError, InputError, SchemaError, excerpt, quoted
 from hgld.evaluation.metric import offered_names
 from hgld.files import open_regular, read_json, write_atomic
 from hgld.losses.registry import loss_names
-from hgld.settings import Option, options_of, setting
+from hgld.settings import Option, bound_problems, options_of, setting
 
 SCHEMA_VERSION = 2
 _MOST_BYTES = 1 << 20
@@ -50,7 +50,9 @@ class ModelConfig:
     gem_p: float = setting(3.0, "Exponent of GeM pooling.", above=0)
     gem_learned: bool = setting(True, "Learn the exponent of GeM pooling.")
     layer_norm: bool = setting(True, "Apply layer norm without affine parameters before the projection.")
-    dim: int = setting(512, "Dimension of the embedding; 0: the backbone's dimension, without a projection.", least=0)
+    dim: int = setting(
+        512, "Dimension of the embedding; 0: the backbone's dimension, without a projection.", least=0, most=65_536
+    )
     projection: Literal["random", "pca"] = setting(
         "random", "Initial weights of the projection: random, or the PCA of the training set's features."
     )
@@ -489,9 +491,12 @@ def read_config(path: Path, base: Callable[[str], TrainConfig] | None = None) ->
     try:
         fields = _fields_in(data)
         start = TrainConfig() if base is None or fields.keys() >= _OPTIONS.keys() else base(texts.get("recipe", ""))
-        return dataclasses.replace(with_fields(start, fields), **texts, plan=tuple(plan.items()))
+        config = dataclasses.replace(with_fields(start, fields), **texts, plan=tuple(plan.items()))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+    for name, problem in bound_problems(config.model):  # a network is built from it before anything else is checked
+        raise ConfigError(f"{path}: {name} {problem}")
+    return config
 
 
 def _fields_in(data: Mapping[str, Any]) -> dict[str, Any]:

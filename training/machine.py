@@ -1,42 +1,18 @@
 """Measurements on this machine: the memory of a training step, and its time in each precision."""
 
-import os
-import re
 import time
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+
+from hgld.memory import free_memory
 
 from .inference.embedding import Amp, autocast
 
 _TIMED = 8  # images of a timed step on a CPU
 _STEPS = 2  # number of timed steps, after one to warm up
 _SHARE = 0.5  # share of the free memory that activations may use
-
-
-def free_memory(processes: int) -> int:
-    """Return the bytes of this machine's free memory per process.
-
-    If the limit of a container (cgroup 2 or 1) is lower than the free memory of the machine, the limit is used.
-    """
-    # Linux can give MemAvailable without swapping: it counts the pages of cached files, which AVPHYS does not.
-    available = re.search(r"MemAvailable: +(\d+) kB", _read_text("/proc/meminfo"))
-    pages = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    free = [int(available[1]) << 10 if available else pages]
-    for names in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
-        limit, used = (_read_text(f"/sys/fs/cgroup/{name}").strip() for name in names)
-        if limit.isdigit() and used.isdigit():
-            free.append(max(int(limit) - int(used), 0))
-    return min(free) // processes
-
-
-def _read_text(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="ascii")
-    except OSError:
-        return ""
 
 
 def bytes_of_image(model: nn.Module, size: int) -> int:

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from hgld.data.decode import decode_batch, decode_with_pillow
+from hgld.data.decode import decode_batch, decode_whole
 from hgld.data.format import BOX, HIERARCHY, INDEX, JUDGEMENTS, LISTS, MANIFEST, MAX_IMAGE_BYTES, Manifest
 from hgld.data.image_folder import LooseImages, list_folder, list_images
 from hgld.data.images import MOST_BATCH_BYTES, EncodedImage, fits_batch, turn_of, turned
@@ -385,7 +385,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
     def _decode_images(self, indices: Sequence[int]) -> list[Image.Image]:
         images = []
         for item, (width, height) in zip(self.encoded(indices), self.sizes[list(indices)].tolist(), strict=True):
-            image = Image.fromarray(turned(decode_with_pillow(item, (width, height)), turn_of(item.orientation)))
+            image = Image.fromarray(turned(decode_whole(item, (width, height)), turn_of(item.orientation)))
             images.append(image if item.box is None else image.crop(item.box))
         return images
 

@@ -6,7 +6,9 @@ exception. If the crop is at least twice as large as its target, the JPEG is dec
 Only these three scales are quicker than decoding the whole image.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import cv2
 import numpy as np
@@ -24,10 +26,11 @@ from hgld.data.images import (
     Size,
     Turn,
     check_size,
+    decoded_bytes,
+    decoded_rgb,
     image_fault,
     open_image,
     plain_jpeg_size,
-    rgb_pixels,
     stored_rectangle,
     turn_of,
     turned,
@@ -35,9 +38,10 @@ from hgld.data.images import (
 )
 from hgld.data.views import Interpolation, ViewParameters, vary
 from hgld.errors import ConfigError, ImageError, InputError, excerpt
+from hgld.memory import DECODING
 
 
-def decode_with_pillow(image: EncodedImage, boxed: Size | None = None) -> Pixels:
+def decode_whole(image: EncodedImage, boxed: Size | None = None) -> Pixels:
     """Decode the first frame of the whole image as stored, to 8-bit RGB without transparency.
 
     Args:
@@ -50,16 +54,26 @@ def decode_with_pillow(image: EncodedImage, boxed: Size | None = None) -> Pixels
     Raises:
         InputError: the format or the size is not the expected one, or the image is damaged or truncated.
     """
-    try:
-        with open_image(image.data) as picture:
-            check_size(image, picture.size, boxed)
-            return rgb_pixels(picture)
-    except ImageError as error:
-        raise InputError(f"{image.where}: cannot be decoded as an image ({excerpt(error)}).") from error
-    except InputError:
-        raise
-    except PILLOW_FAULTS as error:
-        raise InputError(f"{image.where}: cannot be decoded as an image ({image_fault(error)}).") from error
+    with _whole(image, boxed) as pixels:
+        return pixels
+
+
+@contextmanager
+def _whole(image: EncodedImage, boxed: Size | None) -> Iterator[Pixels]:
+    """Decode as :func:`decode_whole`, and hold the memory until the caller has used the pixels."""
+    with ExitStack() as held:
+        try:
+            with open_image(image.data) as picture:
+                check_size(image, picture.size, boxed)
+                held.enter_context(DECODING.hold(decoded_bytes(image.data, math.prod(picture.size))))
+                pixels = decoded_rgb(image.data, picture)
+        except ImageError as error:
+            raise InputError(f"{image.where}: cannot be decoded as an image ({excerpt(error)}).") from error
+        except InputError:
+            raise
+        except PILLOW_FAULTS as error:
+            raise InputError(f"{image.where}: cannot be decoded as an image ({image_fault(error)}).") from error
+        yield pixels
 
 
 # -- the fast path ----------------------------------------------------------------------------------------------------
@@ -103,12 +117,14 @@ def _resized_crop(image: EncodedImage, turn: Turn, parameters: ViewParameters, r
         check_size(image, header, boxed)
         region = stored_rectangle((left, top, width, height), *upright_size(*header, turn), turn)
         reduction = next((d for d in _REDUCTIONS if region[2] >= d * target[0] and region[3] >= d * target[1]), 1)
-        pixels = _decode_jpeg(image.data, header, reduction)
-        if pixels is not None:
-            return _resize_reduced(pixels, region, reduction, target, parameters.interpolation)
-    pixels = decode_with_pillow(image, boxed)
-    region = stored_rectangle((left, top, width, height), *upright_size(pixels.shape[1], pixels.shape[0], turn), turn)
-    return _resize(_cut(pixels, region), target, parameters.interpolation)
+        with DECODING.hold(decoded_bytes(image.data, math.prod(header))):
+            pixels = _decode_jpeg(image.data, header, reduction)
+            if pixels is not None:
+                return _resize_reduced(pixels, region, reduction, target, parameters.interpolation)
+    with _whole(image, boxed) as pixels:
+        whole = upright_size(pixels.shape[1], pixels.shape[0], turn)
+        region = stored_rectangle((left, top, width, height), *whole, turn)
+        return _resize(_cut(pixels, region), target, parameters.interpolation)
 
 
 def _decode_jpeg(data: bytes, size: Size, reduction: int) -> Pixels | None:

@@ -128,6 +128,9 @@ def turned(pixels: Pixels, turn: Turn) -> Pixels:
 MOST_PIXELS_WHOLE = 50_000_000  # limit for PNG, WebP and GIF (1.5 s); JPEGs can be decoded at a smaller scale
 MOST_SCANS = 100  # limit for a progressive JPEG, which usually has 10; each is a pass over the image
 MOST_PASSES = 1_000_000_000  # limit of scans times pixels; decoding them takes 1.5 s
+_JPEG_BYTES = 6  # bytes of memory per pixel: the coefficients of a progressive JPEG
+_OTHER_BYTES = 12  # an animated WebP, of whose frames two are decoded
+_BAND = 512  # rows that are converted to RGB at once
 _MOST_SEGMENTS = 4_096  # limit in a JPEG before its first scan, and in a GIF before its first frame
 _MOST_CHUNKS = 100_000  # limit for a PNG; encoders write chunks of 8 KiB and more
 
@@ -356,6 +359,23 @@ def open_image(data: bytes) -> Iterator[Image.Image]:
         yield picture
 
 
+def decoded_bytes(data: bytes, pixels: int) -> int:
+    """Return the bytes of memory that decoding an image takes at most."""
+    return pixels * (_JPEG_BYTES if is_jpeg(data) else _OTHER_BYTES)
+
+
+def decoded_rgb(data: bytes, picture: Image.Image) -> Pixels:
+    """Decode an image that Pillow opened from ``data`` to (H, W, 3) 8-bit RGB without transparency.
+
+    OpenCV decodes WebP to the same pixels as Pillow in less than half of the memory.
+    """
+    if picture.format == "WEBP":
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION)
+        if pixels is not None:
+            return pixels
+    return rgb_pixels(picture)
+
+
 def rgb_pixels(picture: Image.Image) -> Pixels:
     """Convert an image that Pillow opened to (H, W, 3) 8-bit RGB without transparency."""
     if picture.mode.startswith("I"):  # Pillow would clip 16 bits of grey instead of scaling them
@@ -363,7 +383,12 @@ def rgb_pixels(picture: Image.Image) -> Pixels:
         return np.repeat(grey[:, :, None], 3, axis=2)
     if picture.mode == "P" and "transparency" in picture.info:
         picture = picture.convert("RGBA")  # keep the colours of transparent palette entries
-    return np.array(picture.convert("RGB"))
+    width, height = picture.size
+    pixels = np.empty((height, width, 3), np.uint8)
+    for top in range(0, height, _BAND):  # Pillow's copies of a whole image would take another 10 bytes per pixel
+        bottom = min(top + _BAND, height)
+        pixels[top:bottom] = picture.crop((0, top, width, bottom)).convert("RGB")
+    return pixels
 
 
 def image_fault(error: BaseException) -> ImageError:

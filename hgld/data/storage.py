@@ -283,6 +283,9 @@ def _checked(name: str) -> str:
 # -- lists of shards --------------------------------------------------------------------------------------------------
 
 _MOST_SHARDS = 100_000
+_RANGE = re.compile(
+    r"\{(-?[0-9]{1,100})\.\.(-?[0-9]{1,100})[.}]"
+)  # braceexpand lists a range before it yields any of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +321,8 @@ def expand_braces(urls: Iterable[str]) -> list[str]:
     """
     found: list[str] = []
     for url in urls:
+        if any(abs(int(last) - int(first)) >= _MOST_SHARDS for first, last in _RANGE.findall(url)):
+            raise _too_many(url)
         try:
             found += islice(braceexpand(url), _MOST_SHARDS + 1 - len(found))
         except ValueError as error:  # braceexpand's UnbalancedBracesError
@@ -325,10 +330,12 @@ def expand_braces(urls: Iterable[str]) -> list[str]:
                 f"{quoted(url)}: a brace is not closed; expected train-{{000000..000012}}.tar."
             ) from error
         if len(found) > _MOST_SHARDS:
-            raise ConfigError(
-                f"{quoted(url)}: more than {_MOST_SHARDS} shards. Give fewer, or a directory with an index."
-            )
+            raise _too_many(url)
     return found
+
+
+def _too_many(url: str) -> ConfigError:
+    return ConfigError(f"{quoted(url)}: more than {_MOST_SHARDS} shards. Give fewer, or a directory with an index.")
 
 
 def open_tars(urls: Sequence[str], options: Mapping[str, Any] | None) -> list[Tar]:

@@ -17,10 +17,10 @@ from hgld.data.format import MAX_MANIFEST_BYTES, Manifest
 from hgld.data.images import (
     PILLOW_FAULTS,
     ImageHeader,
+    decoded_rgb,
     image_fault,
     open_image,
     read_header,
-    rgb_pixels,
     turn_of,
     turned,
 )
@@ -145,7 +145,10 @@ def check_decodes(data: bytes, header: ImageHeader) -> None:
         return
     with open_image(data) as picture:
         try:
-            picture.load()
+            if picture.format == "WEBP":
+                decoded_rgb(data, picture)
+            else:
+                picture.load()
         except PILLOW_FAULTS as error:
             raise image_fault(error) from error
 
@@ -168,7 +171,7 @@ def _decoded(data: bytes, header: ImageHeader, width: int, height: int) -> np.nd
             pass  # a CMYK or damaged image: let Pillow decode it
     with open_image(data) as picture:
         try:
-            return np.asarray(rgb_pixels(picture))
+            return decoded_rgb(data, picture)
         except PILLOW_FAULTS as error:
             raise image_fault(error) from error
 

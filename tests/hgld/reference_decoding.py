@@ -12,7 +12,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import InterpolationMode, functional
 
 import hgld.data.decode
-from hgld.data.decode import decode_with_pillow
+from hgld.data.decode import decode_whole
 from hgld.data.images import EncodedImage, turn_of
 from hgld.data.views import ViewParameters, vary
 
@@ -20,7 +20,7 @@ from hgld.data.views import ViewParameters, vary
 def decode(image: EncodedImage, parameters: ViewParameters, row: int, out: NDArray[np.uint8]) -> None:
     """Decode one image into its row of the batch; arguments and errors as in :func:`hgld.data.decode.decode`."""
     boxed = (int(parameters.sizes[row, 0]), int(parameters.sizes[row, 1]))
-    pixels = torch.from_numpy(decode_with_pillow(image, boxed)).permute(2, 0, 1)
+    pixels = torch.from_numpy(decode_whole(image, boxed)).permute(2, 0, 1)
     pixels = _upright(pixels, image.orientation)
     if image.box is not None:
         pixels = pixels[:, image.box[1] : image.box[3], image.box[0] : image.box[2]]

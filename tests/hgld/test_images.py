@@ -9,12 +9,24 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from hgld.data import images
 from hgld.data.decode import decode_batch
 from hgld.data.format import IMAGE_FORMATS, MOST_PIXELS
-from hgld.data.images import MOST_PASSES, MOST_PIXELS_WHOLE, MOST_SCANS, EncodedImage, ImageHeader, read_header
+from hgld.data.images import (
+    MOST_PASSES,
+    MOST_PIXELS_WHOLE,
+    MOST_SCANS,
+    EncodedImage,
+    ImageHeader,
+    decoded_rgb,
+    open_image,
+    read_header,
+    rgb_pixels,
+)
 from hgld.data.views import TestView
 from hgld.errors import ImageError, InputError
 from hgld.pipelines.shards.reading import check_decodes
@@ -277,3 +289,27 @@ def test_damaged_exif_gives_an_orientation_of_1_to_8():
         for at in rng.integers(0, max(len(damaged), 1), 3) if damaged else ():
             damaged[at] = rng.integers(256)
         assert 1 <= images.orientation_of(b"", bytes(damaged), b"") <= 8
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    size=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    mode=st.sampled_from(["RGB", "RGBA"]),
+    frames=st.integers(1, 3),
+    options=st.sampled_from([{"lossless": True, "exact": True}, {"quality": 30}, {"quality": 90, "exif": exif(6)}]),
+    seed=st.integers(0, 1000),
+)
+def test_webp_has_the_pixels_that_pillow_decodes(size, mode, frames, options, seed):
+    shape = (frames, size[1], size[0], len(mode))
+    pictures = [Image.fromarray(p) for p in np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)]
+    file = io.BytesIO()
+    more = {"save_all": True, "append_images": pictures[1:]} if frames > 1 else {}
+    pictures[0].save(file, "WEBP", **options, **more)
+    with Image.open(io.BytesIO(file.getvalue())) as expected, open_image(file.getvalue()) as picture:
+        np.testing.assert_array_equal(decoded_rgb(file.getvalue(), picture), np.array(expected.convert("RGB")))
+
+
+@pytest.mark.parametrize("rows", [1, 511, 512, 513, 1500])
+def test_rows_are_converted_to_rgb_in_bands_without_a_seam(rows):
+    pixels = np.random.default_rng(rows).integers(0, 256, (rows, 3, 4), dtype=np.uint8)
+    np.testing.assert_array_equal(rgb_pixels(Image.fromarray(pixels)), pixels[:, :, :3])

@@ -290,6 +290,7 @@ def test_shards_of_one_folder_share_its_storage():
         (["pipe:cat x.tar"], {"num_streams": 1}, "no such file"),
         ("pipe://cat x.tar", {"num_streams": 1}, "cannot be read; expected a folder"),
         ("a-{000..003.tar", {}, "a brace is not closed"),
+        ("a-{000000..99999999999}.tar", {}, "more than 100000 shards"),
         ("a-{000000..999999}.tar", {}, "more than 100000 shards"),
         (["a.tar"], {"batches_per_epoch": None}, "pass batches_per_epoch"),
         (["a.tar"], {"levels": ["fine"]}, "levels and verify_reads need the index"),

@@ -57,7 +57,7 @@ def test_tables_are_read_back_or_refused_beyond_the_memory_limit(tmp_path_factor
 def _budget(most):
     """Limit the memory of a table to this number of bytes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hgld.tables._LEAST_BUDGET", most)
+        patch.setattr("hgld.tables.memory_limit", lambda: most)
         patch.setattr("hgld.tables._MOST_GROWTH", 0)
         yield
 

@@ -85,6 +85,7 @@ def test_excluded_rows_have_line_and_reason(tmp_path):
         ("name,id\na,1,2\n", "line 2: 3 cells where the header has 2"),
         ('name,id\n"a,1\n', "line 2: not a valid table"),
         ("name\n" + "a" * 2001, "name has 2,001 characters; expected at most 2,000"),
+        ("a" * 131_073 + "\noak\n", "line 1: name has 131,073 characters; expected at most 2,000"),
         (b"caf\xe9\n", "line 1: not UTF-8"),
     ],
 )
@@ -93,6 +94,10 @@ def test_invalid_class_lists_are_refused_with_their_line(tmp_path, text, said):
         read_items(written(tmp_path, text))
     assert said in str(refused.value)
     assert "classes.txt" in str(refused.value)
+
+
+def test_longest_allowed_name_is_read(tmp_path):
+    assert len(read_items(written(tmp_path, "name\n" + "a" * 2000)).items) == 1
 
 
 NAMES = st.text(st.characters(exclude_characters="\r\n", exclude_categories=("Cs",)), min_size=1, max_size=30)

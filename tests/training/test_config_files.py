@@ -89,6 +89,7 @@ def test_contradictory_options_are_refused(fields, message):
         ({"loss": {"tua": 1}}, ConfigError, "section 'loss' has no field 'tua'. Did you mean 'tau'"),
         ({"model": {"tau": 1}}, ConfigError, "section 'model' has no field 'tau'"),
         ({"init_from": ["run"]}, ConfigError, r"init_from is \['run'\]; expected text"),
+        ({"model": {"dim": 20_000_000}}, ConfigError, "dim is 20000000; expected 65536 at most"),
         ({"loss": {"tau": []}}, ConfigError, r"config.json: tau is \[\]"),
     ],
 )

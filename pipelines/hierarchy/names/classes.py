@@ -218,7 +218,7 @@ class NameTable:
         known = {**{column: column for column in columns}, **aliases}
         first = _LINE_END.split(text.lstrip("\r\n"), maxsplit=1)[0]
         for delimiter in _DELIMITERS:
-            cells = tuple(_column(cell, known) for cell in next(csv.reader([first], delimiter=delimiter), []))
+            cells = tuple(_column(cell, known) for cell in _cells(first, delimiter))
             if NAME in cells:
                 _check_header(file, cells, columns)
                 return cls(file, text, tuple(columns), cells, delimiter)
@@ -283,9 +283,15 @@ def _is_table(file: Path, text: str, delimiter: str, width: int) -> bool:
     if file.suffix.lower() not in (".csv", ".tsv"):
         return False
     lines = [line for line in _LINE_END.split(text) if line.strip()]
-    return len(lines) > 1 and all(
-        len(next(csv.reader([line], delimiter=delimiter), [])) == width for line in lines[:100]
-    )
+    return len(lines) > 1 and all(len(_cells(line, delimiter)) == width for line in lines[:100])
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    """Return the cells of one line; a line that cannot be a row, because a cell is too long, is one cell."""
+    try:
+        return next(csv.reader([line], delimiter=delimiter), [])
+    except csv.Error:
+        return [line]
 
 
 def check_lengths(file: Path, line: int, cells: Mapping[str, str], most: Mapping[str, int]) -> None:

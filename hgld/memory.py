@@ -1,0 +1,103 @@
+"""The memory that a process uses at most for reading one table, and for images that its threads decode together.
+
+The environment variable ``HGLD_MEMORY`` sets it in bytes, or with K, M, G or T (powers of 1,024). The default is 2% of
+the memory of the machine or its container, and at least 512 MiB. Threads wait for each other where their images
+together would take more; one image may take more, because its size has its own limit.
+"""
+
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from hgld.errors import ConfigError, quoted
+
+VARIABLE = "HGLD_MEMORY"
+_LEAST, _SHARE = 1 << 29, 0.02
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_UNCOUNTED = 1 << 24  # bytes of a decoded image of usual size, which is not worth the time of a lock
+
+
+@cache
+def memory_limit() -> int:
+    """Return the limit in bytes.
+
+    Raises:
+        ConfigError: ``HGLD_MEMORY`` is not an amount.
+    """
+    asked = os.environ.get(VARIABLE, "")
+    if not asked:
+        return max(_LEAST, int(_SHARE * machine_memory()))
+    amount = re.fullmatch(r"([0-9]{1,15}) ?([KMGT]?)(?:i?B)?", asked.strip(), re.IGNORECASE)
+    if not amount or not int(amount[1]):
+        raise ConfigError(f"{VARIABLE} is {quoted(asked)}; expected an amount of memory such as 2G or 800M.")
+    return int(amount[1]) * _UNITS[amount[2].upper()]
+
+
+def machine_memory() -> int:
+    """Return the bytes of the machine's memory, or of its container (cgroup 2 or 1) if that has less."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    return min(limits + [limit for limit, _ in _containers()])
+
+
+def free_memory(processes: int) -> int:
+    """Return the bytes of this machine's free memory per process.
+
+    If the limit of a container (cgroup 2 or 1) is lower than the free memory of the machine, the limit is used.
+    """
+    # Linux can give MemAvailable without swapping: it counts the pages of cached files, which AVPHYS does not.
+    available = re.search(r"MemAvailable: +(\d+) kB", _read_text("/proc/meminfo"))
+    pages = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    free = [int(available[1]) << 10 if available else pages]
+    return min(free + [max(limit - used, 0) for limit, used in _containers()]) // processes
+
+
+def _containers() -> Iterator[tuple[int, int]]:
+    """Yield the limit and the use of memory of each cgroup (2 or 1) that has a limit."""
+    for names in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
+        limit, used = (_read_text(f"/sys/fs/cgroup/{name}").strip() for name in names)
+        if limit.isdigit() and used.isdigit():
+            yield int(limit), int(used)
+
+
+def _read_text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii")
+    except OSError:
+        return ""
+
+
+class SharedMemory:
+    """Account of the memory that the threads of a process hold together."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all that is held; a forked process calls this, because it has no threads of its parent."""
+        self._held = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def hold(self, size: int) -> Iterator[None]:
+        """Wait until ``size`` bytes fit beside what other threads hold, or nobody holds any; then hold them."""
+        if size <= _UNCOUNTED:
+            yield
+            return
+        limit = memory_limit()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._held or self._held + size <= limit)
+            self._held += size
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._held -= size
+                self._changed.notify_all()
+
+
+DECODING = SharedMemory()
+os.register_at_fork(after_in_child=DECODING.reset)

@@ -1,0 +1,86 @@
+"""The memory of a process: its limit, and the account that decoding threads share."""
+
+import multiprocessing
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hgld import memory
+from hgld.errors import ConfigError
+from hgld.memory import DECODING, SharedMemory, memory_limit
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def fresh_limit():
+    memory_limit.cache_clear()
+    yield
+    memory_limit.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"), [("1073741824", 1 << 30), ("2G", 2 << 30), ("800m", 800 * MIB), ("3 GiB", 3 << 30)]
+)
+def test_limit_is_read_from_the_environment(asked, expected, monkeypatch):
+    monkeypatch.setenv("HGLD_MEMORY", asked)
+    assert memory_limit() == expected
+
+
+@pytest.mark.parametrize("asked", ["0", "much", "-1", "2X", "1e9"])
+def test_unusable_limit_is_refused(asked, monkeypatch):
+    monkeypatch.setenv("HGLD_MEMORY", asked)
+    with pytest.raises(ConfigError, match="HGLD_MEMORY is .*; expected an amount of memory such as 2G or 800M"):
+        memory_limit()
+
+
+@pytest.mark.parametrize(("machine", "expected"), [(8 << 30, 512 * MIB), (1000 << 30, 20 << 30)])
+def test_default_limit_is_a_share_of_the_machine(machine, expected, monkeypatch):
+    monkeypatch.delenv("HGLD_MEMORY", raising=False)
+    monkeypatch.setattr(memory, "machine_memory", lambda: machine)
+    assert memory_limit() == pytest.approx(expected)
+
+
+@settings(deadline=None, max_examples=20)
+@given(sizes=st.lists(st.integers(17, 150), min_size=2, max_size=12))
+def test_threads_together_hold_at_most_the_limit_or_one_of_them_is_alone(sizes):
+    account, held, lock, seen = SharedMemory(), [], threading.Lock(), []
+
+    def work(size):
+        with account.hold(size * MIB):
+            with lock:
+                held.append(size)
+                seen.append(tuple(held))
+            time.sleep(0.001)
+            with lock:
+                held.remove(size)
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(6) as pool:
+        patch.setattr(memory, "memory_limit", lambda: 100 * MIB)
+        list(pool.map(work, sizes))
+    assert len(seen) == len(sizes)
+    assert all(sum(together) <= 100 or len(together) == 1 for together in seen)
+
+
+def test_memory_is_free_again_after_an_error():
+    account = SharedMemory()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="damaged"), account.hold(memory_limit()):
+            raise ValueError("damaged")
+
+
+def _holds_all() -> None:
+    with DECODING.hold(memory_limit()):
+        pass
+
+
+def test_forked_process_does_not_wait_for_threads_of_its_parent():
+    with DECODING.hold(memory_limit()):
+        child = multiprocessing.get_context("fork").Process(target=_holds_all)
+        child.start()
+        child.join(30)
+    assert child.exitcode == 0
