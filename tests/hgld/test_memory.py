@@ -34,7 +34,7 @@ def test_limit_is_read_from_the_environment(asked, expected, monkeypatch):
 @pytest.mark.parametrize("asked", ["0", "much", "-1", "2X", "1e9"])
 def test_unusable_limit_is_refused(asked, monkeypatch):
     monkeypatch.setenv("HGLD_MEMORY", asked)
-    with pytest.raises(ConfigError, match="HGLD_MEMORY is .*; expected an amount of memory such as 2G or 800M"):
+    with pytest.raises(ConfigError, match=r"HGLD_MEMORY is .*; expected an amount of memory such as 2G or 800M"):
         memory_limit()
 
 
