@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from hgld.errors import ConfigError, InputError, SchemaError, excerpt, quoted
 from hgld.evaluation.metric import offered_names
@@ -22,6 +22,9 @@ from hgld.settings import Option, bound_problems, options_of, setting
 
 SCHEMA_VERSION = 2
 _MOST_BYTES = 1 << 20
+
+Pooling = Literal["avg", "gem", "max", "crow", "rmac", "token"]
+POOLINGS: tuple[str, ...] = get_args(Pooling)
 
 
 # -- the options, by section ------------------------------------------------------------------------------------------
@@ -42,10 +45,10 @@ class ModelConfig:
         "open_clip); a local .safetensors or .pt file; none: random weights.",
         common=True,
     )
-    pooling: Literal["avg", "gem", "max", "token"] = setting(
+    pooling: Pooling = setting(
         "avg",
-        "Pooling of the feature map. avg: average; gem: generalised mean (GeM); max: maximum; token: the network's "
-        "own vector.",
+        "Pooling of the feature map. avg: average; gem: generalised mean (GeM); max: maximum; crow: weights per "
+        "position and channel (CroW); rmac: maxima of regions (R-MAC); token: the network's own vector.",
     )
     gem_p: float = setting(3.0, "Exponent of GeM pooling.", above=0)
     gem_learned: bool = setting(True, "Learn the exponent of GeM pooling.")

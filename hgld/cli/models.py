@@ -47,7 +47,7 @@ class ModelOptions:
         repeated=True,
         commas=False,
     )
-    pooling: Literal["avg", "gem", "max", "token"] | None = setting(
+    pooling: Literal["avg", "gem", "max", "crow", "rmac", "token"] | None = setting(
         None, "Pooling of the features of --model.  [default: the network's own, or average pooling]"
     )
 

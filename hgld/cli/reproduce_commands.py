@@ -172,16 +172,15 @@ _SWEPT = {"batch_size": "4", "images_per_class": "2,4"}  # smaller values in pla
 def _small(words: list[str]) -> list[str]:
     """Return a small version of a command.
 
-    ``train`` gets a small network, 16-pixel images, two steps and small batches. Other commands get 1/14 of their
-    ``--size``.
+    ``train`` gets a small network, 16-pixel images, two steps and small batches. Other commands get a small network in
+    place of torchvision's, and 1/14 of their ``--size``.
     """
     from hgld.training.recipes import RECIPES
 
     if words[0] != "train":
-        return [
-            str(int(word) // 14) if before == "--size" else word
-            for before, word in zip(["", *words], words, strict=False)
-        ]
+        pairs = list(zip(["", *words], words, strict=False))
+        words = [str(int(word) // 14) if before == "--size" else word for before, word in pairs]
+        return ["small" if word.startswith("torchvision:") else word for word in words]
     config = RECIPES[words[1]]()
     size = "6" if config.batch.sampler == "repeated-augmentation" else "4"
     more = ["--images-per-class", "2"] if config.batch.sampler.endswith("pk") and "shuffled" not in words else []

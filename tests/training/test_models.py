@@ -21,7 +21,16 @@ from hgld.errors import ConfigError, MissingResourceError
 from hgld.training.config import ModelConfig
 from hgld.training.models.backbone import BackboneOptions
 from hgld.training.models.backbones import build_backbone, build_model
-from hgld.training.models.embedding_model import AveragePool, GeM, MaxPool, build_pooling, init_projection_pca
+from hgld.training.models.embedding_model import (
+    AveragePool,
+    CroW,
+    GeM,
+    MaxPool,
+    RMac,
+    build_pooling,
+    init_projection_pca,
+    rmac_regions,
+)
 from hgld.training.models.small_net import SmallNet, SmallResNet, StandardizedConv2d
 
 
@@ -224,7 +233,7 @@ def test_pretrained_weights_that_cannot_be_downloaded_raise_missing_resource_err
         ("timm:vit_small_patch16_225", {}, "nearest: .*vit_small_patch16_224"),
         ("open_clip:ViT-B32", {"pooling": "token"}, "nearest: .*ViT-B-32"),
         ("open_clip:RN50", {"pooling": "token", "pretrained": "default"}, "open_clip:RN50 has openai"),
-        ("small", {"pooling": "token"}, "use pooling avg, gem or max"),
+        ("small", {"pooling": "token"}, "use another pooling"),
         ("torchvision:resnet18", {"pooling": "token"}, "has no token"),
         ("small", {"pretrained": "imagenet"}, "'imagenet'"),
         ("torchvision:resnet18", {"pretrained": "IMAGENET1K_V9"}, "one of IMAGENET1K_V1"),
@@ -373,10 +382,83 @@ def test_gem_is_finite_for_extreme_features():
     assert pool.p.grad.isfinite()
 
 
+def crow_of(features):
+    """CroW of one (F, H, W) map, position by position (Kalantidis et al. 2016, Eqs. 2 to 5)."""
+    channels, height, width = features.shape
+    total = [[sum(features[k][i][j] for k in range(channels)) for j in range(width)] for i in range(height)]
+    norm = sum(v * v for row in total for v in row) ** 0.5
+    active = [sum(v > 0 for row in channel.tolist() for v in row) / (height * width) for channel in features]
+    pooled = []
+    for k in range(channels):
+        weight = np.log((channels * 1e-6 + sum(active)) / (1e-6 + active[k]))
+        places = [(i, j) for i in range(height) for j in range(width)]
+        pooled.append(weight * sum((total[i][j] / norm) ** 0.5 * features[k][i][j] for i, j in places))
+    return pooled
+
+
+@given(seed=st.integers(0, 200), height=st.integers(1, 6), width=st.integers(1, 6))
+def test_crow_equals_position_by_position_reference(seed, height, width):
+    values = torch.randn(2, 4, height, width, generator=torch.Generator().manual_seed(seed)).double()
+    values[:, 0] = values[:, 0].abs() + 0.01
+    slow = torch.tensor([crow_of(image.relu()) for image in values], dtype=torch.float64)
+    torch.testing.assert_close(CroW()(values).double(), slow, rtol=1e-4, atol=1e-5)
+    # a transformer's row of tokens has the same result
+    torch.testing.assert_close(CroW()(values.flatten(2).unsqueeze(-1)), CroW()(values))
+
+
+@given(height=st.integers(1, 40), width=st.integers(1, 40))
+def test_rmac_regions_are_in_the_map_and_overlap_as_the_paper_says(height, width):
+    short, long = sorted((height, width))
+    if long > 8 * short:
+        return
+    regions = rmac_regions(height, width)
+    assert all(0 <= top <= height - side and 0 <= left <= width - side for top, left, side in regions)
+    if short >= 4:  # so that the three scales have different sides
+        first = [(top, left) for top, left, side in regions if side == short]
+        overlaps = {n: short - (long - short) / n for n in range(1, 16)}
+        best = min(abs(overlap - 0.4 * short) for overlap in overlaps.values())
+        got = 0.4 * short if len(first) == 1 else overlaps[len(first) - 1]
+        assert abs(got - 0.4 * short) <= best + 1e-9
+        more = len(first) - 1
+        assert len(regions) == sum(scale * (scale + more) for scale in (1, 2, 3))
+        assert {side for _, _, side in regions} == {short, 2 * short // 3, short // 2}
+
+
+@pytest.mark.parametrize("shape", [(7, 7), (5, 9), (12, 4), (1, 3), (32, 24)])
+def test_rmac_equals_region_by_region_reference(shape):
+    values = torch.rand(2, 5, *shape, generator=torch.Generator().manual_seed(0)).double()
+    slow = np.zeros((2, 5))
+    for top, left, side in rmac_regions(*shape):
+        for row, image in enumerate(values.numpy()):
+            largest = np.array([channel[top : top + side, left : left + side].max() for channel in image])
+            slow[row] += largest / np.sqrt((largest**2).sum())
+    np.testing.assert_allclose(RMac()(values).numpy(), slow, rtol=1e-5)
+
+
+def test_rmac_of_a_square_map_has_fourteen_regions_and_refuses_a_row_of_tokens():
+    assert len(rmac_regions(14, 14)) == 1 + 4 + 9
+    assert rmac_regions(4, 4)[:3] == [(0, 0, 4), (0, 0, 2), (0, 2, 2)]
+    assert [r for r in rmac_regions(10, 16) if r[2] == 10] == [(0, 0, 10), (0, 6, 10)]
+    with pytest.raises(ConfigError, match="196 x 1, as a transformer's row of tokens"):
+        RMac()(torch.ones(1, 3, 196, 1))
+
+
+@pytest.mark.parametrize("kind", ["crow", "rmac"])
+def test_poolings_of_dead_features_are_zero_with_a_finite_gradient(kind):
+    dead = torch.zeros(2, 3, 4, 4, requires_grad=True)
+    pool = build_pooling(kind, 3.0, True)
+    assert pool is not None
+    pooled = pool(dead)
+    pooled.sum().backward()
+    assert not pooled.any()
+    assert dead.grad is not None
+    assert dead.grad.isfinite().all()
+
+
 def test_invalid_pooling_is_refused():
     with pytest.raises(ConfigError, match="above 0"):
         GeM(0.0)
-    with pytest.raises(ConfigError, match="avg, gem, max or token"):
+    with pytest.raises(ConfigError, match="avg, gem, max, crow, rmac or token"):
         build_pooling("mean", 3.0, True)
     assert build_pooling("token", 3.0, True) is None
 

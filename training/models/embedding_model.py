@@ -9,6 +9,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from hgld.data.batch import normalize
 from hgld.errors import ConfigError
 
+from ..config import POOLINGS
+
+_RMAC_OVERLAP = 0.4  # share of a region's side
+_LONGEST_MAP = 8  # largest ratio of a map's sides: views crop images to 4, and strides round
 _LEAST = 1e-6  # lower bound of features before the power, so that powers and gradients stay finite
 
 
@@ -61,6 +65,66 @@ class GeM(nn.Module):
 
     def extra_repr(self) -> str:
         return f"p={float(self.p.detach()):.3g}"
+
+
+class CroW(nn.Module):
+    """Cross-dimensional weighting: a sum over positions with weights per position and per channel.
+
+    A position weighs the square root of its share of all activation; a channel weighs more the fewer positions it is
+    active at (Kalantidis, Mellina and Osindero, "Cross-dimensional Weighting for Aggregated Deep Convolutional
+    Features", ECCV workshops 2016).
+    """
+
+    def forward(self, features: Tensor) -> Tensor:
+        positive = features.float().relu().flatten(2)
+        at_position = nn.functional.normalize(positive.sum(dim=1), dim=1, eps=_LEAST)
+        # a position without activation adds nothing, but the root of 0 has no gradient
+        pooled = (positive * at_position.clamp(min=_LEAST).sqrt()[:, None]).sum(dim=2)
+        active = (positive > 0).float().mean(dim=2)
+        return pooled * ((active + _LEAST).sum(dim=1, keepdim=True) / (active + _LEAST)).log()
+
+
+class RMac(nn.Module):
+    """R-MAC: the sum of the unit vectors of the maxima of square regions at three scales.
+
+    Tolias, Sicre and Jégou, "Particular object retrieval with integral max-pooling of CNN activations", ICLR 2016.
+    There each region's vector is whitened too; here the whitening of embeddings comes after the sum.
+    """
+
+    def forward(self, features: Tensor) -> Tensor:
+        regions = rmac_regions(*features.shape[2:])
+        parts = [features[:, :, y : y + side, x : x + side].float().amax(dim=(2, 3)) for y, x, side in regions]
+        return torch.stack([nn.functional.normalize(part, dim=1) for part in parts]).sum(dim=0)
+
+
+def rmac_regions(height: int, width: int, scales: int = 3) -> list[tuple[int, int, int]]:
+    """Return the top, left and side of R-MAC's regions in a feature map.
+
+    At scale l = 1, 2, ... the side is 2 / (l + 1) of the short side, and l regions lie along it. Along the long side
+    there are so many more that at scale 1 consecutive regions overlap by as near to 40% as possible.
+
+    Raises:
+        ConfigError: the map is long and thin, as a transformer's row of tokens is.
+    """
+    short, long = sorted((height, width))
+    if long > _LONGEST_MAP * short:
+        raise ConfigError(
+            f"pooling rmac needs a feature map with rows and columns, but this one is {height} x {width}, as a "
+            "transformer's row of tokens. Use pooling avg, gem, max, crow or token."
+        )
+    steps = range(1, 2 * _LONGEST_MAP)
+    more = min(steps, key=lambda n: abs(short - (long - short) / n - _RMAC_OVERLAP * short)) if long > short else 0
+
+    def starts(length: int, side: int, count: int) -> list[int]:
+        return [(length - side) * i // max(count - 1, 1) for i in range(count)]
+
+    regions = []
+    for scale in range(1, scales + 1):
+        side = max(2 * short // (scale + 1), 1)
+        tops = starts(height, side, scale + more * (height > width))
+        lefts = starts(width, side, scale + more * (width > height))
+        regions += [(top, left, side) for top in tops for left in lefts]
+    return regions
 
 
 class EmbeddingModel(nn.Module):
@@ -158,17 +222,13 @@ class EmbeddingModel(nn.Module):
 
 
 def build_pooling(kind: str, gem_p: float, gem_learned: bool) -> nn.Module | None:
-    """Build a pooling from its name: ``avg``, ``gem``, ``max``, or ``token`` (None: the backbone pools itself)."""
-    match kind:
-        case "avg":
-            return AveragePool()
-        case "max":
-            return MaxPool()
-        case "gem":
-            return GeM(gem_p, learned=gem_learned)
-        case "token":
-            return None
-    raise ConfigError(f"pooling is {kind!r}; expected avg, gem, max or token.")
+    """Build a pooling from its name, an item of :data:`POOLINGS`; None for ``token``: the backbone pools itself."""
+    if kind not in POOLINGS:
+        raise ConfigError(f"pooling is {kind!r}; expected {', '.join(POOLINGS[:-1])} or {POOLINGS[-1]}.")
+    if kind == "gem":
+        return GeM(gem_p, learned=gem_learned)
+    made = {"avg": AveragePool, "max": MaxPool, "crow": CroW, "rmac": RMac}.get(kind)
+    return made and made()
 
 
 def prepare_images(images: Tensor, model: EmbeddingModel, device: torch.device) -> Tensor:

@@ -31,8 +31,8 @@ class Network:
             folder of a saved network (:func:`save_network`).
         weights: weights of the network: ``default`` (of its library), a tag, a file, or ``none`` (random, always the
             same).
-        pooling: pooling of the feature map: ``avg``, ``gem``, ``max`` or ``token``; empty: the network's own vector,
-            else the average.
+        pooling: pooling of the feature map: ``avg``, ``gem``, ``max``, ``crow``, ``rmac`` or ``token``; empty: the
+            network's own vector, else the average.
     """
 
     name: str

@@ -135,7 +135,7 @@ def _backbone(name: str, make: Callable[[], SmallNet | SmallResNet], options: Ba
         InputError: the file of weights is damaged or belongs to another model.
     """
     if options.token:
-        raise ConfigError(f"backbone {name} has no token of its own; use pooling avg, gem or max.")
+        raise ConfigError(f"backbone {name} has no token of its own; use another pooling.")
     net = make()
     path = weights_file(options.pretrained)
     if path is None and options.pretrained not in ("default", "none"):

@@ -102,7 +102,7 @@ def torchvision_backbone(name: str, options: BackboneOptions) -> Backbone:
         net: Any = torchvision.models.get_model(name, weights=None, image_size=size)
         module = VisionTransformer(net, token=options.token is not False)
     elif options.token:
-        raise ConfigError(f"torchvision:{name} has no token; use pooling avg, gem or max.")
+        raise ConfigError(f"torchvision:{name} has no token; use another pooling.")
     else:
         module = ConvolutionalNet(torchvision.models.get_model(name, weights=None))
     if options.load_weights and options.pretrained != "none":
