@@ -67,6 +67,7 @@ LAW: list[tuple[str, dict[str, str]]] = [
             "sample": "=build-hierarchy --sample --out made",
             "landmarks": "=build-hierarchy --landmarks train=lm.csv --encoder lexical --out made",
             "names": "=build-hierarchy --names lm.csv --encoder lexical --out made",
+            "as-published": "=build-hierarchy --names lm.csv --encoder lexical --out made --as-published",
             "classes": "other.txt",
             "out": "elsewhere",
             "groups": "3,2",

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+from click.core import ParameterSource
 
 from hgld.cli.options import verb
 from hgld.cli.output import echo, print_json, print_rich, progress_bars, say_next
 from hgld.errors import ConfigError
 from hgld.pipelines.hierarchy.config import SPLIT_NAME, BuildConfig, ClusterConfig, LevelsConfig, stage_configs
-from hgld.settings import setting
+from hgld.settings import options_of, setting
 from hgld.taxonomy import AUTO, FORMAT_LINES, PARENTS_RULES
 from hgld.terminal import is_terminal
 
@@ -78,6 +79,11 @@ class BuildOptions:
         metavar="K[,K2,...]",
         least=0,
     )
+    as_published: bool = setting(
+        False,
+        "Build as H-GLDv2 was published: names from Commons' pages, OpenAI's CLIP, k-means, 78 groups. Other flags go "
+        "before it; the build says which.",
+    )
 
 
 @verb(*stage_configs().values(), without=("groups", "coarser"))
@@ -96,22 +102,42 @@ def build_hierarchy(asked: BuildOptions, configs: dict[type, Any], *, as_json: b
     groups, *coarser = asked.groups or (0,)
     configs[ClusterConfig] = replace(configs[ClusterConfig], groups=groups)
     configs[LevelsConfig] = replace(configs[LevelsConfig], coarser=tuple(coarser))
-    stages = {name: configs[config] for name, config in stage_configs().items()}
-    config = BuildConfig(sources[0], tables, **stages)  # pyright: ignore[reportArgumentType]  # one of four names
+    if asked.as_published and asked.classes:
+        raise click.UsageError("--as-published is about landmarks; omit it with --classes.")
+    choices = _choose_as_published(configs) if asked.as_published else ()
+    stages: dict[str, Any] = {name: configs[config] for name, config in stage_configs().items()}
+    source: Any = sources[0]
+    config = BuildConfig(source, tables, choices, **stages)
 
     from hgld.pipelines.hierarchy import build as building
 
     with progress_bars() as progress:
         build = building.build_hierarchy(asked.out, config, progress, announce=partial(echo, err=True))
     if as_json:
-        print_json(building.build_summary(build))
+        print_json({**building.build_summary(build), "as_published": choices})
     else:
-        echo(building.build_table(build))
+        echo("\n".join([building.build_table(build), *(f"as published: {choice}" for choice in choices)]))
         if not config.review.decisions:
             say_next("review", asked.out)
         else:
             release = ("manifest", "--source", "TABLE") if asked.classes else ("gldv2", "--source", "RELEASE")
             say_next("build-shards", *release, "--labels", asked.out, "--out", "SHARDS")
+
+
+def _choose_as_published(configs: dict[type, Any]) -> tuple[str, ...]:
+    """Set the paper's choices in the configs, except for flags that were given; return each choice in a sentence."""
+    from hgld.published.statements import statements_of
+
+    source_of, said = click.get_current_context().get_parameter_source, []
+    for one in (one for one in statements_of("suprank", ["build:h-gldv2"]) if "build:" in one.subject):
+        for kind in (kind for kind in configs if one.key in options_of(kind)):
+            option = options_of(kind)[one.key]
+            if source_of(one.key) is ParameterSource.COMMANDLINE:
+                one = replace(one, ours=f"what --{option.flag} says", because="the flag was given")
+            else:
+                configs[kind] = replace(configs[kind], **{one.key: option.parse(one.ours or one.says)})
+        said.append(one.text)
+    return tuple(said)
 
 
 # -- compare ----------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import dataclasses
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,11 +40,13 @@ class Build:
         directory: the build's folder.
         stages: every stage by name, in order.
         files: the build's files by their path in ``directory``.
+        published: H-GLDv2's counts by stage and name (:func:`clean.published_counts`); empty for other names.
     """
 
     directory: Path
     stages: Mapping[str, StageRun]
     files: Mapping[str, Path]
+    published: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 def build_hierarchy(
@@ -82,7 +84,8 @@ def build_hierarchy(
         facts = provenance(list(stages.values()), _sources(config), config, encoder)
         stages["report"] = report.run(out / STAGES, stages, facts, progress)
         files = _publish(out, stages, facts)
-    return Build(out, stages, files)
+    is_scraped = config.source == "landmarks" or config.as_published
+    return Build(out, stages, files, clean.published_counts() if is_scraped else {})
 
 
 def _check(config: BuildConfig) -> None:
@@ -246,7 +249,7 @@ def build_summary(build: Build) -> dict[str, Any]:
         for name, run in build.stages.items()
     }
     files = {name: str(path) for name, path in build.files.items()}
-    return {"directory": str(build.directory), "stages": stages, "files": files}
+    return {"directory": str(build.directory), "stages": stages, "files": files, "published": plain(build.published)}
 
 
 def build_table(build: Build) -> str:
@@ -255,7 +258,8 @@ def build_table(build: Build) -> str:
     lines = []
     for name, run in build.stages.items():
         state = f"{run.record['times']['seconds']:6.1f} s" if run.was_run else "  before"
-        counts = ", ".join(f"{value:,} {what}" for what, value in run.result.counts.items())
+        beside = {what: f" ({count:,} published)" for what, count in build.published.get(name, {}).items()}
+        counts = ", ".join(f"{value:,} {what}{beside.get(what, '')}" for what, value in run.result.counts.items())
         lines.append(f"{name:<{width}}  {state}  {counts}")
         if dropped := sorted(run.result.dropped.items(), key=lambda item: (-item[1], item[0])):
             said = ", ".join(f"{count:,} {reason}" for reason, count in dropped)

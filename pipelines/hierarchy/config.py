@@ -158,7 +158,7 @@ class EmbedConfig:
     encoder: str = setting(
         "auto",
         "Text encoder: lexical (needs no weights), clip:MODEL/PRETRAINED (open_clip; PRETRAINED may be a file), "
-        "clip:hf-hub:USER/NAME or sbert:PATH. Default for landmarks: clip:ViT-L-14/laion2b_s32b_b82k, as published. "
+        "clip:hf-hub:USER/NAME or sbert:PATH. Default for landmarks: clip:ViT-L-14/laion2b_s32b_b82k. "
         "Default for --classes: a sentence encoder on this machine (HGLD_SENTENCE_ENCODER may name its folder), else "
         "lexical.",
         common=True,
@@ -235,10 +235,12 @@ class BuildConfig:
         source: ``sample`` (the table shipped with hgld), ``landmarks`` (categories to scrape), ``names`` (a table of
             scraped names) or ``classes`` (arbitrary class names).
         tables: (split, file) pairs; empty for the sample, one pair for classes.
+        as_published: sentences on the paper's choices, if the build follows them; the build records them.
     """
 
     source: Literal["sample", "landmarks", "names", "classes"]
     tables: tuple[tuple[str, Path], ...] = ()
+    as_published: tuple[str, ...] = ()
     names: NamesConfig = NamesConfig()
     levels: LevelsConfig = LevelsConfig()
     taxonomy: TreeConfig = TreeConfig()

@@ -93,4 +93,6 @@ def _config(config: BuildConfig) -> dict[str, dict[str, Any]]:
         f.name: getattr(config, f.name) for f in fields(config) if f.name != "scrape" or config.source == "landmarks"
     }
     stated = {name: plain(key_fields(options)) for name, options in stages.items() if is_dataclass(options)}
-    return {"build": {"source": config.source, "splits": sorted(split for split, _ in config.tables)}, **stated}
+    build: dict[str, Any] = {"source": config.source, "splits": sorted(split for split, _ in config.tables)}
+    build |= {"as_published": list(config.as_published)} if config.as_published else {}
+    return {"build": build, **stated}

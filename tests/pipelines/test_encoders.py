@@ -236,7 +236,7 @@ def test_default_encoder_depends_on_the_source_of_names(cache):
     assert embed.choose_encoder(EmbedConfig(), "classes")[0].encoder == f"sbert:{here}"
     for source in ("landmarks", "names"):
         chosen, why = embed.choose_encoder(EmbedConfig(), source)
-        assert (chosen.encoder, why) == ("clip:ViT-L-14/laion2b_s32b_b82k", "as published for landmarks")
+        assert (chosen.encoder, why) == ("clip:ViT-L-14/laion2b_s32b_b82k", "the default for landmarks")
     assert embed.choose_encoder(EmbedConfig(), "sample")[0].encoder == "lexical"
     assert embed.choose_encoder(EmbedConfig("lexical"), "classes") == (EmbedConfig("lexical"), "")
 

@@ -215,8 +215,8 @@ def load_model(
         transform: function that turns a PIL image into the (3, H, W) tensor that a torch module takes; only with a
             torch module.
         weights: weights of a network: ``default`` (its library's), a tag, a file, or ``none`` (random).
-        pooling: pooling of a network: ``avg``, ``gem``, ``max``, ``crow``, ``rmac`` or ``token``; empty: its own vector,
-            else the average.
+        pooling: pooling of a network: ``avg``, ``gem``, ``max``, ``crow``, ``rmac`` or ``token``; empty: its own
+            vector, else the average.
         device: ``cpu``, ``cuda``, ...; default: a GPU if there is one.
         **options: keywords of :func:`hgld.training.inference.embedder.make_embedder`: ``size``, ``resize``,
             ``resize_mode``, ``scales``, ``batch_size``, ``workers``, ``amp``, ...

@@ -46,7 +46,7 @@ def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progres
 
 
 AUTO = "auto"
-PUBLISHED = "clip:ViT-L-14/laion2b_s32b_b82k"
+FOR_LANDMARKS = "clip:ViT-L-14/laion2b_s32b_b82k"
 
 
 def choose_encoder(config: EmbedConfig, source: str) -> tuple[EmbedConfig, str]:
@@ -55,12 +55,12 @@ def choose_encoder(config: EmbedConfig, source: str) -> tuple[EmbedConfig, str]:
     Args:
         config: the options, in which ``auto`` is replaced.
         source: source of the names: ``classes`` get the best encoder on this machine, ``sample`` gets ``lexical``, and
-            landmarks get the published encoder.
+            landmarks get CLIP.
     """
     if config.encoder != AUTO:
         return config, ""
     chosen = {"classes": local_encoder, "sample": lambda: ("lexical", "the sample needs no weights")}
-    spec, why = chosen.get(source, lambda: (PUBLISHED, "as published for landmarks"))()
+    spec, why = chosen.get(source, lambda: (FOR_LANDMARKS, "the default for landmarks"))()
     return replace(config, encoder=spec), why
 
 

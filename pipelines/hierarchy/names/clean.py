@@ -19,6 +19,7 @@ from hgld.errors import TableError
 from hgld.settings import key_fields
 from hgld.tables import read_parquet
 
+from ...card import PUBLISHED_GROUPS
 from ...stage import Progress, StageResult, StageRun, files_of, run_stage, write_dropped
 from ..config import BuildConfig, CleanConfig
 from .landmark_tables import ITEMS, KEY, with_item_columns
@@ -119,6 +120,16 @@ PUBLISHED: dict[str, Any] = {
     "names": 5_700,
 }
 _MOST_DETAIL = 300  # characters of a detail, which contains scraped text
+
+
+def published_counts() -> dict[str, dict[str, int]]:
+    """Return the published counts by stage, and by the names of the stage's own counts."""
+    named = {**_by_split(PUBLISHED["splits"]), "names": PUBLISHED["names"]}
+    return {"clean": named, "review": {"groups": PUBLISHED_GROUPS}}
+
+
+def _by_split(splits: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    return {f"{what} ({split})": n for split, figures in splits.items() for what, n in figures.items()}
 
 
 def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progress: Progress) -> StageRun:
@@ -292,8 +303,7 @@ def _figures(table: pl.DataFrame, kept: pl.DataFrame, names: pl.DataFrame) -> tu
             "scraped": int((scraped["status"] == "found").sum()),
             "kept": int((kept["split"] == split).sum()),
         }
-    counts = {f"{what} ({split})": n for split, figures in splits.items() for what, n in figures.items()}
-    counts["names"] = len(names)
+    counts = {**_by_split(splits), "names": len(names)}
     if not names["english"].all():
         counts["English names"] = int(names["english"].sum())
     return counts, {"own": {"splits": splits, "names": len(names)}, "published": PUBLISHED}

@@ -19,7 +19,7 @@ from ...card import PUBLISHED_GROUPS, labelled_groups, write_card
 from ...stage import Progress, StageResult, StageRun, run_stage
 from ..groups.levels import LANDMARK_LEVELS
 
-VERSION = 7  # 7: the card has no counts, which the page shows
+VERSION = 8  # 8: the choices of the paper
 REPORT = "report.html"
 CARD = "README.md"
 TEMPLATE = "build_report.html"
@@ -101,7 +101,8 @@ def _page(facts: Mapping[str, Any], tables: Mapping[str, pl.DataFrame], decision
     environment.filters["thousands"] = lambda value: f"{value:,}"
     environment.filters["readable"] = _readable
     groups, levels = _groups(tables), _levels(facts)
-    source, stages = facts["config"]["build"]["source"], facts["stages"]
+    build, stages = facts["config"]["build"], facts["stages"]
+    source = build["source"]
     words = yaml.safe_load(WORDS.read_text(encoding="utf-8"))
     words.pop("landmark" if source == "classes" else "item")
     clean, doubtful = stages["clean"]["details"], _doubtful(tables)
@@ -123,7 +124,7 @@ def _page(facts: Mapping[str, Any], tables: Mapping[str, pl.DataFrame], decision
         names=len(tables["names"]),
         own=clean["own"],
         # the published figures describe GLDv2's landmarks, and do not suit other data
-        published=clean["published"] if source == "landmarks" else None,
+        published=clean["published"] if source == "landmarks" or "as_published" in build else None,
         published_groups=PUBLISHED_GROUPS,
         decisions=decisions,
     )
