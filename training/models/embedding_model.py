@@ -70,9 +70,11 @@ class GeM(nn.Module):
 class CroW(nn.Module):
     """Cross-dimensional weighting: a sum over positions with weights per position and per channel.
 
-    A position weighs the square root of its share of all activation; a channel weighs more the fewer positions it is
-    active at (Kalantidis, Mellina and Osindero, "Cross-dimensional Weighting for Aggregated Deep Convolutional
-    Features", ECCV workshops 2016).
+    A position's weight is the square root of its share of all activation. A channel's weight is larger, the fewer
+    positions it is active at.
+
+    Kalantidis, Mellina and Osindero, "Cross-dimensional Weighting for Aggregated Deep Convolutional Features", ECCV
+    workshops 2016.
     """
 
     def forward(self, features: Tensor) -> Tensor:
