@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import stat
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from io import FileIO
@@ -22,8 +23,13 @@ from hgld.errors import InputError, StorageError, excerpt
 
 PART = ".part"
 _CALLS = itertools.count()
-NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # cluster file systems may be mounted without locks
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # cluster file systems may be mounted without locks
+_NO_FLUSH = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF)  # file systems that cannot flush folders
 _Made = TypeVar("_Made")
+
+
+class NoLockWarning(UserWarning):
+    """A file system has no locks, so hgld would not notice that another process writes the same files."""
 
 
 def fault_point(change: str) -> None:
@@ -119,7 +125,7 @@ def sync(path: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # some file systems cannot flush folders
+        if error.errno not in _NO_FLUSH or not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             raise
     finally:
         os.close(descriptor)
@@ -258,15 +264,17 @@ def file_lock(path: Path, busy: str = "", *, keep: bool = True) -> Iterator[File
 
     Raises:
         StorageError: ``busy`` is given, and another process holds the lock or the file cannot be opened.
-        OSError: ``busy`` is given, and the file system has no locks (:data:`NO_LOCKS`); or ``busy`` is empty, and the
-            file cannot be opened. If ``busy`` is empty, a file system without locks is no error.
+        OSError: ``busy`` is empty, and the file cannot be opened.
+
+    Warns:
+        NoLockWarning: ``busy`` is given, and the file system has no locks.
     """
     try:
-        file = _locked(path, wait=not busy)
+        file = _locked(path, busy)
     except BlockingIOError as error:
         raise StorageError(busy) from error
     except OSError as error:
-        if not busy or error.errno in NO_LOCKS:
+        if not busy:
             raise
         raise StorageError(
             f"{path}: cannot be opened for writing ({error.strerror}). Free space, or check the folder's permissions."
@@ -280,16 +288,19 @@ def file_lock(path: Path, busy: str = "", *, keep: bool = True) -> Iterator[File
                 path.unlink(missing_ok=True)
 
 
-def _locked(path: Path, *, wait: bool = True) -> FileIO:
+def _locked(path: Path, busy: str) -> FileIO:
     while True:
         file = open(path, "a+b", buffering=0)  # noqa: SIM115  # the caller closes it
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                     return file
         except BaseException as error:
-            if wait and isinstance(error, OSError) and error.errno in NO_LOCKS:
+            if isinstance(error, OSError) and error.errno in _NO_LOCKS:
+                if busy:
+                    told = f"the file system of {path.parent} has no locks ({error.strerror}); make sure that no other "
+                    warnings.warn(f"{told}process of hgld writes there.", NoLockWarning, stacklevel=2)
                 return file
             file.close()
             raise

@@ -27,7 +27,7 @@ from hgld.distributed import Processes, StopRequests, stop_requests
 from hgld.errors import DivergenceError, HgldError, InputError, StorageError, storage_errors
 from hgld.evaluation.protocols import lower_is_better
 from hgld.evaluation.report import RetrievalReport
-from hgld.files import NO_LOCKS, file_lock, write_atomic
+from hgld.files import file_lock, write_atomic
 
 from .checkpoint import (
     LAST,
@@ -108,7 +108,7 @@ def train(
 
     with stop_requests() as stop, distributed.process_group(config.run.device, hint) as processes:
         reporter = progress if progress is not None and processes.is_main else ProgressReporter()
-        with _run_lock(out, processes, reporter), arithmetic(config, processes.device):
+        with _run_lock(out, processes), arithmetic(config, processes.device):
             state = prepare_run(config, data, out, processes, init_from)
             return _train(state, stop, reporter)
 
@@ -139,7 +139,7 @@ def arithmetic(config: TrainConfig, device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def _run_lock(out: Path, processes: Processes, reporter: ProgressReporter) -> Iterator[None]:
+def _run_lock(out: Path, processes: Processes) -> Iterator[None]:
     """Lock the run's folder against other trainings on the main process; every process must call this.
 
     Raises:
@@ -157,13 +157,7 @@ def _run_lock(out: Path, processes: Processes, reporter: ProgressReporter) -> It
             except StorageError as error:
                 failure = error
             except OSError as error:
-                if error.errno in NO_LOCKS:
-                    reporter.note(
-                        f"the file system of {out} has no locks ({error.strerror}); "
-                        "make sure that no other training runs in this folder."
-                    )
-                else:
-                    failure = StorageError(f"cannot write {out} ({error.strerror}); choose another --out.")
+                failure = StorageError(f"cannot write {out} ({error.strerror}); choose another --out.")
         if distributed.any_process(failure is not None, processes):
             raise failure or StorageError(f"the main process cannot use {out} for this run; its own message says why.")
         yield

@@ -18,18 +18,20 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from importlib import import_module
 from types import FrameType
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 
 from hgld.cli.options import SHOWS_ALL, debug_option, help_all_option
 from hgld.cli.output import echo
 from hgld.errors import ConfigError, HgldError, StorageError
+from hgld.files import NoLockWarning
 from hgld.version import __version__
 
 EXIT_CHECK_FAILED, EXIT_BAD_INPUT, EXIT_FAULT, EXIT_STOPPED, EXIT_NO_READER = 1, 2, 70, 130, 141
@@ -76,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(shell_complete(cli, {}, "hgld", COMPLETE_VARIABLE, os.environ[COMPLETE_VARIABLE]))
     try:
         _refuse_bytes(given)
-        with _stops_by_signals():
+        with _stops_by_signals(), _plain_warnings():
             code = _run(given)
     except (KeyboardInterrupt, click.Abort) as stop:
         verb = next((word for word in given if not word.startswith("-")), "")
@@ -128,6 +130,22 @@ def _stops_by_signals() -> Iterator[None]:
         yield
     finally:
         default()
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Print hgld's warnings as a line, without the place in the code that Python adds."""
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if issubclass(category, NoLockWarning):
+                _say(f"hgld: {message}")
+            else:
+                usual(message, category, *place, **more)
+
+        warnings.showwarning = show
+        yield
 
 
 def _refuse_bytes(arguments: list[str]) -> None:

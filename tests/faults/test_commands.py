@@ -1,9 +1,13 @@
 """Commands on a disk that fails at some change: no file is lost, and repeating the command completes the work."""
 
+import errno
+import fcntl
 import hashlib
+import os
 import random
 import re
 import shutil
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,6 +91,24 @@ def test_command_recovers_from_a_disk_that_fails_at_any_change(base, case, fault
             assert not [name for name, data in left.items() if PART in name and data], changes
         assert_kept(case, left)
         assert_mends(case, base, place, left)
+
+
+@pytest.mark.filterwarnings("default::hgld.files.NoLockWarning")
+def test_command_succeeds_on_a_file_system_without_locks_and_folder_flushes(base, case, tmp_path, monkeypatch):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    def flush(descriptor, *, flush_file=os.fsync):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        flush_file(descriptor)
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    monkeypatch.setattr(os, "fsync", flush)
+    place = case.at(tmp_path / "place")
+    code, said = run(case.command.words, base, place)
+    assert code == 0, said
+    assert contents(place) == case.whole
 
 
 def fails(words: str, base: Path, place: Path, changes: int, fault: Any) -> int:

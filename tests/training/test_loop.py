@@ -13,7 +13,7 @@ import torch
 
 from hgld.data.index import read_index
 from hgld.errors import ConfigError, DivergenceError, InputError, StorageError
-from hgld.files import file_lock
+from hgld.files import NoLockWarning, file_lock
 from hgld.training import loop, state
 from hgld.training.checkpoint import find_checkpoint, read_checkpoint, selection_of
 from hgld.training.config import read_config
@@ -379,14 +379,13 @@ def test_run_folder_is_locked_against_a_second_training(data, tmp_path):
     assert train(options(**STILL), data, out).finished  # the first run has released the lock
 
 
-def test_run_on_a_file_system_without_locks_prints_a_note(data, tmp_path, monkeypatch):
+def test_run_on_a_file_system_without_locks_warns(data, tmp_path, monkeypatch):
     def no_locks(*args):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    told = Notes()
     monkeypatch.setattr("hgld.files.fcntl.flock", no_locks)
-    assert train(options(**STILL), data, tmp_path / "run", progress=told).finished
-    assert any("run has no locks (No locks available)" in note for note in told.notes)
+    with pytest.warns(NoLockWarning, match=r"run has no locks \(No locks available\)"):
+        assert train(options(**STILL), data, tmp_path / "run").finished
 
 
 def test_refused_run_leaves_no_folder(data, tmp_path):
