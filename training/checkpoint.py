@@ -212,7 +212,7 @@ def read_state(path: Path) -> dict[str, Any]:
     state = read_record(path / STATE, SCHEMA_VERSION, hint="Train the run again.")
     if state.get("checksum") != _checksum(state) or path.name != f"step-{state['step']:08d}":
         raise InputError(
-            f"{path / STATE}: its content does not fit its checksum or its folder. Restore the file, or remove the "
+            f"{path / STATE}: its content does not match its checksum or its folder. Restore the file, or remove the "
             "checkpoint's folder to resume from the previous one."
         )
     return state

@@ -211,5 +211,5 @@ def level_number(hierarchy: Hierarchy, name: str) -> int:
     if not name:
         return 0
     if name not in hierarchy.levels:
-        raise ConfigError(f"--level {name!r}: the dataset's levels are {', '.join(hierarchy.levels)}.")
+        raise ConfigError(f"--level {name!r} is unknown; the dataset's levels are {', '.join(hierarchy.levels)}.")
     return hierarchy.levels.index(name)

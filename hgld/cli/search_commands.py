@@ -112,7 +112,9 @@ def search(
     if len(dict(asked.within)) < len(asked.within):
         raise click.UsageError("--within has a level twice, but an image has one class per level. Give it once.")
     if asked.level is not None and asked.level not in dataset.levels:
-        raise click.UsageError(f"--level {asked.level}: the dataset's levels are {', '.join(dataset.levels)}.")
+        raise click.UsageError(
+            f"--level {asked.level} is unknown; the dataset's levels are {', '.join(dataset.levels)}."
+        )
     with progress_bars() as progress, open_embedder(source, view, data) as embedder:
         answer = search_images(
             embedder,
@@ -154,7 +156,7 @@ def _prediction_options(
     if calibration is None and (asked.min_confidence is not None or asked.level is not None):
         hint = why_not or "run hgld calibrate (for --model, pass its file as --calibration)."
         raise click.UsageError(
-            f"--min-confidence and --level set predictions, which need a calibration of this model: {hint}"
+            f"--min-confidence and --level affect only predictions, which need a calibration of the model: {hint}"
         )
     if why_not and embedder.processes.is_main:
         echo(why_not, err=True)

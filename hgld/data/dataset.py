@@ -362,13 +362,13 @@ class ShardDataset(Dataset[dict[str, Any]]):
     def _position(self, index: int) -> int:
         i = operator.index(index)
         if not -len(self) <= i < len(self):
-            raise IndexError(f"item {i} is not one of the {len(self)} of this dataset")
+            raise IndexError(f"there is no item {i}; this dataset has {len(self)} items")
         return i % len(self)
 
     def _positions(self, indices: Positions) -> np.ndarray:
         i = np.asarray(indices, dtype=np.int64).reshape(-1)
         if i.size and not 0 <= i.min() <= i.max() < len(self):
-            raise IndexError(f"items {i.min()} to {i.max()} are not all among the {len(self)} of this dataset")
+            raise IndexError(f"not all items {i.min()} to {i.max()} exist; this dataset has {len(self)} items")
         return i
 
     # -- images -----------------------------------------------------------------------------------------------

@@ -201,7 +201,7 @@ class ShardStorage:
         """
         (data,) = self._files.read_many([(_checked(name), 0, max_bytes + 1)])
         if len(data) > max_bytes:
-            raise InputError(f"{self.where}/{name}: more than {max_bytes} bytes, the most that this file may have.")
+            raise InputError(f"{self.where}/{name}: more than {max_bytes} bytes; expected at most that.")
         return data
 
     def table(self, name: str, stated: FileFacts | None = None) -> Path | bytes:

@@ -209,7 +209,9 @@ class ShardStream(IterableDataset[Batch]):
         """
         epoch, step = state.get("epoch"), state.get("step")
         if not (type(epoch) is int and type(step) is int and epoch >= 0 and 0 <= step <= len(self)):
-            raise ConfigError(f"epoch {epoch!r}, step {step!r}; expected a position in epochs of {len(self)} batches.")
+            raise ConfigError(
+                f"state: epoch {epoch!r}, step {step!r}; expected whole numbers >= 0, step <= {len(self)}."
+            )
         if state.get("fingerprint", self._fingerprint) != self._fingerprint:
             raise ConfigError(
                 "the state belongs to a stream with different batches: it has other shards, or another p, k, seed, "

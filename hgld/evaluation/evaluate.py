@@ -412,7 +412,7 @@ class _Ranking:
         of_set = [metric for metric in metrics if metric.definition.of_set]
         if of_set and self.gallery_labels is None:
             raise ConfigError(
-                f"{', '.join(map(str, of_set))}: the items of judged lists have no classes. Omit these metrics."
+                f"metrics {', '.join(map(str, of_set))} need classes, but judged lists have none. Omit these metrics."
             )
         of_queries = [metric for metric in metrics if metric not in of_set]
         stated = {

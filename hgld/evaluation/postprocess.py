@@ -116,7 +116,7 @@ class Whitening:
         if rows.shape[1] != len(self.mean):
             raise InputError(
                 f"embeddings have {rows.shape[1]} dimensions; the whitening was fitted on {self.fitted_on} with "
-                f"{len(self.mean)}."
+                f"{len(self.mean)} dimensions."
             )
         projection = (self.components / self.variances[:, None] ** self.power).T
         whitened = np.empty((len(rows), len(self.variances)), np.float32)

@@ -225,7 +225,7 @@ def _place(process_index: int = 0, process_count: int = 1, sampler: object = Non
     if not isinstance(index, int) or not isinstance(count, int):
         raise ConfigError(
             f"sampler is a {type(sampler).__name__}; expected a DistributedSampler, which knows this process's index. "
-            "The labels decide which items are sampled."
+            "hgld's sampler itself chooses the items, by their labels."
         )
     if process_count > 1 and (process_index, process_count) != (index, count):
         raise ConfigError(
@@ -288,8 +288,8 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
         if parts % process_count:
             fitting = ", ".join(str(n) for n in range(1, parts + 1) if parts % n == 0)
             raise ConfigError(
-                f"{process_count} processes cannot share batches of {batch_size} items in {parts} parts that stay "
-                f"together; run {fitting} processes, or change the batch size."
+                f"{process_count} processes cannot share batches of {batch_size} items, because their {parts} parts "
+                f"(classes or images) stay whole; run {fitting} processes, or change the batch size."
             )
         self.batch_size, self.seed, self.drop_last = batch_size, seed, drop_last
         self.process_index, self.process_count = process_index, process_count

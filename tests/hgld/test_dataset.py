@@ -102,7 +102,7 @@ def test_stored_bytes_are_read_back_unchanged(url):
     assert dataset.read(-1) == expected[-1]
     assert dataset.read_many([]) == []
     for read in (dataset.read, dataset.image, dataset.__getitem__):
-        with pytest.raises(IndexError, match="item 11 is not one of the 11 of this dataset"):
+        with pytest.raises(IndexError, match="there is no item 11; this dataset has 11 items"):
             read(11)
     with pytest.raises(IndexError, match="items -1 to 3"):
         dataset.read_many([3, -1])

@@ -158,7 +158,7 @@ def test_a_stopped_stream_resumes_with_the_same_batches(shards):
 
 def test_invalid_positions_are_refused(folder):
     for wrong in ({}, {"epoch": -1, "step": 0}, {"epoch": 0, "step": 99}, {"epoch": 0, "step": 1.5}):
-        with pytest.raises(ConfigError, match="a position in epochs of 13 batches"):
+        with pytest.raises(ConfigError, match="expected whole numbers >= 0, step <= 13"):
             stream(folder).load_state_dict(wrong)
     with pytest.raises(ConfigError, match="epoch is -1"):
         stream(folder).set_epoch(-1)

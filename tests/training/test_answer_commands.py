@@ -106,7 +106,7 @@ def test_search_restricted_to_a_class_returns_only_images_of_that_class(hgld):
         (("--within", "coarse"), "expected a level and one of its class names"),
         (("--within", "coarse=2", "--index", "ivf"), "use --index exact"),
         (("--within", "coarse=2", "--within", "coarse=3"), "--within has a level twice"),
-        (("--level", "kind"), "--level kind: the dataset's levels are fine, coarse."),
+        (("--level", "kind"), "--level kind is unknown; the dataset's levels are fine, coarse."),
     ):
         code, out, err = hgld(*SEARCH, *words)
         assert (code, out) == (2, "")
@@ -123,7 +123,7 @@ def test_search_ignores_a_calibration_made_with_other_weights_and_prints_a_note(
     assert "run/calibration.json: it was made with other weights. Calibrate again" in err
     code, _, err = hgld(*SEARCH, "--checkpoint-choice", "last", "--min-confidence", "0.5")
     assert code == 2
-    assert "--min-confidence and --level set predictions" in err
+    assert "--min-confidence and --level affect only predictions" in err
 
 
 @pytest.mark.slow

@@ -156,7 +156,7 @@ def test_invalid_classification_setups_fail_before_training(places, tmp_path, mo
     assert not list(tmp_path.iterdir())
     with pytest.raises(ConfigError, match="loss SupAP has no classifier"):
         train(options(loss="SupAP", metrics=("top-1",), monitor="top-1"), str(folder / "data"), tmp_path)
-    with pytest.raises(ConfigError, match="--level 'genus': the dataset's levels are fine, coarse"):
+    with pytest.raises(ConfigError, match="--level 'genus' is unknown; the dataset's levels are fine, coarse"):
         train(
             options(loss="NormSoftmax", level="genus", metrics=("top-1",), monitor="top-1"),
             str(folder / "data"),
@@ -191,7 +191,7 @@ def test_invalid_class_names_file_is_refused(places, tmp_path):
         [
             ('{"schema_version": 2}', SchemaError, "reads version 1"),
             ('{"schema_version": 1, "level": "fine", "names": ["a", "a"]}', InputError, "different names"),
-            ('{"schema_version": 1, "level": "fine", "names": ["a", "b"]}', InputError, "classifier of 2 classes"),
+            ('{"schema_version": 1, "level": "fine", "names": ["a", "b"]}', InputError, "expected 2 classes"),
         ]
     ):
         run = tmp_path / str(number)

@@ -192,7 +192,7 @@ def test_onnx_feature_maps_and_tokens_use_the_requested_pooling(data, tmp_path):
         found = embedded(Network(maps.name, "default", pooling), data)
         torch.testing.assert_close(found, expected, atol=0.02, rtol=0)
     assert not torch.allclose(embedded(Network(maps.name, "default", "max"), data), expected, atol=0.05)
-    with pytest.raises(ConfigError, match="no vector; take another pooling"):
+    with pytest.raises(ConfigError, match="is no vector; take another pooling"):
         embedded(Network(maps.name, "default", "token"), data)
     shape = numpy_helper.from_array(np.array([0, 3, -1]), "shape")
     nodes = [

@@ -282,7 +282,7 @@ def library_head(spec: str, pretrained: str, model: EmbeddingModel, *, image_siz
     head = next((module for module in reversed(list(whole.modules())) if isinstance(module, nn.Linear)), None)
     if head is None or head.bias is None or not _reads_mean(whole, head, model, image_size):
         raise ConfigError(
-            f"the classifier of {spec} is not one linear layer behind the mean of its feature map, so that it cannot "
+            f"the classifier of {spec} is not one linear layer behind the mean of its feature map, so it cannot "
             "be tested with another pooling. Take a ResNet, RegNet, DenseNet, EfficientNet or MobileNet."
         )
     return head.weight.detach(), head.bias.detach()

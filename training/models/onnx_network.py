@@ -112,7 +112,9 @@ class OnnxNetwork(nn.Module):
             return found.transpose(1, 2).unsqueeze(-1) if self._token is False else found[:, 0]
         if self._token is False or (found.ndim > 2 and found[0].numel() != found.shape[1]):
             kind = "no feature map" if self._token is False else "no vector"
-            raise ConfigError(f"{self._path}: its output has shape {tuple(found.shape)}, {kind}; take another pooling.")
+            raise ConfigError(
+                f"{self._path}: its output, of shape {tuple(found.shape)}, is {kind}; take another pooling."
+            )
         return found.flatten(1)
 
 

@@ -135,7 +135,7 @@ class Benchmark:
         if len(odd):
             raise InputError(
                 f"dataset {self.name}: judgements.parquet has the verdict {odd['verdict'][0]!r} ({len(odd)} rows); "
-                f"expected {', '.join(verdicts)}. Is it of another protocol?"
+                f"expected {', '.join(verdicts)}. Does it belong to another protocol?"
             )
         places = [
             pl.DataFrame({name: self[split].keys, f"{name}_at": np.arange(len(self[split]))})

@@ -112,7 +112,7 @@ def read_cars196(source: Path, options: "SourceConfig") -> Catalog:
         for where, (name, number, *flag) in mat_rows(paths[-len(annotations) :][part], table, fields):
             file = f"{folder}{relative_path(name, where)}"
             if number not in tree:
-                raise TableError(f"{where}: class {number}; expected 1 to {len(tree)}.")
+                raise TableError(f"{where}: class is {number}; expected 1 to {len(tree)}.")
             key = safe_key(file.rpartition(".")[0])
             rows.append((key, _split(number, tree), file, *tree[number]))
             listed.append((OFFICIAL[bool(flag[0]) if flag else part], key))

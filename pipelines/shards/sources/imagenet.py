@@ -106,6 +106,8 @@ def _stated(source: Path) -> tuple[dict[str, str], tuple[Path, ...]]:
     for image, (where, line) in enumerate(read_lines(truth), start=1):
         number = whole_number(line.strip(), where, "the synset")
         if number not in numbered:
-            raise TableError(f"{where} is {quoted(line)}; expected 1 to {max(numbered)}, the synsets of {meta}.")
+            raise TableError(
+                f"{where} is {quoted(line)}; expected the number of a synset in {meta}: 1 to {max(numbered)}."
+            )
         found[f"ILSVRC2012_val_{image:08d}"] = numbered[number]
     return found, (truth, meta)
