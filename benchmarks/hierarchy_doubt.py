@@ -58,7 +58,7 @@ NUMBERS = (1.0, 0.5, 2.0, 0.0)  # number of groups as a multiple of the referenc
 GIVEN = (1.0, 2 / 3)  # shares of the reference groups that are predefined
 ALONE = 0.1  # error label of a name alone in its group, if most of its reference group is in another group
 PENALTY = 0.003
-MOST_NAMES = 400  # most names that the fit uses per placement
+MOST_NAMES = 400  # maximum number of names that the fit uses per placement
 SHARE = 0.2
 
 

@@ -155,7 +155,7 @@ def test_blank_and_unreadable_images_have_no_similar_images():
     assert len(compared.of_copies(np.arange(4))) == 1
 
 
-def test_pair_less_similar_than_synthetic_copies_is_no_copy():
+def test_pair_less_similar_than_synthetic_copies_is_not_a_copy():
     shown = [make_image(seed) for seed in range(60)]
     blend = Image.blend(shown[2], shown[40], 0.3)  # more similar to image 2 than any other image of another class
     shown += [blend, encoded(shown[5].crop((5, 4, 96, 80)))]

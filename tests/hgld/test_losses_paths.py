@@ -68,7 +68,7 @@ PAIRWISE = [  # all pairs of surrogate, objective and method occur
 
 
 @pytest.mark.parametrize(("surrogate", "objective", "method"), PAIRWISE)
-def test_float32_paths_agree_with_float64(surrogate, objective, method):
+def test_float32_implementations_agree_with_float64(surrogate, objective, method):
     table = ranking(3, 400)
     right = value_and_gradient((table[0].double(), *table[1:]), OBJECTIVES[objective], SURROGATES[surrogate], "eager")
     found = value_and_gradient(table, OBJECTIVES[objective], SURROGATES[surrogate], method)
@@ -101,7 +101,7 @@ def test_eager_pairs_in_chunks_equal_pairs_in_one_chunk(monkeypatch):
     torch.testing.assert_close(parts, whole)
 
 
-def test_blocks_and_threads_change_no_bit(monkeypatch):
+def test_number_of_blocks_and_threads_does_not_change_results(monkeypatch):
     table = ranking(23, 200)
     threads = torch.get_num_threads()
     try:

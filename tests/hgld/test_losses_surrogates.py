@@ -221,7 +221,7 @@ def test_an_excluded_query_equals_a_gallery_without_it(name):
 
 @pytest.mark.parametrize("method", ["eager", "pair", "auto"])
 @pytest.mark.parametrize("surrogate", [SupStep(), SupStep(1e-30, 1e30, 0.0), Sigmoid(), Sigmoid(1e-30)])
-def test_no_nan_for_finite_scores(method, surrogate):
+def test_losses_of_finite_scores_are_not_nan(method, surrogate):
     scores = torch.tensor([[3e38, -3e38, 0.0, 1e-45, -1e-45, 3e38]], requires_grad=True)
     for grades in ([[1, 0, 2, 0, 1, 0]], [[0, 2, 0, 1, 0, 0]]):
         values, _ = graded_ap_loss(scores, torch.tensor(grades), 2, surrogate, method=method)

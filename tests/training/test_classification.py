@@ -235,7 +235,7 @@ def test_proxy_classifier_logits_equal_loss_logits():
 
 @pytest.mark.parametrize("scale", [None, 20.0])
 @pytest.mark.parametrize("power", [0.5, 0.25])
-def test_whitening_folds_into_the_classifier(scale, power):
+def test_classifier_with_folded_whitening_gives_equal_scores(scale, power):
     generator = torch.Generator().manual_seed(0)
     mixed = torch.rand(24, 24, generator=generator) * torch.linspace(0.05, 1, 24)
     embeddings = 3 * torch.rand(60, 24, generator=generator) @ mixed
