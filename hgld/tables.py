@@ -491,6 +491,14 @@ class CsvText:
             yield line, [row[place] for place in places]
 
 
+def as_plain_text(table: pl.DataFrame) -> pl.DataFrame:
+    """Return a table for spreadsheets, which would run a text that begins with ``=``, ``+``, ``-`` or ``@``.
+
+    Such texts get an apostrophe in front. Files that hgld reads again hold the texts as they are.
+    """
+    return table.with_columns(pl.col(pl.String).str.replace(r"^([=+\-@\t\r])", "'${1}"))
+
+
 def csv_text(rows: Iterable[Iterable[object]]) -> str:
     """Return rows of cells as CSV, quoted if necessary; every row ends with a newline."""
     text = io.StringIO(newline="")

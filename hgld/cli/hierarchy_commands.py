@@ -327,6 +327,7 @@ def show(asked: ShowOptions, *, as_json: bool) -> None:
     PATH is a build's folder, a dataset directory (the numbers then count images), or a taxonomy in any format that hgld
     reads: an edge list, WordNet, Open Images, iNaturalist, Darwin Core, a folder tree, ...
     """
+    from hgld.tables import as_plain_text
     from hgld.taxonomy.formats import read_levels
     from hgld.tree_drawing import tree_data, tree_text
 
@@ -334,7 +335,7 @@ def show(asked: ShowOptions, *, as_json: bool) -> None:
     _refuse_unfinished(path)
     found = read_levels(path, asked.format, **rules)
     if asked.changes is not None:
-        found.changes.write_csv(asked.changes)
+        as_plain_text(found.changes).write_csv(asked.changes)
     counts = _count_images(path, found.hierarchy)
     drawn: dict[str, Any] = {"depth": asked.depth, "most": asked.most or None, "counts": counts}
     if as_json:

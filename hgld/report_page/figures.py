@@ -108,7 +108,7 @@ class Figures:
         height: float = _HEIGHT,
     ) -> Figure:
         """Draw one figure on one pair of axes, ``height`` inches high."""
-        from matplotlib import rc_context
+        from matplotlib import rc_context, rcdefaults, rcParams
         from matplotlib.backends.backend_svg import FigureCanvasSVG
         from matplotlib.figure import Figure as Drawing
 
@@ -117,7 +117,9 @@ class Figures:
         stem = next(s for s in (plain, *numbered) if s not in self._names)
         self._names.add(stem)
         style: Any = {**_STYLE, "svg.hashsalt": stem}
-        with rc_context(style), warnings.catch_warnings():
+        with rc_context(), warnings.catch_warnings():
+            rcdefaults()  # a user's matplotlibrc may ask for LaTeX or other fonts
+            rcParams.update(style)
             # Fonts of matplotlib lack many scripts, but the page uses the fonts of the reader's browser.
             warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
             drawing = Drawing(figsize=(_WIDTH, height), layout="constrained")

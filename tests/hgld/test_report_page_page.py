@@ -10,6 +10,7 @@ import re
 import warnings
 from dataclasses import replace
 
+import matplotlib
 import numpy as np
 import polars as pl
 import pytest
@@ -161,6 +162,14 @@ def test_figures_show_names_that_look_like_colours_or_begin_with_an_underscore()
     assert f'aria-label="{INK}"' in made
     assert "var(--s0)" in made
     assert not re.search(r'<[^>]*style="[^"]*#[0-9a-f]{6}', re.sub(r"#000000|#0{3}", "", made))
+
+
+def test_figures_ignore_the_users_matplotlibrc():
+    lines = [Line("a", (0.0, 1.0), (0.0, 1.0), 0)]
+    usual = Figures().draw_lines("a", "title", lines, term="").svg
+    with matplotlib.rc_context({"text.usetex": True, "font.size": 30, "axes.grid": True, "lines.linewidth": 9}):
+        assert Figures().draw_lines("a", "title", lines, term="").svg == usual
+        assert matplotlib.rcParams["font.size"] == 30
 
 
 def test_security_policy_allows_only_the_script_of_the_page(hostile):

@@ -14,7 +14,15 @@ from polars.testing.parametric import dataframes
 
 from hgld.errors import InputError, TableError
 from hgld.files import parse_json, read_json
-from hgld.tables import CsvText, parquet_metadata, parquet_schema, read_csv, read_parquet, write_table
+from hgld.tables import (
+    CsvText,
+    as_plain_text,
+    parquet_metadata,
+    parquet_schema,
+    read_csv,
+    read_parquet,
+    write_table,
+)
 
 WRITTEN = io.BytesIO()
 TABLE = pl.DataFrame({"key": ["a", "b"], "label": [1, 2], "vector": [[0.5, 1.0], [1.0, 2.0]]})
@@ -143,3 +151,10 @@ def test_json_beyond_the_size_limits_is_refused():
         parse_json(b"[1, 2]", "x", max_bytes=3)
     with pytest.raises(InputError, match="x: JSON of 4 values"):
         parse_json(b"[1,2,3,4]", "x", max_values=3)
+
+
+def test_spreadsheets_show_formulas_as_text():
+    table = pl.DataFrame({"name": ["=1+1", "+1", "-1", "@x", "\tx", "a=b", "", None], "n": [-1] * 8})
+    plain = as_plain_text(table)
+    assert plain["name"].to_list() == ["'=1+1", "'+1", "'-1", "'@x", "'\tx", "a=b", "", None]
+    assert plain["n"].equals(table["n"])

@@ -107,10 +107,10 @@ def test_show_counts_the_images_of_a_dataset(hgld, tmp_path):
 
 def test_show_reports_and_lists_the_changes_by_rules(hgld, tmp_path):
     file = tmp_path / "edges.csv"
-    file.write_text("child,parent\ncat,animal\ndog,pet\ndog,animal\npet,animal\noak,plant\n")
+    file.write_text("child,parent\ncat,animal\n=dog,pet\n=dog,animal\npet,animal\noak,plant\n")
     code, out, err = hgld("show", file)
     assert (code, out) == (EXIT_BAD_INPUT, "")
-    assert "'dog' under 'pet' and 'animal'" in err
+    assert "'=dog' under 'pet' and 'animal'" in err
     assert "choose --parents first or most-specific" in err
     words = ("show", file, "--parents", "most-specific", "--cut", "leaves:1", "--changes", tmp_path / "changes.csv")
     code, out, err = hgld(*words)
@@ -121,7 +121,7 @@ def test_show_reports_and_lists_the_changes_by_rules(hgld, tmp_path):
     assert "edge-list: 6 classes; levels by leaves:1; numbers count the classes of the level 'class'." in told
     assert "classes under several parents: 1; parents left out: 1." in told
     changes = (tmp_path / "changes.csv").read_text().splitlines()
-    assert changes == ["id,name,what,detail", 'dog,dog,several parents,"kept pet, left out animal"']
+    assert changes == ["id,name,what,detail", "'=dog,'=dog,several parents,\"kept pet, left out animal\""]
     named = json.loads(hgld(*words, "--levels", "name,kind", "--json")[1])
     assert named["levels"] == {"name": 3, "kind": 3}
     assert named["tree"][0]["below"][0]["level"] == "name"
