@@ -1,0 +1,47 @@
+"""Commands under other people's settings of the shell, Python and libraries write the same bytes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.faults.commands import COMMANDS, contents, place_of
+
+pytestmark = pytest.mark.slow
+SETTINGS = {
+    "LC_ALL": "C",
+    "TZ": "Asia/Kathmandu",
+    "PYTHONWARNINGS": "default",
+    "PYTHONHASHSEED": "7",
+    "OMP_NUM_THREADS": "1",
+    "POLARS_MAX_THREADS": "1",
+    "COLUMNS": "31",
+    "NO_COLOR": "1",
+}
+
+
+@pytest.mark.parametrize("name", ["build-hierarchy", "build-shards", "evaluate", "report", "audit"])
+def test_settings_of_the_environment_do_not_change_the_files(name, base, tmp_path):
+    noisy, matplotlib = tmp_path / "noisy", tmp_path / "matplotlib"
+    for folder in (noisy, matplotlib):
+        folder.mkdir()
+    (noisy / "sitecustomize.py").write_text("print('a message of the site')\n")
+    (matplotlib / "matplotlibrc").write_text("text.usetex: True\nfont.size: 30\nsvg.fonttype: path\n")
+    others = {**SETTINGS, "PYTHONPATH": str(noisy), "MATPLOTLIBRC": str(matplotlib)}
+    found = []
+    for number, settings in enumerate(({}, others)):
+        place = place_of(COMMANDS[name], base, tmp_path / str(number))
+        words = [word.replace("{base}", str(base)) for word in COMMANDS[name].words.split()]
+        ran = subprocess.run(
+            [sys.executable, "-m", "hgld", *words],
+            cwd=place,
+            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])} | settings,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr
+        found.append(contents(place))
+    assert found[0] == found[1]
