@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TextIO
@@ -10,6 +11,8 @@ from typing import Any, Protocol, TextIO
 # Control characters (C0 without tab and newline, DEL, C1) can control a terminal. Bidirectional overrides change the
 # order of visible characters. Surrogates are bytes of file names that are not text.
 _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+_PAUSE = 60.0  # seconds between two lines of progress in a log
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -46,11 +49,23 @@ def silent(task: str, done: int, total: int | None) -> None:
     """Report no progress."""
 
 
+def _lines(last: float) -> Progress:
+    """Return a function that prints a line of progress if a minute has passed since ``last`` or the previous line."""
+
+    def show(task: str, done: int, total: int | None) -> None:
+        nonlocal last
+        if time.monotonic() >= last + _PAUSE:
+            last = time.monotonic()
+            say(f"{' '.join(task.split())}: {done:,}" + ("" if total is None else f" of {total:,}"))
+
+    return show
+
+
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """Yield a function that shows progress bars on stderr, and does nothing if stderr is not a terminal."""
+    """Yield a function that shows progress bars on stderr, or a line every minute if stderr is not a terminal."""
     if not is_terminal(sys.stderr):
-        yield silent
+        yield _lines(time.monotonic())
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn

@@ -21,7 +21,6 @@ import torch
 from hgld import open_dataset
 from hgld.cli import EXIT_BAD_INPUT, EXIT_FAULT, EXIT_NO_READER, EXIT_STOPPED, VERBS, cli, main
 from hgld.cli.output import echo, progress_bars, say_next
-from hgld.pipelines.stage import silent
 from hgld.terminal import is_terminal
 from hgld.training.config import with_fields
 from hgld.training.progress import BarReporter, LineReporter, progress_reporter
@@ -352,12 +351,23 @@ def test_progress_bars_need_a_terminal_with_a_movable_cursor(monkeypatch, term):
         assert isinstance(shown, BarReporter if term == "xterm" else LineReporter)
         monkeypatch.setattr(sys, "stderr", terminal)
         with progress_bars() as progress:
-            assert (progress is silent) is (term != "xterm")
+            assert progress.__qualname__.startswith("progress_bars" if term == "xterm" else "_lines")
         monkeypatch.setenv("JPY_PARENT_PID", "1")  # simulates a notebook cell, where TERM is xterm
         assert not is_terminal(terminal)
     os.close(ours)
     with io.StringIO() as file, progress_reporter(file, echo, echo) as shown:
         assert isinstance(shown, LineReporter)
+
+
+def test_progress_in_a_log_is_a_line_every_minute(monkeypatch, capsys):
+    now = [1000.0]
+    monkeypatch.setattr("hgld.terminal.time.monotonic", lambda: now[0])
+    with progress_bars() as progress:
+        for seconds in range(0, 300, 25):
+            now[0] = 1000.0 + seconds
+            progress("read\nimages", 1000 * seconds, 300_000 if seconds < 200 else None)
+    shown = "read images: 75,000 of 300,000\nread images: 150,000 of 300,000\nread images: 225,000\n"
+    assert capsys.readouterr() == ("", shown)
 
 
 @pytest.mark.parametrize(("words", "unbuffered"), [("datasets --json", ""), ("train --list", "1")])
