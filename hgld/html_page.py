@@ -1,4 +1,4 @@
-"""HTML pages from templates with escaped values and one allowed script; tables and images for notebooks."""
+"""HTML pages of one style, from templates with escaped values; tables and images for notebooks."""
 
 import base64
 import functools
@@ -13,34 +13,49 @@ import jinja2
 from markupsafe import Markup
 
 from hgld.terminal import printable
+from hgld.version import __version__
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+PAGES = Path(__file__).with_name("templates")  # templates, style and scripts of all pages
 THUMBNAIL = 112  # pixels of the longer side
 _QUALITY = 82
 
 
 @functools.cache  # compiling templates takes most of the time of a small page
-def page_templates(folder: Path) -> jinja2.Environment:
-    """Return the templates of a folder: they escape every value and raise an error for a missing one."""
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
+def _environment(folder: Path) -> jinja2.Environment:
+    """Return the templates of a folder and of all pages: they escape every value and fail for a missing one."""
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([folder, PAGES]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters["thousands"] = "{:,}".format
+    made.policies["json.dumps_kwargs"] = {"separators": (",", ":")}  # keeps the order of keys, which pages show
+    return made
 
 
-def own_text(file: Path) -> Markup:
-    """Return a style or script file of hgld as markup that a page includes unescaped."""
-    return Markup(file.read_text(encoding="utf-8"))  # noqa: S704 - a file of hgld
+def render_page(template: Path, scripts: Iterable[str | Path] = (), **values: object) -> str:
+    """Return a page: one HTML file that loads nothing and runs no script but those of hgld.
 
+    Args:
+        template: template of the page, which extends ``page.html``.
+        scripts: script files that the page contains: names in ``hgld/templates``, or paths. Each has its own scope.
+        values: variables of the template, among them ``title``.
+    """
 
-def script_hash(script: str) -> str:
-    """Return the hash with which a page's content security policy allows only this script."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    def read(file: str | Path) -> str:
+        return (PAGES / file).read_text(encoding="utf-8")
+
+    blocks = "".join(f"{{\n{read(file)}}}\n" for file in scripts)
+    script = f'"use strict";\n{blocks}' if blocks else ""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    values |= {"script": Markup(script), "style": Markup(read("theme.css") + read("page.css"))}  # noqa: S704 - of hgld
+    values |= {"script_hash": f"sha256-{digest}", "version": __version__}
+    return _environment(template.parent).get_template(template.name).render(values)
 
 
 def data_uri(image: "Image", longest: int = THUMBNAIL) -> str:

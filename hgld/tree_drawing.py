@@ -1,11 +1,12 @@
-"""Drawings of a hierarchy: a tree of text, the same tree for JSON, and a figure."""
+"""Drawings of a hierarchy: a tree of text, the same tree for JSON, an icicle for pages, and a figure."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 from rich.cells import cell_len, set_cell_size
 
 from hgld.terminal import printable
@@ -153,6 +154,49 @@ def tree_data(
         return made
 
     return [data(branch) for branch in tree.top()]
+
+
+# -- a page ------------------------------------------------------------------------------------------------------------
+
+
+def icicle(
+    levels: Sequence[str],
+    names: Sequence[Mapping[int, str] | Sequence[str]],
+    labels: np.ndarray,
+    unit: str,
+    measures: Mapping[str, np.ndarray] | None = None,
+    notes: Sequence[Mapping[int, str]] | None = None,
+) -> dict[str, Any]:
+    """Return the data of an icicle, which ``icicle.html`` shows and ``icicle.js`` draws.
+
+    Args:
+        levels: names of the L levels, finest first.
+        names: name of each class by label, per level.
+        labels: (N, L) labels of the items, -1 if unknown. A class is as wide as its number of items.
+        unit: plural noun for the items.
+        measures: (N,) shares of the items, by title; NaN if undefined. A class has the mean of its items.
+        notes: sentences about classes by label, per level.
+    """
+    rows = pl.DataFrame(measures or {"none": np.zeros(len(labels))}).fill_nan(None)
+    data: dict[str, Any] = {
+        "unit": unit,
+        "levels": [],
+        "measures": {title: [] for title in measures or ()},
+        "notes": [],
+    }
+    above = np.empty(0, np.int64)
+    for c in reversed(range(len(levels))):
+        parents = labels[:, c + 1] if c + 1 < len(levels) else np.full(len(labels), -1)
+        parents = np.where(parents < 0, -1, np.searchsorted(above, parents))
+        classes = rows.with_columns(label=labels[:, c], parent=parents).filter(pl.col("label") >= 0).group_by("label")
+        found = classes.agg(pl.first("parent"), pl.len().alias("items"), pl.mean(*rows.columns).round(4)).sort("label")
+        above, known = found["label"].to_numpy(), found["label"].to_list()
+        level = {"name": levels[c], "names": [names[c][label] for label in known]}
+        data["levels"].insert(0, level | {"parents": found["parent"].to_list(), "items": found["items"].to_list()})
+        data["notes"].insert(0, [notes[c].get(label, "") for label in known] if notes else [])
+        for title, shares in data["measures"].items():
+            shares.insert(0, found[title].to_list())
+    return data
 
 
 # -- a figure ----------------------------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ LAW: list[tuple[str, dict[str, str]]] = [
         "compare x.csv y.csv",
         {"a": "=compare y.csv y.csv", "b": "=compare x.csv x.csv"},
     ),
-    ("show data", {"path": "=show many", "levels": "a,b", "depth": "1"}),
+    ("show data", {"path": "=show many", "levels": "a,b", "depth": "1", "html": "t.html"}),
     ("show edges.csv", {"format": "folders", "parents": "first"}),
     (
         "show edges.csv --parents first",

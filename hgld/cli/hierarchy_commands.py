@@ -13,12 +13,12 @@ import click
 from click.core import ParameterSource
 
 from hgld.cli.options import verb
-from hgld.cli.output import echo, print_json, print_rich, progress_bars, say_next
+from hgld.cli.output import echo, print_json, print_rich, progress_bars, say_next, write_result
 from hgld.errors import ConfigError
 from hgld.pipelines.hierarchy.config import SPLIT_NAME, BuildConfig, ClusterConfig, LevelsConfig, stage_configs
 from hgld.settings import options_of, setting
 from hgld.taxonomy import AUTO, FORMAT_LINES, PARENTS_RULES
-from hgld.terminal import is_terminal
+from hgld.terminal import is_terminal, printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -318,6 +318,7 @@ class ShowOptions:
     depth: int | None = setting(None, "Number of levels to draw, starting with the coarsest.  [default: all]", least=1)
     most: int = setting(8, "Maximum number of classes to draw below each class; 0: all.", least=0)
     changes: Path | None = setting(None, "CSV file to write: every class that the rules changed.", path="new")
+    html: Path | None = setting(None, "HTML page to write, as one file: the tree, with zoom and search.", path="new")
 
 
 @verb()
@@ -327,17 +328,30 @@ def show(asked: ShowOptions, *, as_json: bool) -> None:
     PATH is a build's folder, a dataset directory (the numbers then count images), or a taxonomy in any format that hgld
     reads: an edge list, WordNet, Open Images, iNaturalist, Darwin Core, a folder tree, ...
     """
+    from hgld.html_page import PAGES, render_page
     from hgld.tables import as_plain_text
     from hgld.taxonomy.formats import read_levels
-    from hgld.tree_drawing import tree_data, tree_text
+    from hgld.tree_drawing import icicle, tree_data, tree_text
 
     path, rules = asked.path, {name: getattr(asked, name) for name in ("parents", "cut", "levels")}
     _refuse_unfinished(path)
     found = read_levels(path, asked.format, **rules)
     if asked.changes is not None:
         as_plain_text(found.changes).write_csv(asked.changes)
-    counts = _count_images(path, found.hierarchy)
+    labels = _image_labels(path, found.hierarchy)
+    counts = None if labels is None else found.hierarchy.counts(labels)
     drawn: dict[str, Any] = {"depth": asked.depth, "most": asked.most or None, "counts": counts}
+    counted = f"the classes of the level {found.hierarchy.levels[0]!r}" if counts is None else "images"
+    read = f"{found.taxonomy.format}: {len(found.taxonomy):,} classes"
+    notes = [f"{read}; levels by {found.cut}; numbers count {counted}."]
+    if found.counts:
+        notes.append("; ".join(f"{what}: {number:,}" for what, number in found.counts.items()) + ".")
+    if asked.html is not None:
+        tree, unit = found.hierarchy, "classes" if labels is None else "images"
+        labels = tree.expand(range(tree.num_classes[0])) if labels is None else labels
+        shown = {"tree": icicle(tree.levels, tree.names, labels, unit), "text": tree.to_tree_text(), "notes": notes}
+        title = f"Hierarchy of {printable(path.resolve().name)}"
+        write_result(asked.html, render_page(PAGES / "tree.html", ["icicle.js"], title=title, **shown), "--html")
     if as_json:
         facts = {
             "place": str(path),
@@ -353,12 +367,9 @@ def show(asked: ShowOptions, *, as_json: bool) -> None:
     terminal = is_terminal(sys.stdout)
     width = shutil.get_terminal_size((_WIDTH, 24)).columns if terminal else _WIDTH
     echo(tree_text(found.hierarchy, lines=_LINES if asked.most else None, width=width, **drawn))
-    counted = f"the classes of the level {found.hierarchy.levels[0]!r}" if counts is None else "images"
-    read = f"{found.taxonomy.format}: {len(found.taxonomy):,} classes"
-    notes = [f"{read}; levels by {found.cut}; numbers count {counted}."]
-    if found.counts:
-        notes.append("; ".join(f"{what}: {number:,}" for what, number in found.counts.items()) + ".")
     echo("\n" + "\n".join(textwrap.fill(line, width) for line in notes))
+    if asked.html is not None:
+        echo(f"the page: {asked.html}")
 
 
 def _refuse_unfinished(path: Path) -> None:
@@ -370,12 +381,12 @@ def _refuse_unfinished(path: Path) -> None:
         )
 
 
-def _count_images(path: Path, hierarchy: "Hierarchy") -> "dict[str, np.ndarray] | None":
-    """Count the images of every class of a dataset directory; return None for other paths."""
+def _image_labels(path: Path, hierarchy: "Hierarchy") -> "np.ndarray | None":
+    """Return the (N, L) labels of the images of a dataset directory; None for other paths."""
     from hgld.data.format import INDEX, MANIFEST
     from hgld.data.index import read_index
 
     if not (path / INDEX).is_file() or not (path / MANIFEST).is_file():
         return None
     index, levels = read_index(path / INDEX, leave_out=("sha256",))
-    return hierarchy.counts(index.select(levels).to_numpy()) if levels == hierarchy.levels else None
+    return index.select(levels).to_numpy() if levels == hierarchy.levels else None

@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from hgld.cli.models import SeenOptions
 from hgld.cli.options import ReadingOptions, verb
 from hgld.cli.output import echo, print_json, progress_bars, say_next, text_table, write_result
@@ -32,7 +34,9 @@ class ReportOptions:
     )
     out: Path | None = setting(None, "HTML page to write, as one file.", path="new")
     latex: Path | None = setting(None, "LaTeX file to write: one complete table per split.", path="new")
-    figures: Path | None = setting(None, "Folder for the figures: PDF and PNG, 3.3 inches wide.", path="folder")
+    figures: Path | None = setting(
+        None, "Folder for the figures of the page: PDF and PNG, 3.3 inches wide. Needs --out.", path="folder"
+    )
     metrics: tuple[str, ...] = setting(
         (),
         "Columns of the printed tables and the LaTeX tables.  [default: all, if they are few]",
@@ -60,6 +64,8 @@ def report(asked: ReportOptions, reading: ReadingOptions, seen: SeenOptions, *, 
     Runs that differ only in their seed are one row: mean ± standard deviation. A folder of runs means all its runs.
     The curves, maps and galleries of the page need embeddings in RUN/embeddings or next to X.json.
     """
+    if asked.figures is not None and asked.out is None:
+        raise click.UsageError("--figures keeps the figures of the page: give --out too.")
     from hgld.report_page.latex import latex_tables
     from hgld.report_page.page import make_report
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hgld.errors import storage_errors
 from hgld.files import write_atomic
-from hgld.html_page import own_text, page_templates, script_hash
+from hgld.html_page import render_page
 from hgld.label_audit.audit import Audit
 from hgld.report_page.gallery import Thumbnails
 from hgld.tables import csv_text, write_table
@@ -20,7 +20,7 @@ PAGE, JSON, LABELS, EXCLUDE, DECISIONS = "audit.html", "audit.json", "labels.par
 EXCLUSION_COLUMNS = ("key", "reason", "level", "given", "proposed", "probability")
 MOST_CARDS = 200  # findings of each kind on the page; people look only at the most probable
 _MOST_PICTURE_BYTES = 9_000_000
-_TEMPLATES = Path(__file__).with_name("templates")
+_HERE = Path(__file__).parent
 
 
 def write_audit(
@@ -106,22 +106,17 @@ def audit_page(
         found = zip(table.iter_rows(named=True), exclude, decide, strict=True)
         cards = [row | {"exclude": line, "decision": decision} for row, line, decision in found]
         sections.append((title, cards[:MOST_CARDS], len(cards)))
-    script = own_text(_TEMPLATES / "audit.js")
     lines = json.dumps([[card["exclude"], card["decision"]] for _, shown, _ in sections for card in shown])
-    return (
-        page_templates(_TEMPLATES)
-        .get_template("audit.html")
-        .render(
-            audited=names,
-            audit=audit,
-            sections=sections,
-            thumbnails=Thumbnails(dataset, _MOST_PICTURE_BYTES),
-            pictured=dataset is not None,
-            exclusion_header=csv_text([EXCLUSION_COLUMNS]),
-            decisions_header=decisions_header,
-            digest=hashlib.sha256(lines.encode()).hexdigest()[:16],
-            style=own_text(_TEMPLATES / "audit.css"),
-            script=script,
-            script_hash=script_hash(script),
-        )
+    return render_page(
+        _HERE / "audit.html",
+        [_HERE / "audit.js"],
+        title=f"Audit of {next(iter(names.values()))}",
+        audited=names,
+        audit=audit,
+        sections=sections,
+        thumbnails=Thumbnails(dataset, _MOST_PICTURE_BYTES),
+        pictured=dataset is not None,
+        exclusion_header=csv_text([EXCLUSION_COLUMNS]),
+        decisions_header=decisions_header,
+        digest=hashlib.sha256(lines.encode()).hexdigest()[:16],
     )

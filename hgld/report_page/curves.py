@@ -1,4 +1,4 @@
-"""Plots of the report page: scores, precision and recall, grades by rank, training, and the risk of answers."""
+"""Plots of the report page: precision and recall, grades by rank, training, and the risk of answers."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from hgld.metrics import GainFunction
-from hgld.report_page.figures import SERIES, Figure, Figures, Line, clean, draw_legend, grade_color
+from hgld.prediction import LevelRisk
+from hgld.report_page.figures import Figure, Figures, Line, clean, grade_color
 from hgld.report_page.rankings import FirstRanks
 from hgld.report_page.runs import Run
-from hgld.report_page.scores import ScoreTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -108,44 +108,6 @@ def draw_precision_recall(
                 ylabel=f"{kind}precision",
             )
         )
-    return drawn
-
-
-# -- scores ------------------------------------------------------------------------------------------------------------
-
-
-def draw_scores(figures: Figures, table: ScoreTable, where: str) -> list[Figure]:
-    """Draw a figure per level: a dot per run and metric, and a bar for its deviation over seeds or its interval.
-
-    Args:
-        figures: object that draws and collects the figures.
-        table: values of one task.
-        where: name of the task.
-    """
-    drawn, column = [], 0
-    with_seeds = any(score.seeds > 1 for _, scores in table.runs for score in scores)
-    note = f"Bars: {'standard deviation over seeds' if with_seeds else '95 % interval'}."
-    for level, count in table.groups:
-        chosen = slice(column, column + count)
-        column += count
-
-        def draw(axes: "Axes", chosen: slice = chosen) -> None:
-            entries, metrics = [], table.columns[chosen]
-            for series, (name, scores) in enumerate(table.runs):
-                ends = np.array([score.bar for score in scores[chosen]])
-                # The dots of all runs share 0.6 of a metric's row.
-                offset = 0.6 * ((series + 0.5) / len(table.runs) - 0.5)
-                color, places = SERIES[series % len(SERIES)], -np.arange(len(metrics)) - offset
-                bars = np.stack([ends[:, 1] - ends[:, 0], ends[:, 2] - ends[:, 1]])
-                look = {"fmt": "o", "color": color, "markersize": 2.7, "linewidth": 1.0}
-                entries.append((axes.errorbar(ends[:, 1], places, xerr=bars, **look), clean(name, 24)))
-            axes.set_yticks(-np.arange(len(metrics)), [clean(metric, 16) for metric in metrics])
-            axes.set(xlabel="per cent", ylim=(-len(metrics) + 0.4, 0.6))
-            draw_legend(axes, entries, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, handlelength=1)
-
-        title, height = f"Which is better at {clean(level, 28)}?", 0.8 + count * (0.16 + 0.1 * len(table.runs))
-        name = f"{where}-scores-{level}"
-        drawn.append(figures.draw(name, title, draw, term="scores", note=note, height=min(9.0, height)))
     return drawn
 
 
@@ -284,7 +246,7 @@ def draw_answer_risks(figures: Figures, runs: Sequence[Run]) -> dict[str, Any]:
     Returns:
         ``rows``: run, split and risk of every level; ``figures``: one per level; ``notes``: a line per run.
     """
-    rows, notes, by_level = [], [], dict[str, list[Line]]()
+    rows, notes, by_level = [], [], dict[str, tuple[list[Line], list[Line]]]()
     for series, run in enumerate(runs):
         if run.calibration is None:
             continue
@@ -295,21 +257,32 @@ def draw_answer_risks(figures: Figures, runs: Sequence[Run]) -> dict[str, Any]:
         for place, (split, risks) in enumerate(run.calibration.risks.items()):
             for risk in risks:
                 rows.append((run.name, split, risk))
-                label = f"{clean(run.name, 20)}, {clean(split, 12)}  ({risk.area:.3f})"
-                line = Line(label, risk.coverage, risk.risk, series, ("-", "--", ":")[min(place, 2)])
-                by_level.setdefault(risk.level, []).append(line)
-    drawn = [
-        figures.draw_lines(
-            f"answers-{level}",
-            f"Risk and coverage, {clean(level)}",
-            lines,
-            term="risk and coverage",
-            legend="mean risk",
-            xlim=(0, 1),
-            ylim=(0, None),
-            xlabel="coverage: share answered",
-            ylabel="risk: share of wrong answers",
-        )
-        for level, lines in by_level.items()
-    ]
+                label, style = f"{clean(run.name, 20)}, {clean(split, 12)}", ("-", "--", ":")[min(place, 2)]
+                curves, reliabilities = by_level.setdefault(risk.level, ([], []))
+                curves.append(Line(f"{label}  ({risk.area:.3f})", risk.coverage, risk.risk, series, style))
+                if risk.queries:
+                    reliabilities.append(Line(label, *reliability(risk), series, style))
+    drawn = []
+    for level, (curves, reliabilities) in by_level.items():
+        ends: dict[str, Any] = {"xlim": (0, 1), "ylim": (0, None)}
+        axes = {"xlabel": "coverage: share answered", "ylabel": "risk: share of wrong answers", **ends}
+        title, term = f"Risk and coverage, {clean(level)}", "risk and coverage"
+        drawn.append(figures.draw_lines(f"answers-{level}", title, curves, term=term, legend="mean risk", **axes))
+        axes = {"xlabel": "mean confidence of a tenth", "ylabel": "share of right answers", **ends}
+        lines, title = [*reliabilities, Line("equal", (0, 1), (0, 1), len(runs), ":")], f"Reliability, {clean(level)}"
+        drawn.append(figures.draw_lines(f"reliability-{level}", title, lines, term="reliability", marker=".", **axes))
     return {"rows": rows, "figures": drawn, "notes": notes}
+
+
+def reliability(risk: LevelRisk, parts: int = 10) -> tuple[list[float], list[float]]:
+    """Return mean confidence and share of right answers of parts with equally many queries, the least confident first.
+
+    They are read from the risk-coverage curve, whose steps count with the mean confidence of their two ends.
+    """
+    coverage, ends = np.array([0.0, *risk.coverage]), np.array([risk.threshold[0], *risk.threshold])
+    sure = np.cumsum([0.0, *((ends[1:] + ends[:-1]) / 2 * np.diff(coverage))])
+    right = coverage * (1 - np.array([0.0, *risk.risk]))
+    edges = np.linspace(0, coverage[-1], parts + 1)
+    means = (np.diff(np.interp(edges, coverage, sums)) / np.diff(edges) for sums in (sure, right))
+    confidence, accuracy = (mean.clip(0, 1)[::-1].tolist() for mean in means)
+    return confidence, accuracy

@@ -19,7 +19,9 @@ OTHERS = "#a3acb8"
 # Based on Okabe and Ito's palette, without yellow, which is invisible on paper, and black, which is invisible on dark
 # pages; then further hues. The page replaces each colour by a CSS variable, so all colours must differ.
 SERIES = ("#0072b2", "#e1690f", "#009e73", "#b8559a", "#4ba3d9", "#c29100", "#7a5bd0", "#d03c4a", "#5c8a2e", "#8a6244")
-GRADES = ("#cc3d3d", "#f0902a", "#f7cf58", "#8cc5e0", "#5fa8d3", "#3a86b8", "#25678f", "#2e9e5b")
+# Colours of grades: nothing in common, the coarsest level and those below it, and last the finest class. Grades that
+# follow each other differ by at least 20 in CIEDE2000 for the colour-blind too, and in grey, for any number of levels.
+GRADES = ("#d1432f", "#f7d154", "#3f92b8", "#f6cce2", "#7f8f3a", "#c9dcf5", "#b0699f", "#123a6b")
 _VARIABLES = {INK: "ink", GRID: "grid", OTHERS: "others", "#ffffff": "card"}
 _VARIABLES |= {color: f"s{i}" for i, color in enumerate(SERIES)} | {color: f"g{i}" for i, color in enumerate(GRADES)}
 _WIDTH, _HEIGHT = 3.3, 2.2  # inches: a column of a two-column paper; text stays readable at 420 pixels
@@ -185,9 +187,15 @@ def draw_legend(axes: "Axes", entries: "Sequence[tuple[Artist, str]]", **options
         shown.set_text(name)
 
 
+def grade_index(grade: int, num_levels: int) -> int:
+    """Return the index in :data:`GRADES` of a grade; with more than seven levels, middle levels share colours."""
+    middle = len(GRADES) - 2
+    return len(GRADES) - 1 if grade == num_levels else 1 + (grade - 1) % middle if grade else 0
+
+
 def grade_color(grade: int, num_levels: int) -> str:
-    """Return the colour of a grade: red for 0, orange for the coarsest level, green for the finest, blues between."""
-    return GRADES[-1] if grade == num_levels else GRADES[min(grade, len(GRADES) - 2)]
+    """Return the colour of a grade."""
+    return GRADES[grade_index(grade, num_levels)]
 
 
 def clean(text: str, longest: int = 60) -> str:

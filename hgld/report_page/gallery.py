@@ -9,15 +9,16 @@ import numpy as np
 from hgld.errors import InputError
 from hgld.html_page import data_uri
 from hgld.report_page.embedding_map import NameOf
+from hgld.report_page.figures import grade_index
 from hgld.report_page.rankings import FirstRanks
 from hgld.report_page.runs import Evaluation, Items
 
 if TYPE_CHECKING:
     from hgld.data.dataset import ShardDataset
 
-SHOWN = 10
-ROWS = 6
-MOST_PICTURE_BYTES = 6_000_000
+SHOWN = 9
+ROWS = 4
+MOST_PICTURE_BYTES = 1_400_000
 
 
 @dataclass(frozen=True)
@@ -26,16 +27,17 @@ class Tile:
 
     Attributes:
         key: key of the item, whose image the page shows if it has room; None if the files have no keys.
-        frame: meaning of the frame: ``query``, ``right`` (same finest class), ``near`` (same coarser class) or
-            ``wrong``.
+        frame: index of the frame's colour (:func:`hgld.report_page.figures.grade_index`); None for a query.
         caption: finest class of the item.
+        shared: finest level that the item shares with the query, in words.
         says: text for tooltips and screen readers: classes and the level shared with the query; the page adds the
             image's path.
     """
 
     key: str | None
-    frame: str
+    frame: int | None
     caption: str
+    shared: str
     says: str
 
 
@@ -98,18 +100,6 @@ class Thumbnails:
         return data_uri(image)
 
 
-def worst_queries(evaluation: Evaluation, metric: str) -> list[int]:
-    """Return the queries with the lowest values of a metric, the worst first, one per class."""
-    return _one_per_class(evaluation, _defined_order(_query_values(evaluation, metric)))
-
-
-def typical_queries(evaluation: Evaluation, metric: str) -> list[int]:
-    """Return the queries at the 0.9, 0.7, 0.5, 0.3 and 0.1 quantiles of a metric, the best first."""
-    order = _defined_order(_query_values(evaluation, metric)).tolist()
-    places = [int(part * (len(order) - 1)) for part in (0.9, 0.7, 0.5, 0.3, 0.1)] if order else []
-    return list(dict.fromkeys(order[place] for place in places))
-
-
 def changed_queries(first: Evaluation, other: Evaluation, metric: str) -> tuple[list[int], list[int]]:
     """Return the queries whose value rose most, and fell most, from one evaluation to the other, one per class."""
     change = _query_values(other, metric) - _query_values(first, metric)
@@ -147,37 +137,42 @@ def strips(
         queries: indices of the queries.
         runs: evaluations with embeddings, of the same queries.
         first: first ranks of each run.
-        metric: metric whose value the page shows next to the query.
+        metric: metric whose value the page shows next to the query, if the runs have it per query.
         name_of: function that returns the name of a class, given level and id.
     """
     made = []
     for query in queries:
         rows, values = [], []
-        head = Tile(None, "query", "", "")
+        head = Tile(None, None, "", "", "")
         for name, evaluation in runs.items():
             assert evaluation.ranked is not None
             levels, asked = evaluation.levels, evaluation.ranked.query
-            head = _tile(asked, query, "query", "query", levels, name_of) if not rows else head
+            head = _tile(asked, query, None, "query", "", levels, name_of) if not rows else head
             found = [ranks[query, :SHOWN].tolist() for ranks in (first[name].items, first[name].grades)]
             tiles = [
                 _tile(
                     evaluation.ranked.other_side,
                     item,
-                    "right" if grade == len(levels) else "near" if grade else "wrong",
-                    f"rank {place}, " + (f"same {levels[len(levels) - grade]}" if grade else "nothing in common"),
+                    grade_index(grade, len(levels)),
+                    f"same {levels[len(levels) - grade]}" if grade else "nothing in common",
+                    f"rank {place}, ",
                     levels,
                     name_of,
                 )
                 for place, (item, grade) in enumerate(zip(*found, strict=True), 1)
             ]
             rows.append((name, tuple(tiles)))
-            values.append(f"{100 * evaluation.report.per_query[metric][query]:.1f}")
-        made.append(Strip(head, f"{metric} {' → '.join(values)}", tuple(rows)))
+            per_query = evaluation.report.per_query
+            if metric in per_query.columns and len(per_query):
+                values.append(f"{100 * per_query[metric][query]:.1f}")
+        made.append(Strip(head, f"{metric} {' → '.join(values)}" if values else "", tuple(rows)))
     return made
 
 
-def _tile(side: Items, item: int, frame: str, role: str, levels: Sequence[str], name_of: NameOf) -> Tile:
+def _tile(
+    side: Items, item: int, frame: int | None, shared: str, place: str, levels: Sequence[str], name_of: NameOf
+) -> Tile:
     key = None if side.keys is None else side.keys[item]
     names = [name_of(level, int(label)) for level, label in enumerate(side.labels[item])]
     classes = "; ".join(f"{level}: {name}" for level, name in zip(levels, names, strict=True))
-    return Tile(key, frame, names[0], f"{role}. {classes}." + ("" if key else f" item {item}"))
+    return Tile(key, frame, names[0], shared, f"{place}{shared}. {classes}." + ("" if key else f" item {item}"))

@@ -11,31 +11,29 @@ from hgld.evaluation.options import Progress
 from hgld.evaluation.protocols import is_per_cent, meaning_of, value_parts
 from hgld.evaluation.trained_on import TRAINED_ON, was_trained_on
 from hgld.files import write_atomic
-from hgld.html_page import own_text, page_templates, script_hash
+from hgld.html_page import render_page
 from hgld.published import OwnResults, PaperTable, PublishedValue, find_table, lay_out
 from hgld.report_page.curves import (
     MeanCurves,
     draw_answer_risks,
     draw_precision_recall,
-    draw_scores,
     draw_severity,
     draw_training,
     severity,
 )
 from hgld.report_page.embedding_map import NameOf, draw_maps
-from hgld.report_page.figures import GRADES, SERIES, Figures
+from hgld.report_page.figures import SERIES, Figures, grade_index
 from hgld.report_page.gallery import (
     MOST_PICTURE_BYTES,
+    Strip,
     Thumbnails,
     changed_queries,
     strips,
-    typical_queries,
-    worst_queries,
 )
+from hgld.report_page.mistakes import describe_mistakes
 from hgld.report_page.rankings import MOST_QUERIES, FirstRanks, first_ranks, gain_of
 from hgld.report_page.runs import Evaluation, Run, read_runs
 from hgld.report_page.scores import ScoreTable, score_table
-from hgld.version import __version__
 
 if TYPE_CHECKING:
     from hgld.data.dataset import ShardDataset
@@ -50,7 +48,6 @@ _WORDS = (
 )
 
 PLOTS: Mapping[str, str] = {
-    "scores": "A dot per run and metric; the bar shows the deviation over seeds or the interval over queries.",
     "precision and recall": (
         "Precision at each recall, averaged over the queries. The area under the curve is AP: the further to the upper "
         "right, the better."
@@ -71,6 +68,10 @@ PLOTS: Mapping[str, str] = {
     "risk and coverage": (
         "The share of wrong answers (risk) if only the most confident queries are answered (coverage). The lower the "
         "curve, the better the confidence."
+    ),
+    "reliability": (
+        "Each dot is a tenth of the queries, by confidence. On the dotted line, the confidence equals the share of "
+        "right answers; below it, the model is overconfident."
     ),
 }
 """Explanations of the page's plots, by glossary term."""
@@ -98,10 +99,9 @@ def _split_section(
         progress: called with a task, the number of queries done and their total.
     """
     leading, some = next(iter(evaluations.items()))
-    levels = tuple(some.levels)
+    levels, metric = tuple(some.levels), _headline(scores.metrics, some.levels)
     ranked, missing, maps = dict[str, Evaluation](), [], []
     curves, first, names = dict[str, MeanCurves](), dict[str, FirstRanks](), dict[str, NameOf]()
-    score_figures = draw_scores(figures, scores, split) if len(scores.runs) > 1 else []
     for name, evaluation in evaluations.items():
         if evaluation.seeds:
             missing.append(f"{name}: curves, maps and galleries show seed {next(iter(evaluation.seeds))}.")
@@ -128,20 +128,35 @@ def _split_section(
         number = " and of ".join(f"{size:,}" for size in sizes)
         note = f"Means over {MOST_QUERIES:,} of {number} queries, sampled with seed 0."
     severities = {name: severity(first[name], len(levels)) for name in ranked}
+    place = scores.metrics.index(metric)
+    best = next((name for name, row in scores.runs if row[place].best), leading)
+    shown = best if best in ranked else next(iter(ranked), "")
     return {
         "split": split,
         "levels": levels,
+        "grade_index": grade_index,
+        "place": place,
+        "best": best,
+        "measured": evaluations[best].report.settings,
         "epochs": [f"{name}: epoch {e.epoch}" for name, e in evaluations.items() if e.epoch is not None],
         "scores": scores,
-        "score_figures": score_figures,
         "curves": draw_precision_recall(figures, curves, levels, note, split) if curves else [],
         "severities": severities,
         "severity_figures": draw_severity(figures, severities, levels, split),
         "maps": maps,
-        "albums": _albums(ranked, first, names, scores.baseline),
+        "shown": shown,
+        "mistakes": describe_mistakes(ranked[shown], first[shown], names[shown], metric) if shown else None,
+        "albums": _albums(ranked, first, names, scores.baseline, metric),
         "pictured": dataset is not None,
         "missing": missing,
     }
+
+
+def _headline(metrics: Sequence[str], levels: Sequence[str]) -> str:
+    """Return the metric that the first sentences are about, and that orders queries: H-AP if it was measured."""
+    wanted = ("H-AP", f"AP/{levels[0]}", f"R@1/{levels[0]}") if levels else ()
+    shares = [metric for metric in metrics if is_per_cent(metric)]
+    return next((m for m in wanted if m in metrics), (shares or [*metrics])[0])
 
 
 def _name_of(evaluation: Evaluation, dataset: "ShardDataset | None") -> NameOf:
@@ -162,42 +177,23 @@ def _name_of(evaluation: Evaluation, dataset: "ShardDataset | None") -> NameOf:
 
 
 def _albums(
-    ranked: Mapping[str, Evaluation], first: Mapping[str, FirstRanks], names: Mapping[str, NameOf], baseline: str
-) -> list[dict[str, Any]]:
-    """Return galleries: the queries that changed most between two runs, and typical and worst queries of each run.
-
-    The metric that ranks queries is H-AP, else AP of the finest level, else the first share that all runs have.
-    """
-    paired = {name: e for name, e in ranked.items() if not e.report.per_query.is_empty()}
-    if not paired:
-        return []
-    leading = baseline if baseline in paired else next(iter(paired))
-    one = paired[leading]
-    reports = [evaluation.report for evaluation in paired.values()]
-    common = [m for m in reports[0].query_metrics if is_per_cent(m) and all(m in r.query_metrics for r in reports)]
-    metric = next((m for m in ("H-AP", f"AP/{one.levels[0]}", *common) if m in common), None)
-    if metric is None:
-        return []
-    chosen: list[tuple[str, str, list[int], dict[str, Evaluation]]] = []
-    task = one.report.settings.get("labels_sha256")
-    same = (n for n, e in paired.items() if n != leading and e.report.settings.get("labels_sha256") == task)
-    for name in list(same)[:1]:  # only one other run, because each adds many images
-        pair = {leading: one, name: paired[name]}
-        rose, fell = changed_queries(one, paired[name], metric)
-        says = f"Ordered by the change of {metric}, one query per class."
-        chosen.append((f"Most improved from {leading} to {name}", says, rose, pair))
-        chosen.append((f"Most worsened to {name}", says, fell, pair))
-    for name, evaluation in paired.items():
-        alone = {name: evaluation}
-        says = f"From good to bad: one query from each fifth of the queries, ordered by {metric}."
-        chosen.append((f"Typical queries, {name}", says, typical_queries(evaluation, metric), alone))
-        says = f"The queries with the lowest {metric}, one per class."
-        chosen.append((f"Worst queries, {name}", says, worst_queries(evaluation, metric), alone))
-    return [
-        {"heading": heading, "says": says, "strips": strips(queries, runs, first, metric, names[next(iter(runs))])}
-        for heading, says, queries, runs in chosen
-        if queries
-    ]
+    ranked: Mapping[str, Evaluation],
+    first: Mapping[str, FirstRanks],
+    names: Mapping[str, NameOf],
+    baseline: str,
+    metric: str,
+) -> list[tuple[str, list[Strip]]]:
+    """Return galleries with headings: the queries that changed most from the baseline, or first run, to another."""
+    paired = {n: e for n, e in ranked.items() if metric in e.report.query_metrics and len(e.report.per_query)}
+    leading = baseline if baseline in paired else next(iter(paired), "")
+    for name, other in paired.items():  # only one other run, because each adds many images
+        one = paired[leading]
+        if name != leading and other.report.settings.get("labels_sha256") == one.report.settings.get("labels_sha256"):
+            pair, changed = {leading: one, name: other}, changed_queries(one, other, metric)
+            headings = f"Most improved from {leading} to {name}", f"Most worsened to {name}"
+            made = zip(headings, (strips(rows, pair, first, metric, names[leading]) for rows in changed), strict=True)
+            return [(heading, found) for heading, found in made if found]
+    return []
 
 
 # -- papers' tables ---------------------------------------------------------------------------------------------------
@@ -253,7 +249,7 @@ def _check_runs(runs: Sequence[Run], baseline: str | None, *, seen: bool) -> Non
 
 MOST_BYTES = 10_000_000
 _FOOTER_BYTES = 20_000  # reserved for the footer, whose counts are known only at the end
-_TEMPLATES = Path(__file__).with_name("templates")
+_TEMPLATE = Path(__file__).with_name("report.html")
 
 
 @dataclass(frozen=True)
@@ -304,7 +300,7 @@ def make_report(
         places: run folders, or kept evaluations (:func:`hgld.report_page.runs.read_runs`).
         out: path of the HTML file; None: write no page.
         data: the dataset directory or URL, for images and class names.
-        figures: folder to keep the figures in as PDF and PNG; None keeps none.
+        figures: folder to keep the figures of the page in as PDF and PNG; None keeps none.
         papers: tables of papers to which the runs are added (:func:`paper_tables`). Default: for a page, the tables
             that the runs' recipes come from.
         published_of: function that finds the published values of a run's recipe.
@@ -334,9 +330,6 @@ def make_report(
     try:
         if page is not None:
             made = _write_page(page, title, runs, tasks, scores, tables, drawer, data, progress)
-        elif figures is not None:
-            for split, table in scores.items():
-                draw_scores(drawer, table, split)
     except OSError as error:
         if isinstance(error, StorageError):
             raise
@@ -371,27 +364,22 @@ def _write_page(
         if progress is not None:
             progress("draw", i + 1, len(tasks))
     metrics = list(dict.fromkeys(metric for table in scores.values() for metric in table.metrics))
-    headline = [m for kind in ("H-AP", "R@1/", "mAP@R/", "AP/") for m in metrics if m.startswith(kind)][:6]
     parts = {
         "title": title,
         "runs": runs,
         "sections": sections,
         "tables": tables,
-        "training": draw_training(drawer, runs, headline),
+        "training": draw_training(drawer, runs, metrics),
         "answers": draw_answer_risks(drawer, runs),
         "series": SERIES,
-        "grades": GRADES,
-        "style": own_text(_TEMPLATES / "page.css"),
-        "script": (script := own_text(_TEMPLATES / "tables.js")),
-        "script_hash": script_hash(script),
-        "version": __version__,
     }
     kinds = dict.fromkeys(value_parts(metric)[0] for metric in metrics)
     meanings = [(kind, meaning_of(kind)) for kind in kinds] + [(plot, PLOTS[plot]) for plot in drawer.terms]
-    template = page_templates(_TEMPLATES).get_template("page.html")
 
     def render(thumbnails: Thumbnails) -> bytes:
-        html = template.render(thumbnails=thumbnails, terms=[*meanings, *_WORDS], **parts)
+        html = render_page(
+            _TEMPLATE, ["sort.js", "icicle.js"], thumbnails=thumbnails, terms=[*meanings, *_WORDS], **parts
+        )
         return html.encode("utf-8", errors="replace")  # UTF-8 cannot encode a lone surrogate in a name
 
     room = MOST_BYTES - len(render(Thumbnails(None))) - _FOOTER_BYTES

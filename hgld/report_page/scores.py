@@ -91,15 +91,6 @@ class Score:
         return "" if not self.p_text else "{:+.2f} ({:+.2f} to {:+.2f}), ".format(*ends) + self.p_text
 
     @property
-    def bar(self) -> tuple[float, float, float]:
-        """Lower end, value and upper end of the bar: value ± deviation over seeds, else the interval."""
-        low, high = self.low, self.high
-        if not math.isnan(self.deviation):
-            low, high = self.value - self.deviation, self.value + self.deviation
-        ends = (self.value,) * 3 if math.isnan(low) else (low, self.value, high)
-        return (self.scale * ends[0], self.scale * ends[1], self.scale * ends[2])
-
-    @property
     def scale(self) -> float:
         """Factor by which tables print the value: 100 for a share."""
         return 100.0 if is_per_cent(self.metric) else 1.0

@@ -13,10 +13,12 @@ from hgld.evaluation.evaluate import evaluate
 from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.scores import prepare_embeddings
 from hgld.metrics import GainFunction
+from hgld.prediction.calibration import level_risk
 from hgld.report_page import rankings
-from hgld.report_page.curves import MeanCurves, precision_recall, severity
+from hgld.report_page.curves import MeanCurves, precision_recall, reliability, severity
 from hgld.report_page.embedding_map import _scatter
 from hgld.report_page.figures import SERIES, Figures
+from hgld.report_page.mistakes import describe_mistakes
 from hgld.report_page.rankings import first_ranks, gain_of
 from hgld.report_page.runs import Evaluation, Items, Ranked
 
@@ -167,6 +169,42 @@ def test_severity_counts_the_grade_of_the_first_item():
     assert 1 - counted.mistakes == pytest.approx(found.report.values["R@1/a"])
     assert counted.mean == pytest.approx(np.mean([3 - g for g in firsts if g < 3]))
     assert counted.by_rank.sum(axis=1) == pytest.approx(1)
+
+
+def test_mistakes_count_the_first_results_by_class_level_and_outcome():
+    found = evaluation(size=60)
+    first = first_ranks(found.ranked)
+    made = describe_mistakes(found, first, lambda level, label: f"{'abc'[level]}{label}", "H-AP")
+    assert made is not None
+    labels, cases = found.ranked.query.labels, [r for r in rank(found.ranked) if 3 in r.grades]
+    names = {level["name"]: level["names"] for level in made["tree"]["levels"]}
+    for c, level in enumerate("abc"):
+        for own, name in enumerate(names[level]):
+            grades = [r.grades[0] for r in cases if f"{level}{labels[r.query, c]}" == name]
+            assert made["tree"]["levels"][c]["items"][own] == len(grades)
+            for judged, errors in zip((3, 2, 1), made["tree"]["measures"].values(), strict=True):
+                assert errors[c][own] == pytest.approx(np.mean([grade < judged for grade in grades]), abs=1e-4)
+    pairs = [(labels[r.query, 1], labels[r.items[0], 1]) for r in cases]
+    classes = [name for name, _, _ in made["matrix"]]
+    assert made["level"] == "b"
+    assert len(classes) > 1
+    for own, queries, counts in made["matrix"]:
+        assert queries == sum(f"b{one}" == own for one, _ in pairs)
+        assert counts == [pairs.count((int(own[1:]), int(other[1:]))) for other in classes]
+    shares = [np.mean([r.grades[0] in of for r in cases]) for of in ({3}, {1, 2}, {0})]
+    assert [share for share, _ in made["outcomes"]] == pytest.approx(shares)
+    for (_, strips), frames in zip(made["outcomes"], ({7}, {1, 2}, {0}), strict=True):
+        assert len(strips) == 2
+        assert all(strip.ranked[0][1][0].frame in frames for strip in strips)
+
+
+def test_reliability_of_tenths_equals_their_means():
+    rng = np.random.default_rng(0)
+    confidence = np.sort(rng.random(100))
+    right = rng.random(100) < confidence
+    shown, accuracy = reliability(level_risk("a", confidence, right, np.ones(100)))
+    assert accuracy == pytest.approx(right.reshape(10, 10).mean(axis=1), abs=1e-5)
+    assert shown == pytest.approx(confidence.reshape(10, 10).mean(axis=1), abs=0.02)
 
 
 def test_memory_does_not_grow_with_the_product_of_queries_and_gallery():

@@ -105,15 +105,18 @@ def test_page_shows_every_section_and_loads_nothing(tmp_path, no_figures):
     shown = " ".join(reader.text)
     assert all(place.startswith(("#", "data:image/")) for place in reader.loaded)
     assert not reader.handlers
-    assert f"{100 * report.values['H-AP']:.2f}" in shown
+    best = f"Best is second: H-AP {100 * report.values['H-AP']:.2f} % (95 % interval "
+    assert f"Measured on test: 24 queries against 24 images, at the levels fine › coarse. {best}" in shown
+    assert re.search(r"second minus first: \+\d+\.\d\d \(.* to .*\), p [<=] [\d.]+\.", shown)
     for heading in (
         *("Results", "Precision and recall", "Hierarchical precision and recall", "Mistake severity"),
-        *("Maps of the embedding", "Most improved from first to second", "Worst queries, second"),
-        *("Training", "Glossary"),
+        *("Maps of the embedding", "Most improved from first to second"),
+        *("Where is it wrong? Confusions of coarse", "What changed between the runs?"),
+        *("What do right and wrong look like?", "Training", "Glossary"),
     ):
         assert heading in shown, heading
     assert "first: epoch 10." in shown  # as text, "2" would sort after "10"
-    assert reader.tags.count("script") == 1
+    assert reader.tags.count("script") == 2  # the tree's data, and the script of the page
     asked = {place for place in reader.loaded if place.startswith("#word-")}
     assert {"#word-map", "#word-training-curve"} < asked <= {f"#{name}" for name in reader.ids}
     assert len(set(reader.ids)) == len(reader.ids)
@@ -146,7 +149,7 @@ def test_the_same_input_gives_the_same_bytes_without_local_paths(hostile, tmp_pa
 
 def test_hostile_names_are_shown_as_text(hostile):
     reader = read(hostile[1])
-    assert reader.tags.count("script") == 1
+    assert reader.tags.count("script") == 2
     assert "img" not in reader.tags
     assert "b" not in reader.tags
     assert not reader.handlers
@@ -239,11 +242,12 @@ def test_images_are_framed_by_the_level_that_they_share_with_the_query(tmp_path,
     text = (tmp_path / "r.html").read_text()
     assert facts.pictures == len(set(re.findall(r'src="(data:image/jpeg[^"]+)"', text))) > 10
     assert facts.notes == ("test: the report does not state its dataset; hgld assumes small from --data.",)
-    frames = re.findall(r'class="tile (\w+)" title="([^"]*)"', text)
-    for frame, says in frames:
-        expected = {"query": "query", "right": "same fine", "near": "same coarse", "wrong": "nothing in common"}[frame]
-        assert expected in says
-    assert {frame for frame, _ in frames} == {"query", "right", "near", "wrong"}
+    frames = re.findall(r'class="tile" style="--mark:var\(--(\w+)\)" title="([^"]*)"', text)
+    meanings = {"ink": "query", "g7": "same fine", "g1": "same coarse", "g0": "nothing in common"}
+    assert all(meanings[frame] in says for frame, says in frames)
+    assert {frame for frame, _ in frames} == set(meanings)
+    legend = re.findall(r'class="frame" style="--mark:var\(--(\w+)\)"></span>([^<]*)<', text)
+    assert dict(legend).items() <= meanings.items()
 
 
 @pytest.mark.usefixtures("no_figures")

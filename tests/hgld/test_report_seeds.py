@@ -15,6 +15,7 @@ from scipy.stats import ttest_rel
 
 from hgld.errors import ConfigError, InputError
 from hgld.evaluation.report import RetrievalReport, compare
+from hgld.report_page.figures import Figures, Line
 from hgld.report_page.latex import choose_columns, escape_latex, latex_table, row_labels
 from hgld.report_page.page import make_report
 from hgld.report_page.runs import mean_report, read_runs
@@ -224,16 +225,16 @@ def test_latex_columns_are_chosen_by_metric_or_reduced_to_the_page_width(group):
 
 
 def test_figure_files_fit_a_column_and_are_reproducible(group, tmp_path, hgld):
-    folder, _ = group
     for name in ("one", "two"):
-        assert hgld("report", folder / "loss=HAPPIER,seed=0", "--figures", tmp_path / name)[0] == 0
-    files = sorted(path.name for path in (tmp_path / "one").glob("*.pdf"))
-    assert files == [f"test-scores-{level}.pdf" for level in ("all-levels", "coarse", "fine")]
-    for name in files:
-        data = (tmp_path / "one" / name).read_bytes()
-        assert data == (tmp_path / "two" / name).read_bytes()
-        [box] = re.findall(rb"/MediaBox \[ ?0 0 ([0-9.]+) ([0-9.]+) ?\]", data)
-        assert float(box[0]) == pytest.approx(3.3 * 72, abs=0.5)
+        line = Line("a $x$", (0.0, 1.0), (0.0, 1.0), 0)
+        Figures(tmp_path / name).draw_lines("a curve", "A curve", [line], term="")
+    assert sorted(path.name for path in (tmp_path / "one").iterdir()) == ["a-curve.pdf", "a-curve.png"]
+    for file in (tmp_path / "one").iterdir():
+        assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
+    data = (tmp_path / "one" / "a-curve.pdf").read_bytes()
+    [box] = re.findall(rb"/MediaBox \[ ?0 0 ([0-9.]+) ([0-9.]+) ?\]", data)
+    assert float(box[0]) == pytest.approx(3.3 * 72, abs=0.5)
+    assert hgld("report", group[0], "--figures", tmp_path / "none")[0] == 2
 
 
 @pytest.mark.usefixtures("no_figures")

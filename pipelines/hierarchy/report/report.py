@@ -1,25 +1,28 @@
 """The report stage, which writes a build's ``report.html`` and ``README.md``.
 
 The page is one file that loads nothing from outside. Names and decisions are untrusted text: the template escapes them,
-and a content security policy forbids scripts. Technical words link to a glossary at the end of the page.
+and a content security policy allows only the script that draws the tree. Technical words
+link to a glossary at the end of the page.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import yaml
 
 from hgld.files import read_json
-from hgld.html_page import page_templates
+from hgld.html_page import render_page
 from hgld.tables import read_parquet
+from hgld.tree_drawing import icicle
 
 from ...card import PUBLISHED_GROUPS, labelled_groups, write_card
 from ...stage import Progress, StageResult, StageRun, run_stage
 from ..groups.levels import LANDMARK_LEVELS
 
-VERSION = 8  # 8: the choices of the paper
+VERSION = 9  # 9: the page draws the tree
 REPORT = "report.html"
 CARD = "README.md"
 TEMPLATE = "build_report.html"
@@ -35,7 +38,6 @@ _READ = {
     "landmarks": ("export", "landmarks.parquet"),
     "levels": ("export", "groups.parquet"),
 }
-_FIXED_COLORS = {"natural": "#4f9a5f", "human-made": "#b98a3c"}
 
 
 def run(root: Path, stages: Mapping[str, StageRun], facts: Mapping[str, Any], progress: Progress) -> StageRun:
@@ -62,14 +64,6 @@ def run(root: Path, stages: Mapping[str, StageRun], facts: Mapping[str, Any], pr
     return run_stage("report", root, version=VERSION, config=facts, inputs=inputs, work=work)
 
 
-def group_color(rank: int) -> str:
-    """Return the CSS colour of the ``rank``-th largest group; hues differ by the golden angle in OKLCH.
-
-    A lightness between .54 and .66 has a contrast of 3 : 1 on white and on near-black.
-    """
-    return f"oklch({(0.60, 0.66, 0.54)[rank % 3]} 0.125 {(250 + rank * 137.50776) % 360:.1f})"
-
-
 def _groups(tables: Mapping[str, pl.DataFrame]) -> list[dict[str, Any]]:
     """Return the groups, the largest first, with their members, the most common first."""
     members = (
@@ -83,37 +77,36 @@ def _groups(tables: Mapping[str, pl.DataFrame]) -> list[dict[str, Any]]:
     rows = labelled_groups(tables["groups"], tables["landmarks"])
     for table in (named, members):
         rows = rows.join(table, on="label", how="left", maintain_order="left")
-    largest = max(rows["labelled"].max() or 0, 1)  # pyright: ignore[reportArgumentType, reportOperatorIssue]
     return [
         row
         | {
-            "color": group_color(rank),
-            "share": row["labelled"] / largest,
             "between": [label or "undecided" for label in above.get(row["label"], ())],
             "members": row["members"] or [],
         }
-        for rank, row in enumerate(rows.to_dicts())
+        for row in rows.to_dicts()
     ]
 
 
 def _page(facts: Mapping[str, Any], tables: Mapping[str, pl.DataFrame], decisions: Mapping[str, Any]) -> str:
-    environment = page_templates(TEMPLATES)
-    environment.filters["thousands"] = lambda value: f"{value:,}"
-    environment.filters["readable"] = _readable
     groups, levels = _groups(tables), _levels(facts)
     build, stages = facts["config"]["build"], facts["stages"]
     source = build["source"]
     words = yaml.safe_load(WORDS.read_text(encoding="utf-8"))
     words.pop("landmark" if source == "classes" else "item")
     clean, doubtful = stages["clean"]["details"], _doubtful(tables)
-    return environment.get_template(TEMPLATE).render(
+    unit = "items" if source == "classes" else "landmarks"
+    return render_page(
+        TEMPLATES / TEMPLATE,
+        ["icicle.js"],
+        title=f"{len(tables['landmarks']):,} {unit} in {len(groups):,} groups",
+        readable=_readable,
+        tree=_tree(tables, levels, unit),
         facts=facts,
         groups=groups,
-        unit="items" if source == "classes" else "landmarks",
+        unit=unit,
         levels=list(map(_said, levels)),
         top_level=_said(levels[-1]) if len(levels) > 2 else None,
         classes=[(_said(one.name), one.drop_nulls().n_unique()) for one in tables["levels"].iter_columns()][1:],
-        tops=_tops(groups),
         undecided=[group for group in groups if group["top"] is None] if len(levels) > 2 else [],
         clustering=stages["cluster"]["details"],
         words=words,
@@ -128,6 +121,17 @@ def _page(facts: Mapping[str, Any], tables: Mapping[str, pl.DataFrame], decision
         published_groups=PUBLISHED_GROUPS,
         decisions=decisions,
     )
+
+
+def _tree(tables: Mapping[str, pl.DataFrame], levels: Sequence[str], unit: str) -> dict[str, Any]:
+    """Return the icicle of the names, as wide as their landmarks, with the probability that their group is wrong."""
+    rows = tables["names"].join(tables["levels"], on="label", how="left", maintain_order="left")
+    classes = rows.select("name", *tables["levels"].columns).rename({"label": levels[1]})
+    labels = classes.select(pl.all().rank("dense").cast(pl.Int64).fill_null(-1)).to_numpy()
+    names = [dict(zip(codes, column, strict=True)) for codes, column in zip(labels.T.tolist(), classes, strict=True)]
+    items = np.repeat(np.arange(len(rows)), rows["landmarks"])
+    wrong = rows["wrong"].cast(pl.Float64).to_numpy()[items]
+    return icicle([_said(one) for one in classes.columns], names, labels[items], unit, {"likely wrong": wrong})
 
 
 def _readable(value: Any) -> str:
@@ -147,23 +151,6 @@ def _levels(facts: Mapping[str, Any]) -> Sequence[str]:
 def _said(level: str) -> str:
     """Return a level's name as words with spaces."""
     return "natural or human-made" if level == LANDMARK_LEVELS[-1] else level.replace("_", " ")
-
-
-def _tops(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the classes of the coarsest level, the largest first, and undecided groups last."""
-    under: dict[str | None, list[int]] = {}
-    for group in groups:
-        under.setdefault(group["top"], []).append(group["labelled"])
-    ordered = sorted(under, key=lambda top: (top is None, -sum(under[top]), top or ""))
-    return [
-        {
-            "name": top or "undecided",
-            "color": "var(--line)" if top is None else _FIXED_COLORS.get(top, group_color(rank)),
-            "groups": len(under[top]),
-            "landmarks": sum(under[top]),
-        }
-        for rank, top in enumerate(ordered)
-    ]
 
 
 def _doubtful(tables: Mapping[str, pl.DataFrame]) -> list[dict[str, Any]]:

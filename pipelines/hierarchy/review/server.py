@@ -55,6 +55,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hgld.errors import ConfigError, HgldError, ImageError, InputError
 from hgld.files import parse_json
+from hgld.html_page import PAGES
 
 from .journal import StaleError
 from .state import Review
@@ -62,7 +63,8 @@ from .state import Review
 HOST = "127.0.0.1"
 TOKEN_HEADER = "x-hgld-token"  # noqa: S105  # a header's name
 _PAGE = Path(__file__).with_name("page")
-_FILES = {"/": _PAGE / "index.html"} | {f"/{path.name}": path for path in _PAGE.glob("*.[jc]s*")}
+_FILES = {"/": _PAGE / "index.html", "/theme.css": PAGES / "theme.css"}
+_FILES |= {f"/{path.name}": path for path in _PAGE.glob("*.[jc]s*")}
 _LARGEST_BODY = 2**23  # enough for 50,000 names
 _MOST_LANDMARKS = 60
 _HEADERS = {

@@ -6,6 +6,7 @@ import re
 from html.parser import HTMLParser
 from typing import Any, get_args, get_type_hints
 
+import numpy as np
 import polars as pl
 import pytest
 import yaml
@@ -79,10 +80,11 @@ def page(report):
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
-def test_page_escapes_scraped_text_and_has_no_scripts_or_external_files(page):
+def test_page_escapes_scraped_text_and_has_no_foreign_scripts_or_external_files(page):
     parsed = Page(page)
     assert parsed.open == []
-    assert not {"script", "iframe", "object", "embed", "i", "link"} & set(parsed.tags)
+    assert parsed.tags.count("script") == 2  # the tree's data, and the script that draws it
+    assert not {"iframe", "object", "embed", "i", "link"} & set(parsed.tags)
     assert HOSTILE in "".join(parsed.texts)
     assert "<i>no</i>" in "".join(parsed.texts), "the reason of a decision is missing"
     assert not [name for name, _ in parsed.attributes if name.startswith("on")]
@@ -108,6 +110,18 @@ def test_page_shows_the_figures_of_the_build(page):
         assert shown in text
     assert "head-noun : head noun of 1 of 1 names, 1 of 1 items" in text.replace("head-noun: ", "head-noun : ")
     assert "203,094" not in page, "published counts describe other data"
+
+
+def test_tree_of_the_page_has_every_name_with_its_landmarks_and_doubt(page):
+    [data] = re.findall(r'<script type="application/json">(.*?)</script>', page, re.DOTALL)
+    tree = json.loads(data)
+    names, groups, _ = tree["levels"]
+    assert sum(names["items"]) == sum(groups["items"]) == 6
+    assert HOSTILE in names["names"]
+    assert len(groups["names"]) == 5
+    of_names, of_groups, _ = tree["measures"]["likely wrong"]
+    weighted = np.bincount(names["parents"], np.multiply(of_names, names["items"]))
+    assert of_groups == pytest.approx(weighted / groups["items"], abs=2e-4)
 
 
 def test_page_of_gldv2_landmarks_also_shows_the_published_figures(tmp_path, tiny_stages):

@@ -1,7 +1,6 @@
-"use strict";
 // The page shows all findings without this script. It adds verdicts, keyboard shortcuts, and the downloads.
 const cards = [...document.querySelectorAll("article.card")];
-const { digest, exclusions, decisions } = document.body.dataset;
+const { digest, exclusions, decisions } = document.getElementById("audit").dataset;
 const store = "hgld-audit-" + digest;
 let verdicts = {};
 try {
@@ -67,13 +66,13 @@ function save(name, text) {
 }
 
 if (cards.length) {
-  document.querySelector(".bar").hidden = false;
+  document.querySelector(".verdicts").hidden = false;
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || !Object.hasOwn(keys, event.key)) return;
     event.preventDefault();
     keys[event.key]();
   });
-  for (const button of document.querySelectorAll(".bar button[data-key]")) {
+  for (const button of document.querySelectorAll(".verdicts button[data-key]")) {
     button.addEventListener("click", () => keys[button.dataset.key]());
   }
   cards.forEach((card, i) => card.addEventListener("click", () => { current = i; show(false); }));

@@ -1,4 +1,3 @@
-"use strict";
 // The page shows all tables without this script. It lets the reader sort a table by a column.
 for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0];

@@ -1,0 +1,82 @@
+"""Mistakes at rank 1: the tree of classes by error, confusions of classes, and queries that show each outcome."""
+
+from typing import Any
+
+import numpy as np
+
+from hgld.report_page.embedding_map import NameOf
+from hgld.report_page.gallery import strips
+from hgld.report_page.rankings import FirstRanks
+from hgld.report_page.runs import Evaluation
+from hgld.tree_drawing import icicle
+
+_MOST_CLASSES = 14  # rows of a table of confusions
+_MOST_PAIRS = 4  # confusions of which the page shows a query
+_MOST_NAMED = 3  # classes that a class is taken for
+
+
+def describe_mistakes(evaluation: Evaluation, first: FirstRanks, name_of: NameOf, metric: str) -> dict[str, Any] | None:
+    """Return what the page shows of the first results of the queries whose finest class is in the gallery.
+
+    Args:
+        evaluation: an evaluation with embeddings.
+        first: its first ranks.
+        name_of: names of the classes.
+        metric: metric whose value the page shows next to a query.
+
+    Returns:
+        None without such queries, else the variables of the template. ``tree`` is the icicle of the queries' classes,
+        with the error at every level and what each class is taken for. ``outcomes`` has three entries: right, wrong but
+        right at a coarser level, wrong at every level. Each has its share of the queries and two galleries, of the
+        queries at the thirds of the outcome in the order of the mean grade of their first ranks. ``matrix`` has a row
+        per class of the second finest level (``level``): its name, its queries, and its first results per class.
+        ``pairs`` are the most frequent confusions, with a gallery each.
+    """
+    assert evaluation.ranked is not None
+    levels, rows = evaluation.levels, np.flatnonzero(first.findable)
+    if not len(rows):
+        return None
+    labels, grades = evaluation.ranked.query.labels[rows], first.grades[rows]
+    found = evaluation.ranked.other_side.labels[first.items[rows, 0]]
+    confused = [_confusions(labels[:, c], found[:, c]) for c in range(len(levels))]
+    names, notes = (list[dict[int, str]]() for _ in range(2))
+    for c, pairs in enumerate(confused):
+        names.append({label: name_of(c, label) for label in np.unique(labels[:, c]).tolist()})
+        taken = dict[int, list[str]]()
+        for own, other, _, count in pairs:
+            taken.setdefault(own, []).append(f"{name_of(c, other)} {count}")
+        notes.append({own: f"taken for {', '.join(said[:_MOST_NAMED])}" for own, said in taken.items()})
+    wrong = [np.where(labels[:, c] < 0, np.nan, grades[:, 0] < len(levels) - c) for c in range(len(levels))]
+    measures = {f"error at {level}": error for level, error in zip(levels, wrong, strict=True)}
+
+    def show(queries: Any) -> Any:
+        return strips(rows[queries].tolist(), {"": evaluation}, {"": first}, metric, name_of)
+
+    order, outcomes = np.argsort(grades.mean(axis=1), kind="stable"), []
+    for grades_of in ((len(levels),), range(1, len(levels)), (0,)):  # right, right above, wrong everywhere
+        of = order[np.isin(grades[order, 0], grades_of)]
+        thirds = np.unique([len(of) // 3, 2 * len(of) // 3]) if len(of) else []
+        outcomes.append((len(of) / len(rows), show(of[thirds])))
+    level = min(1, len(levels) - 1)
+    classes = list(dict.fromkeys(label for own, other, *_ in confused[level] for label in (own, other)))[:_MOST_CLASSES]
+    of_class = {own: found[labels[:, level] == own, level] for own in classes}
+    return {
+        "tree": icicle(levels, names, labels, "queries", measures=measures, notes=notes),
+        "outcomes": outcomes,
+        "level": levels[level],
+        "matrix": [(name_of(level, own), len(of), [(of == c).sum() for c in classes]) for own, of in of_class.items()],
+        "pairs": [
+            (f"{name_of(level, own)} taken for {name_of(level, other)}: {count}", show([example]))
+            for own, other, example, count in confused[level][:_MOST_PAIRS]
+        ],
+    }
+
+
+def _confusions(own: np.ndarray, found: np.ndarray) -> list[tuple[int, int, int, int]]:
+    """Return every pair of different classes with the index of a case and their number, the most frequent first."""
+    cases = np.flatnonzero((own != found) & (own >= 0) & (found >= 0))
+    pairs, example, counts = np.unique(
+        np.stack([own, found], axis=1)[cases], axis=0, return_index=True, return_counts=True
+    )
+    order = np.argsort(-counts, kind="stable")
+    return [(*pairs[i].tolist(), int(cases[example[i]]), int(counts[i])) for i in order]
