@@ -65,7 +65,7 @@ def _places(scores: Tensor, roles: Tensor, bins: int, low: float) -> tuple[Tenso
     """Return, for (q, G) items, the position in bins, the column of the upper centre, and the lower centre's share."""
     place = (1 - scores) * ((bins - 1) / (1 - low))
     inside = place.clamp(0, bins - 1)
-    upper = inside.floor().clamp(max=bins - 2)
+    upper = inside.floor().nan_to_num().clamp(max=bins - 2)  # a NaN stays in the share, and so in the loss
     return place, upper.long() + bins * (roles == 2), inside - upper
 
 

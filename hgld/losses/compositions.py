@@ -420,7 +420,7 @@ class MultiGrain(nn.Module):
     def terms(self, embeddings: Tensor, labels: Tensor, *, instances: Tensor) -> dict[str, Tensor]:
         """Return the two unweighted terms by name; the arguments and errors are the same as in :meth:`forward`."""
         targets = read_targets(embeddings, labels, self.level, self.classifier.weight)
-        logits = self.classifier(embeddings)
+        logits = self.classifier(embeddings.to(self.classifier.weight.dtype))
         values = nn.functional.cross_entropy(
             logits.to(torch.promote_types(logits.dtype, torch.float32)), targets.clamp(min=0), reduction="none"
         )

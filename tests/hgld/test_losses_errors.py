@@ -11,6 +11,7 @@ from hgld.distributed import DistributedLoss
 from hgld.errors import ConfigError, InputError
 from hgld.losses import blackbox_ap_loss, graded_ap_loss, pnp_loss, soft_bin_ap_loss
 from hgld.losses.kernels.objectives import SupStep
+from tests.hgld.shared_losses import SHARED, WHOLE, model, step_input
 
 BAD: Any = "bad"  # passes an argument of the wrong type without an error of the type checker
 EACH: Any = {"reduction": "none"}
@@ -155,3 +156,22 @@ def test_functions_of_scores_and_grades_compute_in_float32(function):
     values, _ = function(scores, grades)
     assert values.dtype == torch.float32
     torch.testing.assert_close(values, function(scores.float(), grades)[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", [*SHARED, *WHOLE])
+def test_loss_or_gradient_is_not_finite_if_and_only_if_an_embedding_is_not(name):
+    embed = model()
+    images, labels, instances = step_input(0)
+    others = {"instances": instances} if name == "MultiGrain" else {}
+    for dtype, wrong in (
+        *((torch.float32, value) for value in (None, math.nan, math.inf)),
+        *((dtype, None) for dtype in (torch.float64, torch.bfloat16)),
+    ):
+        embeddings = embed(images).detach().to(dtype)
+        if wrong is not None:
+            embeddings[3, 1] = wrong
+        value = {**SHARED, **WHOLE}[name]()(embeddings.requires_grad_(), labels, **others).mean()
+        value.backward()
+        assert embeddings.grad is not None
+        is_finite = bool(value.isfinite() and embeddings.grad.isfinite().all())
+        assert is_finite is (wrong is None), (dtype, wrong)
