@@ -316,6 +316,13 @@ class RunConfig:
         0, "Number of steps between checkpoints. 0: save at the end of every epoch.", least=0
     )
     keep: int = setting(1, "Number of newest checkpoints to keep in addition to the best one.", above=0)
+    max_faults: float = setting(
+        0.01,
+        "Maximum share of an epoch's images that may be unreadable and replaced by others; if there are more (and more "
+        "than ten), the run stops.",
+        least=0,
+        most=1,
+    )
     log_every: int = setting(10, "Number of steps between two lines of the log.", above=0)
     device: str = setting("", "Device: cpu, cuda, ...; default: a GPU if there is one.")
     deterministic: bool = setting(

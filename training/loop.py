@@ -11,7 +11,7 @@ import math
 import os
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -40,7 +40,7 @@ from .checkpoint import (
 from .config import CONFIG, TrainConfig, flat
 from .evaluation import evaluate_splits, keep_reports
 from .inference.embedding import autocast, keep_freed_memory
-from .log import RESUME_HINT, RunLog, RunSummary, Timing, write_faults
+from .log import FAULTS, RESUME_HINT, RunLog, RunSummary, Timing, write_faults
 from .models.embedding_model import prepare_images
 from .optimizers import groups_of, set_rates
 from .plan import plan_table
@@ -50,6 +50,7 @@ from .step import Backward, StepInput, StepValues
 
 SUMMARY = "summary.json"
 LOCK = ".hgld-train"
+_FEW_FAULTS = 10  # unreadable images of an epoch that are never too many
 _LEAST_SCALE = 2.0**-14  # below this scale, even gradients that overflow fp16 would be representable
 
 
@@ -63,6 +64,7 @@ class TrainingMonitor:
         log: the log's files; None on other processes than the main one.
         total: timing of this call.
         recent: timing since the last line of the log.
+        replaced: number of unreadable images that this process replaced in this epoch.
     """
 
     stop: StopRequests
@@ -70,6 +72,7 @@ class TrainingMonitor:
     log: RunLog | None
     total: Timing = field(default_factory=Timing)
     recent: Timing = field(default_factory=Timing)
+    replaced: int = 0
 
 
 def train(
@@ -128,7 +131,9 @@ def arithmetic(config: TrainConfig, device: torch.device) -> Iterator[None]:
         if on_gpu:
             torch.set_float32_matmul_precision("high")
             cudnn.allow_tf32 = True
-            cudnn.benchmark = not config.run.deterministic  # worth its time, because all images have one size
+            # Trying the algorithms takes time for each new shape, so it is only worth it if all images have one size.
+            one_shape = config.images.test_resize_mode in ("crop", "squash")
+            cudnn.benchmark = one_shape and not config.run.deterministic
         torch.use_deterministic_algorithms(config.run.deterministic or deterministic)
         yield
     finally:
@@ -254,6 +259,7 @@ def _epochs(state: TrainState, monitor: TrainingMonitor) -> bool:
 def _epoch(state: TrainState, monitor: TrainingMonitor) -> bool:
     """Do the remaining steps of an epoch; return whether a stop was requested (the state is then saved)."""
     epoch, asked = state.epoch, state.config.run
+    monitor.replaced = 0
     set_frozen(state)
     state.wrapped.train()
     state.criterion.train()
@@ -268,9 +274,6 @@ def _epoch(state: TrainState, monitor: TrainingMonitor) -> bool:
             waited = time.monotonic() - began
             values = _step(state, backward, batch)
             state.step += 1
-            if batch.faults:
-                told = [f"{fault.where}: {fault.reason}" for fault in batch.faults]
-                write_faults(state.folder, state.step, epoch, state.processes.index, told)
             for timing in (monitor.total, monitor.recent):
                 timing.add(state.config.batch.batch_size, time.monotonic() - began, waited, len(batch.faults))
             monitor.reporter.advance(state.step)
@@ -297,6 +300,8 @@ def _next_batch(state: TrainState, monitor: TrainingMonitor, batches: Iterator[B
     fault = batch = None
     try:
         batch = next(batches)
+        if batch.faults:
+            _count_faults(state, monitor, [f"{fault.where}: {fault.reason}" for fault in batch.faults])
     except HgldError as error:
         fault = error
     # One exchange on the CPU for both values: it waits for all processes, but not for the GPU.
@@ -307,6 +312,24 @@ def _next_batch(state: TrainState, monitor: TrainingMonitor, batches: Iterator[B
             f"another process could not read its part of the batch of step {state.step + 1}; its own message says why."
         )
     return batch, bool(raised)
+
+
+def _count_faults(state: TrainState, monitor: TrainingMonitor, faults: Sequence[str]) -> None:
+    """List the replaced images of a batch in ``faults.csv``.
+
+    Raises:
+        InputError: this process replaced more images in this epoch than ``max_faults`` allows.
+    """
+    write_faults(state.folder, state.step + 1, state.epoch, state.processes.index, faults)
+    monitor.replaced += len(faults)
+    asked = state.config.run.max_faults
+    images = state.data.steps_per_epoch * state.config.batch.batch_size // state.processes.count
+    if monitor.replaced > max(_FEW_FAULTS, asked * images):
+        raise InputError(
+            f"{monitor.replaced:,} of {images:,} images of an epoch could not be read and were replaced, the last: "
+            f"{faults[-1]}. The limit is --max-faults {asked:g} of them; {state.folder / FAULTS} lists all. Repair the "
+            "dataset (hgld verify finds what is damaged), or continue with --max-faults 1."
+        )
 
 
 def _backward(state: TrainState) -> Backward:

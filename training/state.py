@@ -55,7 +55,7 @@ _RESTORED = ("judged", "best", "values", "start")  # fields that a checkpoint st
 # Options that change the weights by no more than rounding: a run may resume with other values.
 _MAY_CHANGE = {
     *("workers", "device", "micro_batch_size", "compile", "deterministic"),
-    *("log_every", "keep", "checkpoint_every", "loggers"),
+    *("log_every", "keep", "checkpoint_every", "loggers", "max_faults"),
     *("evaluate_on", "evaluate_every", "metrics", "monitor", "select_on_test"),
 }
 

@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hgld.data.index import read_index
 from hgld.training.checkpoint import find_checkpoint, read_checkpoint
 from hgld.training.config import TrainConfig, with_fields
 from hgld.training.progress import ProgressReporter
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import Item
-from tests.hgld.streamed_dataset import write_streamed
+from tests.hgld.streamed_dataset import damage, no_image, write_streamed
 
 STEPS = 6  # per epoch of QUICK on the small dataset: 48 training images in batches of 8
 
@@ -59,6 +60,13 @@ def write_small(folder: Path, held_out: Sequence[int] = range(12, 18), order: in
     random.Random(order).shuffle(groups)
     test = [Item((c, c // 4), "val" if c in val else "test", jpeg(rng)) for c in held_out for _ in range(4)]
     write_streamed(folder, [item for group in groups for item in group] + test, per_shard=12)
+    return folder
+
+
+def write_half_damaged(folder: Path) -> Path:
+    """Write the small dataset with every second training image damaged."""
+    write_small(folder)
+    damage(folder, read_index(folder / "index.parquet")[0].filter(split="train"), range(0, 48, 2), no_image)
     return folder
 
 

@@ -21,7 +21,7 @@ from hgld.training.log import read_rows
 from hgld.training.loop import LOCK, train
 from hgld.training.progress import ProgressReporter
 from tests.hgld.streamed_dataset import damage, no_image
-from tests.training.small_runs import STEPS, Notes, options, same, weights, write_small
+from tests.training.small_runs import STEPS, Notes, options, same, weights, write_half_damaged, write_small
 
 # These options have state that a resumed run must restore; options that do not interact share a case.
 VARIANTS = {
@@ -268,6 +268,21 @@ def test_damaged_training_image_is_replaced_counted_and_reported(stream, tmp_pat
     assert (summary.finished, summary.faults) == (True, len(rows))
     assert rows
     assert all(key in row["fault"] for row in rows)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_run_stops_if_too_many_images_are_replaced_and_continues_with_a_higher_limit(stream, tmp_path):
+    place, out = str(write_half_damaged(tmp_path / "data")), tmp_path / "run"
+    config = options(epochs=1, stream=stream, evaluate_on=())
+    with pytest.raises(
+        InputError, match=r"1\d of 48 images .* could not be read and were replaced, the last: .*train-"
+    ):
+        train(config, place, out)
+    listed = len(read_rows(out / "faults.csv"))
+    assert listed > 10
+    summary = train(options(epochs=1, stream=stream, evaluate_on=(), max_faults=1.0), place, out)
+    assert (summary.finished, summary.step) == (True, 6)
+    assert len(read_rows(out / "faults.csv")) > listed
 
 
 def test_damaged_test_image_is_excluded_from_evaluation_and_reported(tmp_path):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hgld import Hierarchy, distributed, open_dataset
 from hgld.data.dataset import ShardDataset
 from hgld.distributed import Processes
-from hgld.errors import HgldError
+from hgld.errors import HgldError, InputError
 from hgld.samplers import PKSampler
 from hgld.training import log, loop, state
 from hgld.training.batches import TrainingData, evaluation_view
@@ -35,7 +35,7 @@ from hgld.training.models.embedding_model import EmbeddingModel
 from hgld.training.models.small_net import SmallNet
 from hgld.training.optimizers import build_optimizers, groups_of, set_rates
 from tests.hgld.small_dataset import items_of_classes, write_dataset
-from tests.training.small_runs import write_small
+from tests.training.small_runs import write_half_damaged, write_small
 from tests.witnesses import World, witness
 
 CPU = torch.device("cpu")
@@ -48,6 +48,15 @@ def digest(*tensors: Tensor) -> str:
     for tensor in tensors:
         found.update(tensor.detach().contiguous().float().numpy().tobytes())
     return found.hexdigest()
+
+
+@witness(RunConfig, {"loss": "NormSoftmax", "epochs": 1, "evaluate_on": ()}, max_faults=1.0)
+def trained_on_damaged_images(config: TrainConfig, world: World) -> bool:
+    """Tell whether a run finishes if half of its images are replaced."""
+    try:
+        return train(config, str(world.once("damaged", write_half_damaged)), world.new()).finished
+    except InputError:
+        return False
 
 
 def small(world: World) -> str:
