@@ -372,7 +372,7 @@ def run(jobs: Sequence[Job], results: Path, processes: int) -> None:
 
 # -- what is printed --------------------------------------------------------------------------------------------------
 
-Rows = Mapping[str, Sequence[Mapping[str, Any]]]  # loss -> one row per pair
+Rows = Mapping[str, Sequence[Mapping[str, Any]]]  # loss -> one row per pair of class split and seed
 
 
 def collect(jobs: Sequence[Job], results: Path) -> Rows:

@@ -141,7 +141,8 @@ def launch(device: str = "") -> Processes:
         device: ``cpu``, ``cuda``, ...; default: this process's GPU if there is one.
 
     Raises:
-        ConfigError: the environment is incomplete, or there are more processes on this machine than GPUs.
+        ConfigError: the environment is incomplete, the device cannot be used, or there are more processes on this
+            machine than GPUs.
     """
     index, count, local = rank_from_env()
     chosen = _device(device, local)
@@ -184,7 +185,8 @@ def process_group(device: str, hint: Callable[[], str]) -> Iterator[Processes]:
 
     Raises:
         HgldError: another process of the run died, or does not respond.
-        ConfigError: for the same reasons as in :func:`launch`.
+        ConfigError: the environment is incomplete, the device cannot be used, or there are more processes on this
+            machine than GPUs.
     """
     is_outer = not dist.is_initialized()
     processes = launch(device)

@@ -69,7 +69,7 @@ def config_of(hgld, table, tmp_path, monkeypatch):
     return config
 
 
-def test_as_published_takes_every_choice_of_the_paper_that_is_not_given(config_of):
+def test_as_published_takes_the_papers_choice_for_every_option_without_a_flag(config_of):
     found = config_of("--as-published")
     assert (found.scrape.route, found.embed.encoder) == ("html", "clip:ViT-L-14/openai")
     assert (found.cluster.method, found.cluster.groups, found.clean.multi_name_policy) == ("kmeans", 78, "drop")

@@ -16,7 +16,7 @@ from tests.training.small_runs import options
 from tests.witnesses import CHANGES, Change, World
 
 CONFIG_MODULES = (hgld.training.config, hgld.pipelines.hierarchy.config, hgld.pipelines.shards.config)
-NESTED = {"TrainConfig", "BuildConfig"}  # configs of configs
+NESTED = {"TrainConfig", "BuildConfig"}  # their fields are the other configs; they have no options of their own
 
 
 def configs(module: ModuleType) -> list[type]:

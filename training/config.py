@@ -88,7 +88,7 @@ class ImagesConfig:
     test_resize_mode: Literal["crop", "squash", "longest", "original"] = setting(
         "crop",
         "How evaluation resizes images. crop: the central square; squash: the whole image as a square; longest: the "
-        "whole image with its longest side at the size; original: the whole image at its own size.",
+        "whole image, its longest side scaled to the test size; original: the whole image at its own size.",
     )
     train_crop: Literal["random-resized", "squared"] = setting(
         "random-resized",

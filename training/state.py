@@ -304,7 +304,7 @@ def _build_modules(
         dim=model.dim,
         steps_per_epoch=source.steps_per_epoch,
     )
-    if fresh and config.model.classifier == "pretrained":  # MultiGrain's classifier starts as the network's
+    if fresh and config.model.classifier == "pretrained":  # MultiGrain starts from the network's classifier
         head = library_head(config.model.backbone, config.model.pretrained, model, image_size=config.images.size)
         level, names = trained_classes(config.loss, source.hierarchy, source.labels)
         check_synsets(names, len(head[1]), level)

@@ -225,7 +225,7 @@ def _silence(stream: TextIO) -> None:
 
 
 class _Verbs(click.Group):
-    """Command group that lists its subcommands and their one-line helps without importing them."""
+    """Command group that lists its subcommands with their one-line help texts, without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)

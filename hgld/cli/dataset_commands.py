@@ -57,9 +57,9 @@ class BuildOptions:
 def build_shards(asked: BuildOptions, options: SourceConfig, config: ShardConfig, *, as_json: bool) -> int:
     """Convert the official release of the dataset NAME into WebDataset shards with an index.
 
-    hgld datasets lists the names. The names folders (top/mid/fine/image.jpg) and manifest (a table with one column per
-    level) are for your own images: the command first prints the proposed dataset and the command that builds it.
-    After a stop the same command resumes; if it is done, it does nothing.
+    hgld datasets lists the names. For your own images, NAME is folders (top/mid/fine/image.jpg) or manifest (a table
+    with one column per level): the command first prints the proposed dataset and the command that builds it.
+    After a stop the same command resumes. If the dataset is complete, it does nothing.
     """
     from hgld.pipelines.shards import build
     from hgld.pipelines.shards.cards import load_card

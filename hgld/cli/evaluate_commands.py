@@ -378,7 +378,7 @@ def _write_leaderboard(out: Path, reports: "Mapping[str, RetrievalReport]", *, i
 
 
 def _name_models(sources: "list[Path | Network]") -> "dict[str, Path | Network]":
-    """Return the models under distinct names, raw pixels first.
+    """Return the models under distinct names, after the baseline of raw pixels, which is always added.
 
     Raises:
         click.UsageError: a model is given twice.

@@ -193,11 +193,13 @@ class ReviewOptions:
         False, "Resolve conflicts between the files of --compare-with; your decisions go to a separate file."
     )
     images: Path | None = setting(
-        None, "Folder of the landmarks' images; for a build with --classes, the folder of the class list."
+        None,
+        "Folder of the landmarks' images. For a build with --classes: the folder that holds the class list; the image "
+        "paths in the list are relative to it.",
     )
     order: Literal["items", "names"] = setting(
         "items",
-        "Order of the questions: first those whose answers correct the most items, or the most names, per action.",
+        "Order of the questions. items: first those that correct the most items per action; names: the most names.",
     )
     propose: str = setting(
         "",

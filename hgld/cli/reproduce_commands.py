@@ -34,7 +34,7 @@ class ReproduceOptions:
         None, "Folder with the datasets, in which to run the commands. Default: only print them.", path="folder"
     )
     toy: bool = setting(
-        False, "Run the commands on tiny made datasets, with a small network; needs a clone of hgld's repository."
+        False, "Run the commands on tiny synthetic datasets, with a small network; needs a clone of hgld's repository."
     )
 
 

@@ -68,7 +68,7 @@ def is_safe_split(split: str) -> bool:
 
 
 def is_safe_name(name: str) -> bool:
-    """Tell whether a dataset's name can be part of a file name: 1 to 200 printable letters that form no path.
+    """Tell whether a dataset's name can be part of a file name: 1 to 200 printable characters that form no path.
 
     >>> is_safe_name("iNat 2018 (é)"), is_safe_name("../evil"), is_safe_name("a\\b"), is_safe_name("..")
     (True, False, False, False)
@@ -335,7 +335,7 @@ _SPLIT: Form = {"items": _COUNT, "shards": _COUNT, "classes": _OBJECT, "unlabell
 _FILE: Form = {"bytes": _COUNT, "sha256": _SHA256}
 _SHARD: Form = {"name": (str, is_shard_name, "a plain name.tar"), "split": _SPLIT_NAME, "items": _COUNT, **_FILE}
 _MANIFEST: Form = {
-    "name": (str, is_safe_name, "1 to 200 printable letters without slashes"),
+    "name": (str, is_safe_name, "1 to 200 printable characters without slashes"),
     "levels": _TEXTS,
     "group_size": _COUNT,
     "shards": (list, lambda value: True, "a list"),
@@ -349,10 +349,12 @@ def _read_manifest(facts: dict[str, Any], where: str) -> Manifest:
     levels = found["levels"] = check_levels(found["levels"], where)
     for name, facts in found["splits"].items():
         found["splits"][name] = split = _read_fields(facts, _SPLIT, where)
-        if not is_safe_split(name) or set(split["classes"]) != set(levels):
+        if not is_safe_split(name):
+            raise InputError(f"{where}: a split is called {short(name)}; expected {_SPLIT_NAME[2]}.")
+        if set(split["classes"]) != set(levels):
             raise InputError(
                 f"{where}: split {short(name)} counts classes of the levels {short(list(split['classes']))}; expected "
-                f"a safe split name and a count for each of {short(list(levels))}."
+                f"one count for each of {short(list(levels))}."
             )
         _read_fields(split["classes"], dict.fromkeys(levels, _COUNT), where)
     for name, file in found["files"].items():

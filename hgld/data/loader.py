@@ -89,7 +89,14 @@ class BatchItems:
 
 
 class _Pending(NamedTuple):
-    """A batch that threads are decoding: items, positions in the epoch, and the first row of each thread."""
+    """A batch that threads are decoding.
+
+    Attributes:
+        wanted: the items of the batch.
+        places: their positions in the epoch.
+        images: the batch, which the threads fill.
+        parts: per thread, the first row that it fills, and its future.
+    """
 
     wanted: BatchItems
     places: Integers

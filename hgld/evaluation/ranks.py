@@ -305,7 +305,7 @@ def gather_heads(
 def finish_heads(
     depth: int, floors: np.ndarray, sizes: np.ndarray, kept_scores: np.ndarray, kept_items: np.ndarray
 ) -> None:
-    """Drop the items after rank ``depth`` from every row; the arguments are those of :func:`gather_heads`."""
+    """Drop the items after rank ``depth`` from every row of the arrays that :func:`gather_heads` filled."""
     for row in range(sizes.shape[0]):
         if sizes[row] != FULL:
             _shorten_head(row, depth, floors, sizes, kept_scores, kept_items)
@@ -620,7 +620,7 @@ def _fill_sums(
             for i in range(num):
                 found.grades[i] = keys[row, i] & ((np.uint64(1) << bits_of_grade) - np.uint64(1))
             _count_ranks(scores[row], positives[row], num, starts, slices, found.ranks)
-        in_set = wanted.asi and np.sum(total[1:]) <= size  # a head may have fewer items than there are positives
+        in_set = wanted.asi and np.sum(total[1:]) <= size  # ASI needs as many ranks as positives
         deepest = depths[-1] if depths.shape[0] else 0
         deepest = max(deepest, np.sum(total[1:]) if in_set else 0)
         _place_positives(found, num, deepest)

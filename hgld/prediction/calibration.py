@@ -262,8 +262,10 @@ def _parse(found: dict[str, Any]) -> Calibration:
 
 def _parse_risk(row: dict[str, Any]) -> LevelRisk:
     points = len(row["coverage"])
-    if type(row["queries"]) is not int or row["queries"] < 0 or points > _POINTS:
-        raise ValueError(f"queries is {quoted(row['queries'])}, or a curve has {points} points")
+    if type(row["queries"]) is not int or row["queries"] < 0:
+        raise ValueError(f"queries is {quoted(row['queries'])}; expected a whole number from 0")
+    if points > _POINTS:
+        raise ValueError(f"a curve has {points:,} points; expected at most {_POINTS}")
     shares = _numbers([row[name] for name in ("accuracy", "confidence", "ece", "area")], 4, is_share=True)
     curves = (_numbers(row[name], points, is_share=True) for name in ("coverage", "risk", "threshold"))
     return LevelRisk(row["level"], row["queries"], *shares, *curves)

@@ -56,7 +56,11 @@ def paper_of(spelling: str) -> tuple[str, str]:
 
 
 def label_of(text: str) -> str:
-    """Return the folded label of a table, its number in Arabic; figures and sections keep their word."""
+    """Return a table's label in one spelling, so that labels can be compared.
+
+    >>> [label_of(text) for text in ("Table V", "tab. 5", "Fig. 8", "Sec. D.1")]
+    ['5', '5', 'figure8', 'sectiond1']
+    """
     text = text.lower()
     for pattern, word in _WORDS:
         text = re.sub(pattern, word, text, count=1)

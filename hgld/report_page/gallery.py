@@ -117,7 +117,7 @@ def _defined_order(values: np.ndarray) -> np.ndarray:
 
 
 def _one_per_class(evaluation: Evaluation, order: np.ndarray) -> list[int]:
-    """Return the first query of every class, in an order of queries; otherwise one hard class would fill all rows."""
+    """Return the first query of every class in the given order; otherwise one hard class would fill all rows."""
     assert evaluation.ranked is not None
     finest = evaluation.ranked.query.labels[order, 0]
     _, first = np.unique(finest, return_index=True)

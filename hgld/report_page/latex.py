@@ -16,7 +16,7 @@ _ESCAPED = {character: f"\\{character}" for character in "&%$#_{}"}
 _ESCAPED |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _ESCAPED |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "\n": " ", "\r": " ", "\t": " "}
 _TABLE = str.maketrans(_ESCAPED)
-_MOST_COLUMNS = 8  # columns of values that fit a column of a paper
+_MOST_COLUMNS = 8  # maximum number of metrics, so that the table fits a column of text in a paper
 
 
 def escape_latex(text: str) -> str:
@@ -41,7 +41,7 @@ def choose_columns(table: ScoreTable, metrics: Sequence[str] = ()) -> ScoreTable
         wanted = ["R@1", "AP", *(name for name in names if "/" not in name)]
     kept = [i for i, name in enumerate(names) if not wanted or {name, name.partition("/")[0]} & {*wanted}]
     if not kept:
-        raise ConfigError(f"--metrics {', '.join(metrics)}: the reports have {', '.join(names) or 'none'}.")
+        raise ConfigError(f"--metrics {', '.join(metrics)}: no report has it; they have {', '.join(names) or 'none'}.")
     return replace(
         table,
         metrics=tuple(names[i] for i in kept),

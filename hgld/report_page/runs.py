@@ -212,7 +212,8 @@ def _natural_order(path: Path) -> list[tuple[int, str]]:
 
 # -- seeds -------------------------------------------------------------------------------------------------------------
 
-# Options that may differ within a group of runs: the seed, and options of the machine, which change no result.
+# Options that may differ within a group of runs: the seed, and options of the machine. Of these, amp, compile and
+# micro_batch_size change results by rounding, the others not at all.
 _OF_MACHINE = {"seed", "workers", "device", "amp", "micro_batch_size", "compile", "keep"}
 _OF_MACHINE |= {"deterministic", "log_every", "checkpoint_every", "loggers"}
 _REASONS = "plan"  # section of a config: why each option was chosen

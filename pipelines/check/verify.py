@@ -231,7 +231,7 @@ class _Verifier:
 
         Args:
             index: rows of the shards that were read.
-            stored: items of the shards, :data:`hgld.pipelines.check.scan.ITEMS` and the column shard.
+            stored: items in the shards, with the columns of :data:`hgld.pipelines.check.scan.ITEMS` and ``shard``.
         """
         place, levels = ("shard", "key"), self.manifest.levels
         joined = index.join(stored, on=place, how="left", suffix=_STORED, maintain_order="left")

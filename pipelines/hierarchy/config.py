@@ -49,7 +49,7 @@ class ScrapeConfig:
         3.0, "Maximum rate of requests; hgld sends them one at a time.", unit="requests per second", above=0, key=False
     )
     request_budget: int = setting(0, "Stop cleanly after this many requests; 0: no limit.", key=False)
-    retries: int = setting(8, "Maximum number of attempts per request.", least=1, key=False)
+    retries: int = setting(8, "Maximum number of attempts per request, the first included.", least=1, key=False)
     max_total_retries: int = setting(2000, "Maximum number of retries in the whole run.", least=0, key=False)
     timeout: float = setting(30.0, "Maximum time to wait for a response.", unit="seconds", above=0, key=False)
     retry_errors: bool = setting(False, "Repeat the requests that ended in an error in an earlier run.", key=False)
@@ -129,8 +129,8 @@ class LevelsConfig:
     )
     into: Path | None = setting(
         None,
-        "Put the names into predefined groups: a list, or a table with name and, optionally, description, parent, "
-        "seeds (names separated by bars). The build lists names that belong to no group.",
+        "File of predefined groups for the names: a list, or a table with the column name and, optionally, "
+        "description, parent, seeds (names, separated by |). The build lists names that belong to no group.",
         key=False,
     )
     none_below: float | None = setting(
@@ -192,11 +192,7 @@ class EvidenceConfig:
 class ClusterConfig:
     """Options for grouping names by their vectors."""
 
-    groups: int = setting(
-        0,
-        "Number of groups. 0: hgld derives it from the data. Further numbers, as in 60,8, are for the levels above.",
-        least=0,
-    )
+    groups: int = setting(0, "Number of groups. 0: hgld derives it from the data.", least=0)
     method: Literal["ward", "kmeans"] = setting("ward", "Method of grouping names: Ward's linkage or k-means.")
     seed: int = setting(0, "Seed of all random numbers.", least=0, most=2**32 - 1)
 

@@ -250,7 +250,7 @@ def _header(card: DataCard | None, manifest: Manifest) -> str:
     licence = own_licence(manifest)
     if card is not None:
         stated = dict(card.header)
-    elif re.fullmatch(r"[A-Za-z0-9.-]+", licence):  # an identifier, or one word as a name
+    elif re.fullmatch(r"[A-Za-z0-9.-]+", licence):  # an identifier, or a licence's name of one word
         stated = {"license": licence.lower()}
     else:
         stated = {"license": "other", "license_name": " ".join(licence.split())} if licence else {}

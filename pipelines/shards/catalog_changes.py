@@ -226,8 +226,8 @@ def with_levels_of(catalog: Catalog, folder: Path) -> Catalog:
     """Return a catalog with its finest level and, above it, the levels of a build's ``labels.csv``.
 
     A class is looked up in ``labels.csv`` by its text: as an id, then as a name, then as a name regardless of letter
-    case and of ``_`` for spaces. A class has no coarser labels if the build does not know it, or has several items of
-    this name with different labels. A note counts and names such classes; their images stay.
+    case, repeated spaces and ``_`` for spaces. A class has no coarser labels if the build does not know it, or has
+    several items of this name with different labels. A note counts and names such classes; their images stay.
 
     Raises:
         ConfigError: the finest level has the same name as a level of the build.
@@ -246,9 +246,8 @@ def with_levels_of(catalog: Catalog, folder: Path) -> Catalog:
     rows = [(name, *labels) for name, key in found.items() if key is not None and (labels := by_key[key])]
     if not rows:
         raise TableError(
-            f"{file}: none of its ids and names is one of the {len(counts):,} classes of {finest!r}, as "
-            f"{some(map(repr, counts), 3)}. Is it the build of this dataset's names? Its names must have the same "
-            "spelling as the classes."
+            f"{file}: none of its ids and names is one of the {len(counts):,} classes of {finest!r} (such "
+            f"as {some(map(repr, counts), 3)}). Give the folder of a build of this dataset's class names."
         )
     reasons = {
         "not in the build": [name for name, key in found.items() if key is None],

@@ -226,7 +226,11 @@ def _groups(labels: np.ndarray, k: int) -> np.ndarray:
 
 
 def _cut(weight: np.ndarray) -> np.ndarray:
-    """Assign groups to shards in order, so that all shards have about the same weight, near 1 and hardly above 1."""
+    """Assign groups to shards in order, so that all shards have about the same weight, at most about 1.
+
+    Args:
+        weight: (G,) share of a full shard that each group fills.
+    """
     before = np.cumsum(weight) - weight
     total = float(before[-1] + weight[-1])
     shards = max(1, int(np.ceil(total - 1e-9)))

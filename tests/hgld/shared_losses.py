@@ -11,7 +11,7 @@ from hgld.hierarchy import Hierarchy
 SIZE, DIM, CLASSES, STEPS = 24, 6, 8, 2
 FINE = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2, 3, -1, 4, 5, 5, 6, 7, 7, 6, 1, 0, 3, 4, 4, 2])
 TREE = Hierarchy.from_labels(torch.tensor([[i, i // 4] for i in range(CLASSES)]).numpy(), ("fine", "coarse"))
-MEMORY = 41  # size of the memory: no multiple of the processes; the second step fills it
+MEMORY = 41  # size of the memory: not a multiple of the number of processes; the second step fills it
 
 
 def memory_of(loss: nn.Module) -> nn.Module:

@@ -108,7 +108,7 @@ def test_lookups_find_classes_and_ancestors_or_raise_errors(tree):
             call()
 
 
-def test_plot_has_one_row_per_level_with_bars_as_wide_as_items(tree):
+def test_plot_has_one_row_per_level_with_bar_widths_equal_to_item_counts(tree):
     axes = Figure().subplots()
     assert tree.plot(axes, labels=np.array([1, 1, 1, 2])) is axes
     assert [bar.get_width() for bar in axes.patches if isinstance(bar, Rectangle)] == [3, 1] * 3

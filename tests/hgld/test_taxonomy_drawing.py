@@ -41,7 +41,7 @@ def test_text_tree_has_the_largest_classes_first_without_repeated_names(animals)
     assert repr(animals) == "Hierarchy(name: 4, kind: 3, top: 1)"
 
 
-def test_depth_most_and_lines_shorten_the_drawing_with_a_note(animals):
+def test_limits_on_depth_children_and_lines_shorten_the_drawing_with_a_note(animals):
     assert animals.to_tree_text(depth=1) == "top 1 > kind 3 > name 4\n├─ living  3\n└─ (top unknown)  1"
     wide = Hierarchy(("n", "k"), (tuple("abcde"), ("x", "y", "z")), (np.array([0, 0, 0, 1, 2]),))
     assert wide.to_tree_text(most=1).splitlines()[1:] == [

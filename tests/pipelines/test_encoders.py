@@ -135,8 +135,8 @@ def test_failed_download_of_clip_weights_raises_one_error_and_logs_nothing(monke
         ("ViT-L14/openai", ConfigError, "nearest: .*ViT-L-14"),
         ("ViT-L-14/laion2b_s32b", ConfigError, "nearest: .*laion2b_s32b_b82k"),
         ("Nope/openai", ConfigError, r"no model 'Nope'; open_clip has .* and \d+ more"),
-        ("ViT-L-14", ConfigError, "there are no weights and there is no file ''; open_clip has openai"),
-        ("ViT-L-14//nowhere/x.pt", MissingResourceError, "no file '/nowhere/x.pt'"),
+        ("ViT-L-14", ConfigError, "'' is neither a file nor weights that open_clip has; open_clip has openai"),
+        ("ViT-L-14//nowhere/x.pt", MissingResourceError, "'/nowhere/x.pt' is neither a file"),
     ],
 )
 def test_unknown_clip_models_and_tags_are_refused_with_suggestions(spec, error, message):

@@ -94,7 +94,7 @@ def test_lexicon_gives_similar_nouns_the_same_kind(name, like):
     assert kinds.of(noun_phrase(name))[-1] == kinds.of(noun_phrase(like))[-1]
 
 
-def test_known_compound_or_modifier_precedes_the_head():
+def test_known_compound_or_modifier_takes_precedence_over_the_head():
     chains = {"station": ("stop",), "power station": ("power",), "church": ("holy",), "building": ("building",)}
     kinds = NounKinds(chains)
     expected = {

@@ -128,7 +128,7 @@ def test_undo_works_across_restarts(build, learns):
     [
         ({**MOVE, "names": ["mountain pas"]}, "did you mean 'mountain pass'"),
         ({**MOVE, "who": "bob"}, "move has no field 'who'"),
-        ({**MOVE, "to": ["pass"]}, "to is not a text"),
+        ({**MOVE, "to": ["pass"]}, "to is .*; expected one text"),
         ({"action": "move", "why": "w"}, "move lacks names, to"),
         ({"action": "set", "group": "ship", "top": "animal", "why": "w"}, "natural or human-made"),
         ({"action": "item", "split": "train", "id": "99", "group": "ship"}, "no item '99'"),

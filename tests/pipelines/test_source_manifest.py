@@ -326,7 +326,7 @@ def test_folders_named_like_splits_become_splits(tmp_path):
         read(tmp_path, "folders", test_classes=0.5)
 
 
-def test_files_that_are_not_images_are_dropped_with_a_reason(tmp_path):
+def test_hidden_files_links_and_files_that_are_not_images_are_dropped_with_a_reason(tmp_path):
     plant(tmp_path, (*TREE, ".DS_Store", "pet/cat/notes.txt", "pet/.hidden/1.jpg"))
     (tmp_path / "pet" / "link").symlink_to(tmp_path / "farm")
     plant(Path(os.fsdecode(os.fsencode(tmp_path) + b"/pet/\xff")), ("1.jpg", "tabby/1.jpg", "tabby/2.jpg"))
@@ -379,7 +379,7 @@ def test_columns_template_and_list_become_item_lists(tmp_path):
     assert sorted(present(catalog.lists).rows()) == [("large", "a"), ("large", "b"), ("small", "a")]
 
 
-def test_folders_can_follow_only_protocols_that_need_splits_alone(tmp_path):
+def test_folders_support_only_protocols_that_need_nothing_but_splits(tmp_path):
     for split in ("query", "gallery", "distractors"):
         (tmp_path / split / "x").mkdir(parents=True)
         (tmp_path / split / "x" / f"{split}.jpg").write_bytes(b"")

@@ -115,7 +115,7 @@ def calibration_of(
 
     Args:
         embedder: the model that predicts.
-        run: folder of the model's run; None: a network.
+        run: folder of the model's run; None: the model is a pretrained network without a run.
         given: file of a calibration; None: the run's own, if it has one that fits.
         dataset: dataset that is searched.
 

@@ -135,7 +135,7 @@ def build_network(network: Network, size: int | None = None) -> tuple[EmbeddingM
         the model, on the CPU in evaluation mode, and how its library prepares images (:attr:`Backbone.view`).
 
     Raises:
-        ConfigError: the network does not exist, or lacks the pooling or size.
+        ConfigError: the network does not exist, or does not support the pooling or the image size.
         MissingExtraError: the network's library is not installed.
         MissingResourceError: its weights are not available here.
         InputError: a file is damaged or belongs to another network.

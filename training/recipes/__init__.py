@@ -28,7 +28,7 @@ def register_recipe(recipe: Recipe) -> Recipe:
     """
     if recipe.name in RECIPES:
         taken = RECIPES[recipe.name].line
-        raise ConfigError(f"there is a recipe {recipe.name!r} already ({taken}) Give the new one another name.")
+        raise ConfigError(f"the name {recipe.name!r} belongs to another recipe: {taken} Give yours another name.")
     RECIPES[recipe.name] = recipe
     return recipe
 

@@ -139,7 +139,7 @@ def sup_forward(
     offsets: np.ndarray,
     found: np.ndarray,
 ) -> None:
-    """Compute Hrank+ and rank of every positive, with H^- as the step for items of lower grade.
+    """Compute the H-rank and the rank of every positive; items of lower grade count with SupRank's surrogate of a step.
 
     Args:
         ordered: (q, G) array of :func:`by_grade`.

@@ -103,7 +103,7 @@ VERSION = 2
 # share of the kinds of nouns in the squared length; values from 0.3 to 0.7 give about the same measured agreement
 KINDS = 0.5
 COARSER = 0.8  # weight of a kind of noun relative to the next finer kind
-# share of the letters in the rest of the squared length; values from 0.4 to 0.8 give about the same agreement
+# share of the letters in the squared length that the kinds of nouns leave; 0.4 to 0.8 give about the same agreement
 LETTERS = 0.5
 GENERAL_HEAD, MODIFIER, FARTHER, COMPLEMENT = 0.35, 0.5, 0.6, 0.15
 NGRAMS = (3, 4, 5)

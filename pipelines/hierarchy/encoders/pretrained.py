@@ -193,7 +193,7 @@ def _checkpoint_of(model: str, pretrained: str) -> Path | None:
     missing = MissingResourceError if "/" in pretrained or path.suffix else ConfigError
     tags = open_clip.list_pretrained_tags_by_model(model)
     raise missing(
-        f"--encoder clip:{model}/{pretrained}: there are no weights and there is no file {pretrained!r}; "
+        f"--encoder clip:{model}/{pretrained}: {pretrained!r} is neither a file nor weights that open_clip has; "
         f"{_nearest(pretrained, tags)}"
     )
 

@@ -34,7 +34,7 @@ from .landmark_tables import (
 )
 
 NAME = "name"
-SHOWN = 80  # most characters of a user's text that a message shows
+SHOWN = 80  # maximum number of characters of a user's text in a message
 _OTHER_HEADERS = {"label", "class", "category", "landmark_id", "supercategory", "title", "names", "classes", "labels"}
 _DELIMITERS = "\t,;"
 _LINE_END = re.compile(r"\r\n|\n|\r")

@@ -100,7 +100,7 @@ def with_item_columns(scraped: pl.DataFrame) -> pl.DataFrame:
 def write_scraped(
     directory: Path, scraped: pl.DataFrame, classes: pl.DataFrame, dropped: pl.DataFrame, notes: tuple[str, ...] = ()
 ) -> StageResult:
-    """Write the three tables of the stage ``scrape``, and count the statuses and the landmarks or items."""
+    """Write the three tables of the stage ``scrape``; its result counts landmarks or items, in total and per status."""
     scraped.write_parquet(directory / "landmarks.parquet")
     classes.write_parquet(directory / "classes.parquet")
     tally = scraped.group_by("status").len().sort("len", "status", descending=[True, False])

@@ -371,7 +371,8 @@ def make_decision(said: Any, **own: Any) -> Decision:
         is_list = name in ("names", "groups")
         members = value if isinstance(value, list) else [value]
         if isinstance(value, list) > is_list or not all(isinstance(member, str) for member in members):
-            raise InputError(f"{kind.action}: {name} is not a {'list of texts' if is_list else 'text'}.")
+            expected = "a list of texts" if is_list else "one text, in quotes if it looks like a number"
+            raise InputError(f"{kind.action}: {name} is {quoted(value)}; expected {expected}.")
         texts = tuple(unicodedata.normalize("NFC", member) for member in members)
         values[name] = texts if is_list else texts[0]
     if missing := [name for name, field in known.items() if field.default is MISSING and name not in values]:

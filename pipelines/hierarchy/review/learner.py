@@ -1,9 +1,9 @@
 """The learner of a review: after each decision it assigns undecided names to groups, with error probabilities.
 
 After each decision it fits the regression of :mod:`hgld.pipelines.hierarchy.groups.regression`. The examples are the
-decided names and the texts of predefined groups, or the mean of each machine-made group's names. The probabilities are
-multiplied by the square root of the build's own probabilities. Without decisions no name moves. The order of the
-decisions does not matter.
+decided names and, per group, the texts of a predefined group or the mean embedding of the names that clustering put
+into it. The probabilities are multiplied by the square root of the build's own probabilities. Without decisions no name
+moves. The order of the decisions does not matter.
 
 The error probability of a name that stays in its group is the mean of the learner's and the build's probability.
 :func:`hgld.pipelines.hierarchy.groups.doubt.still_wrong` estimates the number of wrong names. It counts only undecided

@@ -37,10 +37,12 @@ def read_sop(source: Path, options: "SourceConfig") -> Catalog:
             folder, _, name = relative_path(words[3], where).partition("/")
             product = whole_number(words[1], where, "class_id")
             category = whole_number(words[2], where, "super_class_id")
-            if not name or "/" in name or folders.setdefault(category, folder) != folder:
+            if not name or "/" in name:
+                raise TableError(f"{where}: {quoted(words[3])}; expected FOLDER/NAME.")
+            if folders.setdefault(category, folder) != folder:
                 raise TableError(
                     f"{where}: {quoted(words[3])} is listed in the category {category}, whose images are in "
-                    f"{folders.get(category, folder)}/; expected one folder per category. Is the list complete?"
+                    f"{folders[category]}/; expected one folder per category. Is the list complete?"
                 )
             key = f"{folder}/{name.rpartition('.')[0]}"
             rows.append((key, split, f"{folder}/{name}", f"{product:05d}", folder.removesuffix("_final")))
@@ -52,8 +54,8 @@ def read_inshop(source: Path, options: "SourceConfig") -> Catalog:
 
     Liu, Luo, Qiu, Wang, Tang: "DeepFashion: Powering Robust Clothes Recognition and Retrieval with Rich Annotations",
     CVPR 2016. A category is named with its department (``WOMEN/Denim``), because both departments have categories of
-    the same name. An item in folders of several categories has an unknown category. Layout, also without ``Eval`` and
-    ``Img``::
+    the same name. An item in folders of several categories has an unknown category. Layout (the folders ``Eval`` and
+    ``Img`` may be missing)::
 
         Eval/list_eval_partition.txt        image_name item_id evaluation_status
         Img/img/WOMEN/Blouses_Shirts/id_00000001/02_1_front.jpg ...

@@ -111,12 +111,12 @@ class OwnImages:
             HierarchyError: a class has two parents.
         """
         if options.name and not is_safe_name(options.name):
-            raise ConfigError(f"--name is {short(options.name)}; expected 1 to 200 printable letters without slashes.")
+            raise ConfigError(f"--name is {short(options.name)}; expected 1 to 200 printable characters, no slash.")
         for option in ("license", "description"):
             text = getattr(options, option)
             if not text.isprintable() or len(text) > _LONGEST_TEXT:
                 raise ConfigError(
-                    f"--{option} is {short(text)}; expected one line of at most {_LONGEST_TEXT:,} printable letters."
+                    f"--{option} is {short(text)}; expected one line of at most {_LONGEST_TEXT:,} printable characters."
                 )
         items = self.items
         if self.has_splits and options.test_classes:

@@ -120,7 +120,7 @@ def _decoded(source: Path) -> tuple[str, str]:
         raise TableError(f"{source} is a spreadsheet or an archive; expected a table as text. Save it as CSV.")
     marked = [(codec, name) for mark, codec, name in _MARKS if data.startswith(mark)]
     if not marked and 0 in data[:4096]:
-        raise TableError(f"{source} is not text; expected a table as CSV in UTF-8, or parquet.")
+        raise TableError(f"{source} is not text; expected a table as text (best CSV in UTF-8), or parquet.")
     for codec, name in marked or _WITHOUT_MARK:
         try:
             return data.decode(codec), name

@@ -40,7 +40,7 @@ const STATE = ["revision", "history", "decisions", "progress", "queue"];
 
 export class Model {
   waiting = []; // actions that are not sent yet, in order
-  pending = new Set(); // names of these actions
+  pending = new Set(); // class names that these actions change
   sending = null;
 
   async load() {
