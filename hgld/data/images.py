@@ -384,6 +384,8 @@ def rgb_pixels(picture: Image.Image) -> Pixels:
     if picture.mode == "P" and "transparency" in picture.info:
         picture = picture.convert("RGBA")  # keep the colours of transparent palette entries
     width, height = picture.size
+    if height <= _BAND:
+        return np.array(picture.convert("RGB"))
     pixels = np.empty((height, width, 3), np.uint8)
     for top in range(0, height, _BAND):  # Pillow's copies of a whole image would take another 10 bytes per pixel
         bottom = min(top + _BAND, height)
