@@ -1,15 +1,27 @@
-"""Draw the figures of README and the concept pages.
+"""Draw the figures of README and the documentation.
 
-``python docs/figures.py`` writes docs/concepts/*.svg; ``python docs/figures.py hgld-demo`` writes
-docs/pictures/query.png from the files of ``hgld demo``.
+``python -m docs.figures`` writes docs/concepts/*.svg; ``python -m docs.figures hgld-demo`` also writes docs/pictures
+from the files of ``hgld demo``, with Chromium.
 """
 
+import base64
+import contextlib
+import hashlib
+import json
+import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
-FOLDER = Path(__file__).parent / "concepts"
-PICTURE = Path(__file__).parent / "pictures" / "query.png"
+from tests.pipelines.headless_chromium import Page
+
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "docs" / "concepts"
+PICTURES = ROOT / "docs" / "pictures"
+SOURCES = PICTURES / "sources.json"  # what the images were made from
 INK, GREY, PAPER = "#1f2933", "#7b8794", "#ffffff"
 FILLS = ("#e4e7eb", "#c6dbef", "#6baed6", "#2171b5")  # colours of grade 0 to 3
 _ON_DARK = 3
@@ -125,54 +137,73 @@ def draw_resuming() -> str:
     return figure(680, 150, "A file is written under a temporary name, renamed, and marked done", *shapes)
 
 
-def draw_query(demo: Path) -> None:
-    """Draw a test image of the demo with its first results, coloured by grade, below their tree of classes."""
-    import matplotlib.pyplot as plt
-    import numpy as np
-    from PIL import Image
-
-    import hgld
-    from hgld.report_page.figures import grade_color
-
-    shown = 7
-    test = hgld.open_dataset(demo / "shards", "test")
-    embeddings = hgld.load_model(demo / "runs" / "HAPPIER").encode(test)
-    grades = hgld.shared_levels(test.labels, test.labels)
-    scores = embeddings @ embeddings.T
-    np.fill_diagonal(scores, -np.inf)
-    first = np.argsort(-scores, axis=1, kind="stable")[:, :shown]
-    found = np.take_along_axis(np.asarray(grades), first, axis=1)
-    # Show the query whose results have the most different grades.
-    query = int(np.argmax([len(set(row)) for row in found.tolist()]))
-    items = [query, *first[query].tolist()]
-    names = [[test.hierarchy.names[level][label] for level, label in enumerate(test.labels[i])] for i in items]
-    levels = len(test.levels)
-    figure = plt.figure(figsize=(13.6, 2.5), dpi=100)
-    tree = figure.add_axes((0.0, 0.0, 0.25, 1.0), xlim=(0, 1), ylim=(0, 1))
-    tree.axis("off")
-    nodes = sorted({tuple(reversed(path))[:depth] for path in names for depth in range(1, levels + 1)})
-    own = tuple(reversed(names[0]))
-    for row, node in enumerate(nodes):
-        shared = sum(a == b for a, b in zip(node, own, strict=False))
-        label = node[-1] + ("  (query)" if node == own else "")
-        at = {"x": 0.04 + 0.09 * (len(node) - 1), "y": 0.95 - 0.9 * (row + 0.5) / len(nodes)}
-        tree.text(at["x"] - 0.03, at["y"], "●", color=grade_color(shared, levels), fontsize=11, va="center")
-        tree.text(at["x"] + 0.025, at["y"], _cut(label, 34), color=INK, fontsize=9.5, va="center")
-    for column, (item, words, grade) in enumerate(zip(items, names, [levels, *found[query].tolist()], strict=True)):
-        place = figure.add_axes((0.245 + 0.0945 * column, 0.27, 0.084, 0.6))
-        place.imshow(test[item]["image"])
-        place.set(xticks=[], yticks=[])
-        color = INK if column == 0 else grade_color(grade, levels)
-        for side in place.spines.values():
-            side.set(color=color, linewidth=5)
-        place.set_xlabel("\n".join(_cut(word, 19) for word in words), fontsize=8.5, color=INK, linespacing=1.35)
-        place.set_title(f"grade {grade}" if column else "query", fontsize=10, color=color, fontweight="bold")
-    figure.savefig(PICTURE, metadata={"Software": None})
-    Image.open(PICTURE).convert("RGB").quantize(128).save(PICTURE, optimize=True)
+def photograph(demo: Path) -> None:
+    """Photograph the pages that hgld makes of the files of ``hgld demo``, and write what they were made from."""
+    with tempfile.TemporaryDirectory() as folder, Page(Path(folder) / "profile", 1200, 1000) as page:
+        run, shards, work = demo / "runs" / "HAPPIER", demo / "shards", Path(folder)
+        _hgld("show", shards, "--html", work / "tree.html")
+        _hgld(
+            "report",
+            demo / "runs" / "ROADMAP",
+            run,
+            "--data",
+            shards,
+            "--out",
+            work / "report.html",
+            "--title",
+            "hgld demo",
+        )
+        _hgld("audit", "--checkpoint", run, "--data", shards, "--out", work / "audit")
+        for name, file in {"tree": "tree.html", "report": "report.html", "audit": "audit/audit.html"}.items():
+            page.open((work / file).as_uri())
+            page.until("document.readyState === 'complete' && location.href.endsWith('.html')")
+            _save(page, name, "header", ".icicle, article:nth-of-type(2)")
+            if name == "report":
+                _save(page, "strips", "h3", ".strip:nth-of-type(4)")
+        with _review(demo / "labels") as address:
+            page.open(address)
+            page.until("document.body?.dataset.ready === 'yes'")
+            _save(page, "review", "body", "body")
+    SOURCES.write_text(json.dumps(fingerprints(), indent=1) + "\n", encoding="utf-8")
 
 
-def _cut(words: str, most: int) -> str:
-    return words if len(words) <= most else words[: most - 1] + "…"
+def fingerprints() -> dict[str, str]:
+    """Return the SHA-256 of every file that sets the look of a photographed page, by path."""
+    rooms = ("hgld/templates", "hgld/report_page", "hgld/label_audit", "pipelines/hierarchy/review/page")
+    files = sorted(file for room in rooms for kind in ("css", "html") for file in (ROOT / room).glob(f"*.{kind}"))
+    return {str(file.relative_to(ROOT)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def _hgld(*words: object) -> None:
+    command = [sys.executable, "-m", "hgld", *map(str, words)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 - commands of this file
+
+
+@contextlib.contextmanager
+def _review(build: Path) -> Iterator[str]:
+    """Run the review of a build, without a place for its decisions, and give its address."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["review", str(build), "--decisions", f"{folder}/decisions.yaml", "--json"]
+        process = subprocess.Popen([sys.executable, "-m", "hgld", *words], stdout=subprocess.PIPE, text=True)  # noqa: S603
+        assert process.stdout is not None
+        try:
+            yield json.loads(process.stdout.readline())["address"]
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _save(page: Page, name: str, first: str, last: str) -> None:
+    """Save the part of a page from one element to another, in its true colours."""
+    time.sleep(1)  # drawings and fonts are ready
+    box = page.run(
+        f"(([a, b]) => ({{y: Math.max(a.top + scrollY - 12, 0), bottom: b.bottom + scrollY + 12}}))"
+        f"([{first!r}, {last!r}].map(one => document.querySelector(one).getBoundingClientRect()))"
+    )
+    height = min(box["bottom"] - box["y"], 1000)
+    clip = {"x": 0, "y": box["y"], "width": 1200, "height": height, "scale": 1}
+    taken = page.call("Page.captureScreenshot", format="webp", quality=90, clip=clip, captureBeyondViewport=True)
+    (PICTURES / f"{name}.webp").write_bytes(base64.b64decode(taken["data"]))
 
 
 FIGURES = {
@@ -185,6 +216,6 @@ FIGURES = {
 
 if __name__ == "__main__":
     for demo in sys.argv[1:]:
-        draw_query(Path(demo))
+        photograph(Path(demo).resolve())
     for name, draw in FIGURES.items():
         (FOLDER / name).write_text(draw(), encoding="utf-8")

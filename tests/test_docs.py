@@ -1,6 +1,7 @@
 """Every code block of the documentation runs or is checked, and the site builds without warnings."""
 
 import doctest
+import json
 import os
 import re
 import shlex
@@ -22,7 +23,7 @@ from markdown_it import MarkdownIt
 from torch.distributed.run import get_args_parser
 
 import hgld
-from docs.figures import FIGURES
+from docs.figures import FIGURES, PICTURES, SOURCES, fingerprints
 from hgld.cli import VERBS, cli, main
 from hgld.pipelines.hierarchy.review.decisions import parse_decisions
 from tests.documented_files import documented_wiki, write_documented_files
@@ -350,7 +351,15 @@ def test_guide_loss_accepts_queries_outside_the_references(loss_of_the_guide):
 
 def test_concept_figures_equal_the_output_of_their_script():
     for name, draw in FIGURES.items():
-        assert (DOCS / "concepts" / name).read_text(encoding="utf-8") == draw(), "python docs/figures.py"
+        assert (DOCS / "concepts" / name).read_text(encoding="utf-8") == draw(), "python -m docs.figures"
+
+
+def test_photographs_of_pages_are_as_new_as_the_pages_small_and_have_an_alt_text():
+    assert json.loads(SOURCES.read_text()) == fingerprints(), "python -m docs.figures hgld-demo"
+    pages = "".join(path.read_text(encoding="utf-8") for path in [*DOCS.rglob("*.md"), DOCS.parent / "README.md"])
+    shown = {name for alt, name in re.findall(r"!\[([^]]*)\]\(\S*pictures/(\S+)\)", pages) if len(alt) > 20}
+    assert {path.name for path in PICTURES.iterdir()} == shown | {SOURCES.name}
+    assert all(path.stat().st_size <= 300_000 for path in PICTURES.iterdir())
 
 
 def test_documentation_pages_stay_within_word_limits():
