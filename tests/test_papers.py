@@ -9,7 +9,7 @@ import click
 import pytest
 
 from hgld.cli import cli
-from hgld.cli.reproduce_commands import _commands, _run
+from hgld.cli.reproduce_commands import _commands, _print_increases, _run
 from hgld.cli.train_commands import TrainOptions, _asked_config
 from hgld.errors import ConfigError
 from hgld.evaluation.protocols import protocol_of
@@ -154,6 +154,25 @@ def test_reproduce_prints_figures_datasets_and_commands(hgld):
     assert (code, out.startswith("PNP Figure 6: cannot be repeated; ")) == (0, True)
 
 
+def test_increases_of_a_figure_are_printed_beside_ones_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    [figure] = find_experiments("SupRank Figure 6")
+    for method, values in {"sup-ap": (40.0, 50.0, 0.0), "roadmap-proxy": (50.0, 52.0, 1.0)}.items():
+        for name, level in {"sop": "product", "inat-base": "species"}.items():
+            (tmp_path / f"suprank-{method}-{name}").mkdir()
+            rows = [f"{batch},{value}" for batch, value in zip((32, 128, 4), values, strict=True)]
+            text = "\n".join([f"batch_size,mAP@R/{level}", *rows, ""])
+            (tmp_path / f"suprank-{method}-{name}" / "sweep.csv").write_text(text)
+    _print_increases(figure)
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["sop", "32", "5.5", "25.0"] in shown
+    assert ["inat-base", "128", "6.7", "4.0"] in shown
+    assert ["inat-base", "256", "4.1"] in shown, "a batch size without a run of one's own"
+    assert ["sop", "4"] in shown, "an increase over 0 is undefined"
+    _print_increases(find_experiments("SupRank Table V")[0])
+    assert capsys.readouterr().out == ""
+
+
 def test_toy_without_the_made_releases_says_what_is_missing(hgld, tmp_path, monkeypatch):
     monkeypatch.setattr("hgld.cli.reproduce_commands._CHECKOUT", tmp_path)
     code, _, err = hgld("reproduce", "SupRank Table X", "--toy")
@@ -181,4 +200,7 @@ def test_toy_of_an_experiment_runs_every_command_to_its_end(one, toys, capfd):
     out = capfd.readouterr().out
     assert f"{one.title}, toy: tiny made data" in out
     if "hgld report" in one.commands and find_rows(one):
-        assert re.search(rf"^{PAPERS[one.paper].name} .*{re.escape(one.table)}", out, re.MULTILINE)
+        assert re.search(rf"^{PAPERS[one.paper].name} .*{re.escape(one.table.partition(',')[0])}", out, re.MULTILINE)
+        assert not re.search("; the table is of|has none of the table's metrics", out), (
+            "the table takes no toy of these"
+        )

@@ -1,5 +1,6 @@
 """The subcommand that repeats the tables and figures of papers: reproduce."""
 
+import csv
 import shlex
 import subprocess
 import sys
@@ -146,8 +147,30 @@ def _run(one: "Experiment", folder: Path, *, is_toy: bool) -> None:
             echo(f"$ {shlex.join(['hgld', *words])}", err=True)
             if code := cli.main(words, prog_name="hgld", standalone_mode=False):
                 raise click.exceptions.Exit(code)
+        _print_increases(one)
     if is_toy:
         echo(f"{one.title}, toy: {_TOY}.")
+
+
+def _print_increases(one: "Experiment") -> None:
+    """Print the relative increases of mAP@R that a figure shows per batch size: as published, and of one's own sweeps.
+
+    Only SupRank's Figure 6 has such values: bars for the decomposability term, on two datasets.
+    """
+    from hgld.published import published_values
+
+    values = [v for v in published_values() if (v.paper, v.table) == (one.paper, one.table)]
+    bars = {(v.dataset, v.setting.removeprefix("batch ")): v for v in values if v.metric == "mAP@R increase"}
+    own: dict[tuple[str, str], list[float]] = {}
+    for name, level in {v.dataset: v.level for v in bars.values()}.items():
+        for method in ("sup-ap", "roadmap-proxy"):
+            with Path(f"suprank-{method}-{name}/sweep.csv").open(newline="", encoding="utf-8") as file:
+                for row in csv.DictReader(file):
+                    own.setdefault((name, row["batch_size"]), []).append(float(row[f"mAP@R/{level}"]))
+    increases = {key: f"{100 * (after / before - 1):.1f}" for key, (before, after) in own.items() if before}
+    rows = [[*key, bars[key].text if key in bars else "", increases.get(key, "")] for key in {**bars, **own}]
+    if rows:
+        echo(text_table(("dataset", "batch", "% more mAP@R, published", "your own"), rows), nl=False)
 
 
 def _make_release(name: str, source: str) -> None:

@@ -75,6 +75,7 @@ PAPERS: Mapping[str, Paper] = {
 }
 """The papers by their keys in ``results.csv``: first the papers of hgld's losses, then papers of other rows."""
 
+_WHOLE_LIST = "strong+10k"  # part of Copydays: all copies of your own list, so that the report's metric has no part
 _MOST_NAMED = 12  # names that an error lists
 _SAME_IMAGES = {"inat-full": "inat-base"}  # datasets with the same images and species, but other coarser levels
 _FINEST = {"sop": "product", "vehicleid": "vehicle", "h-gldv2": "landmark", "cars196": "model", "inshop": "item"}
@@ -144,7 +145,7 @@ class PublishedValue:
     @property
     def name(self) -> str:
         """Return the metric's name in reports of hgld: ``R@1/product``, ``H-AP``, ``mAP/medium``, ``R@1/small``."""
-        where = self.part or self.level
+        where = self.part.removesuffix(_WHOLE_LIST) or self.level
         return f"{self.metric}/{where}" if where else self.metric
 
     @property
