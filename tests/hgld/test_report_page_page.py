@@ -312,6 +312,18 @@ def test_a_run_of_an_unknown_recipe_has_no_differences(tmp_path, config):
     assert not any(row.against for block in table.blocks for row in block.rows)
 
 
+def test_gem_exponent_of_an_evaluation_stands_beside_the_published_exponents(tmp_path):
+    write_run(tmp_path / "run", dataset="imagenet", split="test")
+    [run] = read_runs([tmp_path / "run"])
+    [evaluation] = run.evaluations.values()
+    evaluation.report.settings["gem_p"] = 4.0
+    [table] = paper_tables([run], ["MultiGrain Section 3.5"], lambda name: ())
+    [own] = [row for block in table.blocks for row in block.rows if row.own]
+    assert [cell for cell in own.cells if cell] == ["4"]
+    del evaluation.report.settings["gem_p"]
+    assert paper_tables([run], ["MultiGrain Section 3.5"], lambda name: ())[0].own == 0
+
+
 # -- saved evaluations ---------------------------------------------------------------------------------------------
 
 SIZE = 60
