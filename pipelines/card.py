@@ -10,7 +10,6 @@ import yaml
 
 from hgld.data_cards import card_path
 
-PUBLISHED_GROUPS = 78
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#.!|~$&:@])")  # not + and -: they are markup at the start of a line only
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"), (10**7, "1M<n<10M"))
 

@@ -105,9 +105,8 @@ def build_hierarchy(asked: BuildOptions, configs: dict[type, Any], *, as_json: b
     if asked.as_published and asked.classes:
         raise click.UsageError("--as-published is about landmarks; omit it with --classes.")
     choices = _choose_as_published(configs) if asked.as_published else ()
-    stages: dict[str, Any] = {name: configs[config] for name, config in stage_configs().items()}
-    source: Any = sources[0]
-    config = BuildConfig(source, tables, choices, **stages)
+    stages = {name: configs[config] for name, config in stage_configs().items()}
+    config = BuildConfig(sources[0], tables, choices, **stages)  # pyright: ignore[reportArgumentType]  # one of four names
 
     from hgld.pipelines.hierarchy import build as building
 

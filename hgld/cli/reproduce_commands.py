@@ -105,7 +105,7 @@ def _commands(one: "Experiment", folder: Path | None) -> list[tuple[str, str]]:
         for build in all_experiments()
         if build.table in one.data.split() and not _is_here(folder, build.table)
     ]
-    recipes = [r for r in RECIPES.values() if any((v.paper, v.table) == (one.paper, one.table) for v in r.values)]
+    recipes = [recipe for recipe in RECIPES.values() if {*recipe.values} & {*one.values}]
     for line in one.commands.splitlines():
         told += [(line.format(recipe=r.name, data=r.dataset), r.name) for r in recipes if "{" in line] or [(line, "")]
     return told
@@ -114,12 +114,11 @@ def _commands(one: "Experiment", folder: Path | None) -> list[tuple[str, str]]:
 def _print_plan(one: "Experiment") -> None:
     """Print the paper's values, the datasets, the duration of each run in hours, and the commands."""
     from hgld.cli.report_commands import print_tables
-    from hgld.published import lay_out, published_values
+    from hgld.published import lay_out
     from hgld.published.statements import all_statements
     from hgld.training.recipes import RECIPES
 
-    values = [v for v in published_values() if (v.paper, v.table) == (one.paper, one.table)]
-    print_tables([lay_out(one.title, values)] if values else [])
+    print_tables([lay_out(one.title, one.values)] if one.values else [])
     commands = _commands(one, None)
     lines = [
         f"{one.title}: {one.shows}.",
@@ -153,24 +152,20 @@ def _run(one: "Experiment", folder: Path, *, is_toy: bool) -> None:
 
 
 def _print_increases(one: "Experiment") -> None:
-    """Print the relative increases of mAP@R that a figure shows per batch size: as published, and of one's own sweeps.
+    """Print the bars of SupRank's Figure 6, and the relative increases of mAP@R in one's own sweeps of batch sizes."""
+    from hgld.cli.report_commands import print_tables
+    from hgld.published import OwnResults, lay_out
 
-    Only SupRank's Figure 6 has such values: bars for the decomposability term, on two datasets.
-    """
-    from hgld.published import published_values
-
-    values = [v for v in published_values() if (v.paper, v.table) == (one.paper, one.table)]
-    bars = {(v.dataset, v.setting.removeprefix("batch ")): v for v in values if v.metric == "mAP@R increase"}
-    own: dict[tuple[str, str], list[float]] = {}
-    for name, level in {v.dataset: v.level for v in bars.values()}.items():
+    own = []
+    for data, level in {v.dataset: v.level for v in one.values if v.metric == "mAP@R increase"}.items():
+        sweeps = []
         for method in ("sup-ap", "roadmap-proxy"):
-            with Path(f"suprank-{method}-{name}/sweep.csv").open(newline="", encoding="utf-8") as file:
-                for row in csv.DictReader(file):
-                    own.setdefault((name, row["batch_size"]), []).append(float(row[f"mAP@R/{level}"]))
-    increases = {key: f"{100 * (after / before - 1):.1f}" for key, (before, after) in own.items() if before}
-    rows = [[*key, bars[key].text if key in bars else "", increases.get(key, "")] for key in {**bars, **own}]
-    if rows:
-        echo(text_table(("dataset", "batch", "% more mAP@R, published", "your own"), rows), nl=False)
+            with Path(f"suprank-{method}-{data}/sweep.csv").open(newline="", encoding="utf-8") as file:
+                sweeps.append([(row["batch_size"], float(row[f"mAP@R/{level}"])) for row in csv.DictReader(file)])
+        for (batch, before), (_, after) in zip(*sweeps, strict=True):
+            increase = {f"mAP@R increase/{level}": after / before - 1} if before else {}
+            own.append(OwnResults(f"your batch {batch}, {data}", data, increase))
+    print_tables([lay_out(one.title, one.values, own)] if own else [])
 
 
 def _make_release(name: str, source: str) -> None:

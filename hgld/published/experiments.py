@@ -9,7 +9,7 @@ from functools import cache
 
 from hgld.errors import ConfigError
 from hgld.published.paper_table import label_of, paper_of
-from hgld.published.results import PAPERS, read_rows
+from hgld.published.results import PAPERS, PublishedValue, published_values, read_rows
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,11 @@ class Experiment:
     def title(self) -> str:
         """Name of the paper and of the table."""
         return f"{PAPERS[self.paper].name} {self.table}"
+
+    @property
+    def values(self) -> list[PublishedValue]:
+        """Published values of the table or figure."""
+        return [value for value in published_values() if (value.paper, value.table) == (self.paper, self.table)]
 
 
 @cache

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hgld.errors import ConfigError, quoted
 from hgld.published.results import PAPERS, PublishedValue, belongs, fold, published_values
@@ -228,8 +228,8 @@ def _own_row(result: OwnResults, columns: Iterable[PublishedValue], details: int
             difference = f"{float(text) - float(nearest.text):+.{digits}f}"
         cells.append(text)
         differences.append(difference)
-    row = PaperRow(result.name, ("",) * details, tuple(cells), own=True)
-    return replace(row, against=", ".join(against), differences=tuple(differences)) if against else row
+    compared = tuple(differences) if against else ()
+    return PaperRow(result.name, ("",) * details, tuple(cells), True, ", ".join(against), compared)
 
 
 def _title(values: Sequence[PublishedValue], facts: Mapping[str, Sequence[str]]) -> str:

@@ -217,12 +217,12 @@ def paper_tables(runs: Sequence[Run], papers: Sequence[str], published_of: Publi
     for run in runs:
         for task, evaluation in run.evaluations.items():
             size = evaluation.report.settings.get("image_size")
-            exponent = evaluation.report.settings.get("gem_p")
             own.append(
                 OwnResults(
                     f"{run.name}, {task}" if len(run.evaluations) > 1 else run.name,
                     evaluation.dataset,
-                    evaluation.report.values | ({"p*/augmented": exponent} if exponent else {}),
+                    evaluation.report.values
+                    | {"p*/augmented": evaluation.report.settings.get("gem_p") or float("nan")},
                     tuple(published_of(run.recipe)),
                     evaluation.levels,
                     size if isinstance(size, int) else 0,

@@ -137,9 +137,9 @@ def test_stage_record_has_own_and_published_counts(tmp_path):
         "train": {"landmarks": 3, "scraped": 2, "kept": 1},
     }
     assert outcome.details["own"] == {"splits": splits, "names": 2}
-    published = outcome.details["published"]
-    assert published["splits"]["train"] == {"landmarks": 203_094, "scraped": 129_100, "kept": 128_800}
-    assert published["names"] == 5_700
+    assert clean.PUBLISHED["splits"]["train"] == {"landmarks": 203_094, "scraped": 129_100, "kept": 128_800}
+    assert clean.PUBLISHED["splits"].keys() == splits.keys()
+    assert clean.published_counts()["review"] == {"groups": 78}
     assert outcome.counts["kept (train)"] == 1
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -99,10 +100,10 @@ class RMac(nn.Module):
         return torch.stack([nn.functional.normalize(part, dim=1) for part in parts]).sum(dim=0)
 
 
-def rmac_regions(height: int, width: int, scales: int = 3) -> list[tuple[int, int, int]]:
+def rmac_regions(height: int, width: int) -> list[tuple[int, int, int]]:
     """Return the top, left and side of R-MAC's regions in a feature map.
 
-    At scale l = 1, 2, ... the side is 2 / (l + 1) of the short side, and l regions lie along it. Along the long side
+    At scale l = 1, 2, 3 the side is 2 / (l + 1) of the short side, and l regions lie along it. Along the long side
     there are so many more that at scale 1 consecutive regions overlap by as near to 40% as possible.
 
     Raises:
@@ -112,19 +113,17 @@ def rmac_regions(height: int, width: int, scales: int = 3) -> list[tuple[int, in
     if long > _LONGEST_MAP * short:
         raise ConfigError(
             f"pooling rmac needs a feature map with rows and columns, but this one is {height} x {width}, as a "
-            "transformer's row of tokens. Use pooling avg, gem, max, crow or token."
+            "transformer's row of tokens. Use another pooling."
         )
     steps = range(1, 2 * _LONGEST_MAP)
-    more = min(steps, key=lambda n: abs(short - (long - short) / n - _RMAC_OVERLAP * short)) if long > short else 0
-
-    def starts(length: int, side: int, count: int) -> list[int]:
-        return [(length - side) * i // max(count - 1, 1) for i in range(count)]
-
+    more = min(steps, key=lambda n: abs((1 - _RMAC_OVERLAP) * short - (long - short) / n))
     regions = []
-    for scale in range(1, scales + 1):
+    for scale in (1, 2, 3):
         side = max(2 * short // (scale + 1), 1)
-        tops = starts(height, side, scale + more * (height > width))
-        lefts = starts(width, side, scale + more * (width > height))
+        tops, lefts = (
+            np.linspace(0, length - side, scale + more * (length > short)).astype(int).tolist()
+            for length in (height, width)
+        )
         regions += [(top, left, side) for top in tops for left in lefts]
     return regions
 

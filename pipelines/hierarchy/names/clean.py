@@ -19,7 +19,6 @@ from hgld.errors import TableError
 from hgld.settings import key_fields
 from hgld.tables import read_parquet
 
-from ...card import PUBLISHED_GROUPS
 from ...stage import Progress, StageResult, StageRun, files_of, run_stage, write_dropped
 from ..config import BuildConfig, CleanConfig
 from .landmark_tables import ITEMS, KEY, with_item_columns
@@ -118,6 +117,7 @@ PUBLISHED: dict[str, Any] = {
         "index": {"landmarks": 101_000, "scraped": 68_100, "kept": 67_900},
     },
     "names": 5_700,
+    "groups": 78,
 }
 _MOST_DETAIL = 300  # characters of a detail, which contains scraped text
 
@@ -125,7 +125,7 @@ _MOST_DETAIL = 300  # characters of a detail, which contains scraped text
 def published_counts() -> dict[str, dict[str, int]]:
     """Return the published counts by stage, and by the names of the stage's own counts."""
     named = {**_by_split(PUBLISHED["splits"]), "names": PUBLISHED["names"]}
-    return {"clean": named, "review": {"groups": PUBLISHED_GROUPS}}
+    return {"clean": named, "review": {"groups": PUBLISHED["groups"]}}
 
 
 def _by_split(splits: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
@@ -135,7 +135,7 @@ def _by_split(splits: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
 def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progress: Progress) -> StageRun:
     """Clean the names of scraped landmarks into ``root/clean`` (see docs/reference/build-files.md for the files).
 
-    The result's details hold this build's figures (``own``) and the published figures (``published``) in the same form.
+    The result's details hold this build's figures (``own``) in the form of :data:`PUBLISHED`.
 
     Args:
         root: the build's directory of stages.
@@ -306,4 +306,4 @@ def _figures(table: pl.DataFrame, kept: pl.DataFrame, names: pl.DataFrame) -> tu
     counts = {**_by_split(splits), "names": len(names)}
     if not names["english"].all():
         counts["English names"] = int(names["english"].sum())
-    return counts, {"own": {"splits": splits, "names": len(names)}, "published": PUBLISHED}
+    return counts, {"own": {"splits": splits, "names": len(names)}}

@@ -18,9 +18,10 @@ from hgld.html_page import render_page
 from hgld.tables import read_parquet
 from hgld.tree_drawing import icicle
 
-from ...card import PUBLISHED_GROUPS, labelled_groups, write_card
+from ...card import labelled_groups, write_card
 from ...stage import Progress, StageResult, StageRun, run_stage
 from ..groups.levels import LANDMARK_LEVELS
+from ..names.clean import PUBLISHED
 
 VERSION = 9  # 9: the page draws the tree
 REPORT = "report.html"
@@ -117,8 +118,7 @@ def _page(facts: Mapping[str, Any], tables: Mapping[str, pl.DataFrame], decision
         names=len(tables["names"]),
         own=clean["own"],
         # the published figures describe GLDv2's landmarks, and do not suit other data
-        published=clean["published"] if source == "landmarks" or "as_published" in build else None,
-        published_groups=PUBLISHED_GROUPS,
+        published=PUBLISHED if source == "landmarks" or "as_published" in build else None,
         decisions=decisions,
     )
 
