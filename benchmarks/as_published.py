@@ -164,6 +164,7 @@ def rows(dataset: Dataset, encoder: str, work: Path, seeds: int, mistakes: list[
     """Yield a row per method and share of mistakes; None stands for a build without reviewers."""
     groups = dataset.known["group"].n_unique()
     for method in ("kmeans", "ward"):
+        names = pl.DataFrame()
         found: dict[float | None, list[dict[str, float]]] = {share: [] for share in (None, *mistakes)}
         for seed in range(seeds):
             flags = ["--encoder", encoder, "--method", method, "--groups", str(groups), "--seed", str(seed)]

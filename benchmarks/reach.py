@@ -43,7 +43,7 @@ def crops(folder: Path, seed: int) -> torch.Tensor:
         image = Image.open(folder / paths[number]).convert("RGB")
         width, height = (int(CROP * side) for side in image.size)
         for _ in range(VIEWS):
-            left, top = rng.integers(0, image.width - width + 1), rng.integers(0, image.height - height + 1)
+            left, top = (int(rng.integers(0, end + 1)) for end in (image.width - width, image.height - height))
             views.append(image.crop((left, top, left + width, top + height)))
     rows = torch.as_tensor(np.asarray(hgld.load_model("pixels").encode(views)))
     return rows - rows.mean(0)
