@@ -24,7 +24,7 @@ TABLES = {  # (page, heading of a section with result tables): files with these 
     ("benchmarks/README.md", "MultiGrain's negatives"): ("reach.csv",),
     ("benchmarks/README.md", "Predefined groups"): ("names_into.csv",),
     ("benchmarks/README.md", "Error probability of a placement"): ("placement_uncertainty.csv",),
-    ("benchmarks/README.md", "Review effort"): ("review_effort.csv",),
+    ("benchmarks/README.md", "Expected number of wrong names"): ("review_trust.csv",),
     ("benchmarks/README.md", "Quality on real images"): ("quality.csv",),
     ("benchmarks/README.md", "Wrong labels"): ("wrong_labels.csv",),
     ("docs/project/scale.md", "Embeddings and evaluation"): ("millions.csv",),

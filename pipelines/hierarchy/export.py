@@ -23,7 +23,7 @@ from .groups.given import NONE
 from .groups.levels import HUMAN_MADE, LANDMARK_LEVELS, LANDMARKS, NATURAL, LevelPlan
 from .names.landmark_tables import KEY, with_item_columns
 
-VERSION = 3  # 3: landmarks get a table of labels too
+VERSION = 4  # 4: classes of all levels from the review
 LABEL_SUFFIX = "_label_to_hierarchical.csv"
 RAW_NAMES = "raw_names.csv"
 LABELS = "labels.csv"
@@ -34,8 +34,8 @@ INNER = ("landmarks.parquet", "groups.parquet")
 
 COLUMNS = ("landmark_id", "category", "supercategory", "hierarchical_label", "natural_or_human_made")
 _INPUTS = (
-    *("scrape/landmarks", "scrape/dropped", "clean/landmarks", "clean/dropped", "cluster/names", "toplevel/levels"),
-    *(f"review/{name}" for name in ("names", "groups", "set_levels", "items", "dropped")),
+    *("scrape/landmarks", "scrape/dropped", "clean/landmarks", "clean/dropped"),
+    *(f"review/{name}" for name in ("names", "groups", "items", "dropped")),
 )
 
 
@@ -202,36 +202,11 @@ def _dropped(table: Mapping[str, pl.DataFrame], joined: pl.DataFrame, are_items:
 
 def _levels(table: Mapping[str, pl.DataFrame], plan: LevelPlan) -> pl.DataFrame:
     groups = table["review/groups"]
-    rows = labels_above(table["cluster/names"], table["toplevel/levels"], table["review/names"], groups, plan.above)
-    set_at = {(label, level): name for label, level, name, _ in table["review/set_levels"].iter_rows()}
-    for label, row in zip(groups["label"].to_list(), rows, strict=True):
-        row[:] = [set_at.get((label, level), name) for level, name in zip(plan.above, row, strict=True)]
+    rows = groups["classes"].to_list()
     one_parent_each(rows, groups["landmarks"].to_list())
     own = [None if plan.into and label == NONE else label for label in groups["label"]]
     columns = {plan.names[1]: own, **{level: [row[depth] for row in rows] for depth, level in enumerate(plan.above)}}
     return pl.DataFrame({"label": groups["label"], **columns}, schema=dict.fromkeys(["label", *columns], pl.String))
-
-
-def labels_above(
-    names: pl.DataFrame, levels: pl.DataFrame, reviewed: pl.DataFrame, groups: pl.DataFrame, above: Sequence[str]
-) -> list[list[str | None]]:
-    """Return every reviewed group's labels at the levels above it, finest first; the coarsest comes from the review.
-
-    Args:
-        names: table ``names.parquet`` of the stage cluster.
-        levels: the top-level stage's ``levels.parquet``.
-        reviewed: table ``names.parquet`` of the stage review.
-        groups: table ``groups.parquet`` of the stage review.
-        above: names of the levels.
-    """
-    known = {(group, level): label for group, level, label in levels.select("group", "level", "label").iter_rows()}
-    sources = dict(reviewed.select("name", "label").join(names, on="name").group_by("label").agg("group").iter_rows())
-    rows = []
-    for label, group, top in groups.select("label", "group", "top").iter_rows():
-        of = sources.get(label, []) if group is None else [group]
-        found = [{known.get((source, level)) for source in of} for level in above[:-1]]
-        rows.append([*(one.pop() if len(one) == 1 else None for one in found), top] if above else [])
-    return rows
 
 
 def one_parent_each(rows: list[list[str | None]], sizes: Sequence[int]) -> None:

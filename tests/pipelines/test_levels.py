@@ -1,5 +1,7 @@
 """The levels of a build: the plan from the options, labels after decisions, and the tree of the result."""
 
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -10,9 +12,12 @@ from hypothesis import strategies as st
 from hgld import Hierarchy
 from hgld.errors import ConfigError
 from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, LevelsConfig, NamesConfig
-from hgld.pipelines.hierarchy.export import labels_above, one_parent_each
+from hgld.pipelines.hierarchy.export import one_parent_each
 from hgld.pipelines.hierarchy.groups.given import GivenGroup, GivenGroups
 from hgld.pipelines.hierarchy.groups.levels import LANDMARK_LEVELS, plan_levels
+from hgld.pipelines.hierarchy.review.decisions import Entry, New
+from hgld.pipelines.hierarchy.review.grouping import Grouping
+from hgld.pipelines.hierarchy.review.review import reviewed_groups
 
 
 def plan(source: Any = "classes", groups=0, domain: Any = "auto", language="", given=None, **levels):
@@ -76,30 +81,18 @@ def test_contradictory_level_options_are_refused(options, said):
     assert said in str(refused.value)
 
 
-def reviewed(place, made, tops):
-    """Return cluster and review tables; ``place``: name to (clustered group, label), ``made``: label to group."""
-    names = pl.DataFrame(
-        {"name": list(place), "group": [group for group, _ in place.values()]}, schema_overrides={"group": pl.Int32}
-    )
-    kept = pl.DataFrame({"name": list(place), "label": [label for _, label in place.values()]})
-    labels = sorted({label for _, label in place.values()})
-    groups = pl.DataFrame(
-        {"label": labels, "group": [made.get(label) for label in labels], "top": [tops.get(label) for label in labels]},
-        schema={"label": pl.String, "group": pl.Int32, "top": pl.String},
-    )
-    return names, kept, groups
-
-
 def test_group_made_by_decisions_gets_the_labels_that_all_its_source_groups_have():
-    place = {"a": (0, "one"), "b": (0, "new"), "c": (1, "new"), "d": (2, "mixed"), "e": (0, "mixed"), "f": (2, "two")}
-    names, kept, groups = reviewed(place, {"one": 0, "two": 2}, {"one": "T", "new": "T", "two": "U", "mixed": None})
-    levels = pl.DataFrame(
-        [(0, "area", "x"), (1, "area", "x"), (2, "area", "y"), (0, "top", "T"), (1, "top", "T"), (2, "top", "U")],
-        schema={"group": pl.Int32, "level": pl.String, "label": pl.String},
-        orient="row",
-    )
-    rows = labels_above(names, levels, kept, groups, ("area", "top"))
-    assert dict(zip(groups["label"], rows, strict=True)) == {
+    place = {"a": 0, "b": 0, "c": 1, "d": 2, "e": 0, "f": 2}
+    grouping = Grouping.of(place, {0: "one", 1: "other", 2: "two"}, {"area": ("x", "y"), "top": ("T", "U")})
+    for label, names in (("new", ("b", "c")), ("mixed", ("d", "e"))):
+        said = New(who="ada", when=datetime(2026, 1, 1, tzinfo=UTC), names=names, to=label)
+        grouping.apply(Entry(said, Path("ada.yaml"), 1))
+    kept = pl.DataFrame({"name": [*place], "landmarks": 1})
+    said = {"method": "groups", "evidence": None}
+    tops = pl.DataFrame({"group": [0, 1, 2], "top": ["T", "T", "U"], **said})
+    levels = pl.DataFrame({"group": [0, 1, 2], "level": "area", "label": ["x", "x", "y"], **said})
+    found = reviewed_groups(kept, place, tops, grouping, levels)
+    assert dict(found.select("label", "classes").iter_rows()) == {
         "mixed": [None, None],
         "new": ["x", "T"],
         "one": ["x", "T"],

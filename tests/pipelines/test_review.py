@@ -109,7 +109,7 @@ def test_example_in_the_guide_has_the_described_effect(tmp_path: Path):
     assert groups["volcano"]["top"] == "natural"
     assert tuple(groups["park"].values()) == (
         *("park", 5, "human-made", "decision", "city parks are laid out"),
-        *(2, 60, "ada"),
+        *(2, 60, "ada", ["human-made"], ["ada"]),
     )
     assert (groups["ship"]["landmarks"], "boat" in groups) == (6, False)
     assert [tuple(row.values()) for row in dropped] == [
@@ -250,7 +250,7 @@ def test_equal_decisions_give_equal_files(tmp_path: Path):
         files = (ada, bob) if folder.name == "a" else (bob, ada)
         made.append({name: facts["sha256"] for name, facts in run(folder, *files).record["outputs"].items()})
     assert made[0] == made[1]
-    assert len(made[0]) == 6
+    assert len(made[0]) == 5
 
 
 def test_missing_or_invalid_decisions_leave_no_files(tmp_path: Path):
@@ -332,7 +332,8 @@ def test_decisions_about_single_items_change_their_name_or_group(tmp_path: Path)
 def test_decisions_set_classes_only_at_existing_levels(tmp_path: Path):
     clustered, toplevel = stages(tmp_path)
     rows = [(g, level, label) for g in GROUPS for level, label in (("use", "to sail" if g in (3, 4) else "to see"),)]
-    pl.DataFrame(rows, schema=["group", "level", "label"], orient="row").write_parquet(toplevel.path("levels.parquet"))
+    levels = pl.DataFrame(rows, schema=["group", "level", "label"], orient="row")
+    levels.with_columns(method=pl.lit("groups"), evidence=None).write_parquet(toplevel.path("levels.parquet"))
     details = {"levels": ["item", "group", "use", "top"], "tops": ["natural", "human-made"]}
     toplevel = StageRun("toplevel", toplevel.directory, was_run=True, record=vars(StageResult(details=details)))
     file = decided(
@@ -345,7 +346,8 @@ def test_decisions_set_classes_only_at_existing_levels(tmp_path: Path):
     )
     stage = review.run(tmp_path, clustered, toplevel, ReviewConfig((file,)), silent)
     assert tables(stage)[1]["park"]["top"] == "natural"
-    assert pl.read_parquet(stage.path("set_levels.parquet")).rows() == [("park", "use", "to sail", "ada")]
+    park = tables(stage)[1]["park"]
+    assert (park["classes"], park["classes_by"]) == (["to sail", "natural"], ["ada", "ada"])
     assert [row["reason"] for row in tables(stage)[3]["unmatched"]] == [
         "top is 'to sail'; expected natural or human-made",
         "there is no level 'size' above the groups; there are use, top",

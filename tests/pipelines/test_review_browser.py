@@ -196,6 +196,31 @@ def test_groups_and_names_can_be_decided_with_the_keyboard(tmp_path):
     ]
 
 
+def test_last_screen_asks_for_the_classes_of_groups_and_the_page_says_which_are_open(tmp_path):
+    build = write_build(tmp_path / "build", GROUPS)
+    with page_of(build, tmp_path / "profile", learns=True) as page:
+        count = 0
+        while not page.run(f"{TITLE}.startsWith('Groups and their')"):
+            assert page.run(f"{PROGRESS}.includes(' 0 of 3 groups decided')")
+            page.press("a")
+            page.until(f"!{PROGRESS}.includes(' {count} decision')")
+            page.until("document.querySelectorAll('#names .pending').length === 0")
+            count = len(decisions(build))
+            page.until(f"{PROGRESS}.includes(' {count} decision')")
+        assert sorted(page.run(SHOWN)) == ["bridge", "castle", "lake"]
+        while page.run(ACTIVE) != "lake":
+            page.press("j")
+        page.press("1")  # the first class
+        page.until(f"{PROGRESS}.includes(' 1 of 3 groups decided')")
+        page.press("w")
+        page.until(f"{TOAST}.startsWith('These are groups')")
+        page.press("a")
+        page.until(f"{PROGRESS}.includes(' 3 of 3 groups decided')")
+        page.until("document.getElementById('names').dataset.empty.includes('at every level')")
+    made = {d.group: d.top for d in decisions(build) if isinstance(d, SetTop)}
+    assert made == {"bridge": "human-made", "castle": "human-made", "lake": "natural"}
+
+
 def test_screen_of_the_queue_can_be_completed_with_the_keyboard(tmp_path):
     build = write_build(tmp_path / "build", GROUPS)
     with page_of(build, tmp_path / "profile", learns=True) as page:
@@ -225,7 +250,7 @@ def test_screen_of_the_queue_can_be_completed_with_the_keyboard(tmp_path):
         page.until(f"!{PROGRESS}.includes(' 2 decision')")
         page.until("document.querySelectorAll('#names .pending').length === 0")
         written = told(build)
-        assert page.run(f"{PROGRESS}.includes('of them wrong (80% interval')")
+        assert page.run(f"{PROGRESS}.includes('of all names in a wrong group (80% interval')")
         for count in (2, 1, 0):
             page.press("u")
             after(page, count)

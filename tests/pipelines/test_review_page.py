@@ -90,7 +90,7 @@ def test_decision_is_written_with_annotator_and_reason_and_can_be_undone(build, 
 def test_page_shows_top_classes_confirmations_refusals_and_item_decisions(build):
     review = opened(build)
     change = review.decide([[{"action": "set", "group": "pass", "top": "natural", "why": "w"}]], 0)
-    assert (change["groups"], change["names"]) == ({"pass": ["natural", "ada"]}, {})
+    assert (change["groups"], change["names"]) == ({"pass": ["natural", "ada", ["natural"], ["ada"]]}, {})
     assert review.group_details("pass")["method"] == "decision"
     assert names_of(review)["tug"] == ["ship", None, None]
     change = review.decide([[{"action": "accept", "names": ["tug"], "group": "ship"}]], 1)
@@ -103,6 +103,20 @@ def test_page_shows_top_classes_confirmations_refusals_and_item_decisions(build)
         review.decide([[said]], review.revision)
         shown = review.name_details("mountain", 0, 1)["landmarks"][0]["given"]
         assert shown == {"name": None, "group": label}
+
+
+def test_last_screens_ask_for_the_classes_of_groups_until_somebody_decided_all(build):
+    review = opened(build, learns=True)
+    level, shown = [*review.tables.classes][-1], review.snapshot()
+    *_, screen = shown["queue"]
+    assert (screen["level"], sorted(screen["names"])) == (level, sorted(shown["groups"]))
+    first, *others = screen["names"]
+    review.decide([[{"action": "set", "group": first, "top": "natural", "level": level}]], 0)
+    assert review.snapshot()["groups"][first][2:] == [["natural"], ["ada"]]
+    assert review.snapshot()["queue"][-1]["names"] == tuple(others)
+    said = [{"action": "set", "group": label, "top": "human-made"} for label in others]
+    review.decide([said], 1)
+    assert not [one for one in review.snapshot()["queue"] if one["level"]]
 
 
 @pytest.mark.parametrize("learns", [False, True])
@@ -446,13 +460,13 @@ def test_api_decides_names_of_the_queue_and_undoes_decisions(client):
     _, now = ask(client, "/api/state")
     progress = {"names": 9, "names_done": 0, "items": 20, "items_done": 0}
     assert now["progress"] == {**progress, "still_wrong": now["progress"]["still_wrong"]}
-    assert sorted(name for screen in now["queue"] for name in screen["names"]) == NAMES
+    assert sorted(n for screen in now["queue"] if not screen["level"] for n in screen["names"]) == NAMES
     names = now["queue"][0]["names"]
     said = [{"action": "accept", "names": [n], "group": label_of(n), "why": "seen"} for n in names]
     status, change = ask(client, "/api/decide", {"revision": 0, "decisions": said})
     assert (status, change["progress"]["names_done"]) == (200, len(names))
     assert change["names"][names[0]] == [label_of(names[0]), 0.0, "ada"]
-    assert not {*names} & {name for screen in change["queue"] for name in screen["names"]}
+    assert not {*names} & {name for screen in change["queue"] if not screen["level"] for name in screen["names"]}
     status, stale = ask(client, "/api/undo", {"revision": 0})
     assert (status, stale["stale"]) == (409, True)
     assert ask(client, "/api/undo", {"revision": 1})[1]["progress"]["names_done"] == 0

@@ -15,8 +15,8 @@ features (:func:`features`) that mean the same in any data:
 the data. A build only reads them.
 
 The error rate differs between taxonomies, and errors come in groups. So ``doubt.yaml`` also states how much the model's
-level differs between taxonomies, and between groups of one taxonomy. :func:`still_wrong` widens its interval by these
-deviations.
+level differs between taxonomies, and between groups of one taxonomy. :func:`still_wrong` widens its draws by these
+deviations. Decisions show the level of the taxonomy, and how carefully the person decides: :func:`believe`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,8 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
-from scipy.optimize import brentq
-from scipy.special import expit, logit, ndtr
+from scipy.special import expit, softmax
 from scipy.stats import rankdata
 from threadpoolctl import threadpool_limits
 
@@ -137,7 +136,6 @@ def features(
         return found | {
             "confidence": (rankdata(given.confidence.round(5)) - 0.5) / len(names),
             "named": np.array([bool(of) and of <= set(name) for of, name in own], dtype=float),
-            "fits_none": np.array([not of for of, _ in own], dtype=float),
         }
     sizes = np.bincount(groups)
     own = sizes[groups]
@@ -167,8 +165,72 @@ def _margin(space: np.ndarray, groups: np.ndarray) -> np.ndarray:
 
 # -- all placements together ----------------------------------------------------------------------------------------
 
-_NODES = np.linspace(-3.5, 3.5, 41)  # levels to integrate over, in standard deviations
+# benchmarks/review_trust.py checks these constants, which were chosen on four of its datasets
+_WIDER = 1.25  # reviews show more deviation between taxonomies than the placements of the fit
+_APART = 0.5  # deviation of the undecided names' level from that of the decided names, which the queue chose
+_SAME = 0.97  # probability that a blindly accepted name is in its group of the build
+_ENOUGH = 20  # more names count as this many, because errors come in groups, and similar names tell the same
+_SLIPS = 0.6, 20.0  # beta distribution of the share of slips among decisions
+_DRAWS = 1000
 INTERVAL = 0.8
+# states to sum over: levels of the log-odds in standard deviations, and shares of names accepted without looking
+_LEVELS, _BLIND = (axis.ravel() for axis in np.meshgrid(np.linspace(-3, 3, 25), [0.0, 0.1, 0.25, 0.5, 0.75, 1.0]))
+_PRIOR = np.repeat(np.log([0.5, 0.1, 0.08, 0.07, 0.07, 0.18]), 25) - _LEVELS**2 / 2
+
+
+@dataclass(frozen=True, eq=False)
+class Belief:
+    """Beliefs about the level of the taxonomy and about the person's care, from M decided names.
+
+    Attributes:
+        levels: (S,) levels of the log-odds in S states.
+        states: (S,) probabilities of the states.
+        missed: (M, S) probabilities that a name was accepted without looking and is wrong.
+        repeated: numbers of names that the person was asked again: with the same answer, and with another.
+        between_groups: deviation of groups from the level.
+    """
+
+    levels: np.ndarray
+    states: np.ndarray
+    missed: np.ndarray
+    repeated: tuple[int, int]
+    between_groups: float
+
+    @property
+    def unread(self) -> float:
+        """Probability that the person accepts half of the names, or more, without looking."""
+        return float(self.states[_BLIND >= 0.5].sum())
+
+    def errors(self, odds: np.ndarray) -> np.ndarray:
+        """Return (N,) error probabilities of undecided names from (N,) log-odds of the model."""
+        levels, of = np.unique(self.levels, return_inverse=True)
+        return np.bincount(of, self.states) @ expit(odds + levels[:, None])
+
+
+def believe(
+    odds: np.ndarray, kept: np.ndarray, accepted: np.ndarray, repeated: tuple[int, int], spreads: Spreads
+) -> Belief:
+    """Return what M decided names show about the level of the taxonomy and about blind acceptance.
+
+    A person who looks accepts a name only if its group is right. A person who accepts blindly accepts any group. So a
+    person who keeps every group of an uncertain build has either a better build than the model says, or does not look.
+    Every name that the person moved shows that the person looks.
+
+    Args:
+        odds: (M,) log-odds that the build's group is wrong, before any decision.
+        kept: (M,) bool, True if the decision is the build's group.
+        accepted: (M,) bool, True if the person accepted the shown group; False: the person chose a group.
+        repeated: numbers of names that the person was asked again: with the same answer, and with another.
+        spreads: deviations of taxonomies and of groups from the model.
+    """
+    levels = _LEVELS * spreads.between_sets * _WIDER
+    wrong = np.clip(expit(odds[:, None] + levels), 1e-6, 1 - 1e-6)
+    by_eye = np.where((kept | accepted)[:, None], 1 - wrong, wrong) * np.maximum(1 - _BLIND, 1e-6)
+    blindly = accepted[:, None] * _SAME * _BLIND
+    told = kept | ~accepted  # accepting what the learner moved says little about the build's groups
+    seen = np.log(by_eye + blindly)[told].sum(axis=0) * min(1.0, _ENOUGH / max(told.sum(), 1))
+    states = softmax(_PRIOR + seen)
+    return Belief(levels, states, wrong * blindly / (by_eye + blindly), repeated, spreads.between_groups)
 
 
 class Expected(NamedTuple):
@@ -178,39 +240,41 @@ class Expected(NamedTuple):
     low: float
     high: float
 
+    @staticmethod
+    def of(draws: np.ndarray) -> "Expected":
+        """Return the mean of draws, and the whole numbers at the ends of their interval."""
+        low, high = np.quantile(draws, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2]).round()
+        return Expected(float(np.clip(draws.mean(), low, high)), float(low), float(high))
+
 
 def still_wrong(
-    wrong: np.ndarray, spreads: Spreads, *, weights: np.ndarray | None = None, groups: np.ndarray | None = None
-) -> Expected:
-    """Return the expected number of wrong placements, with an interval.
+    odds: np.ndarray, counted: np.ndarray, groups: np.ndarray, belief: Belief, decided: np.ndarray
+) -> np.ndarray:
+    """Return draws of the number of wrong placements.
 
     Errors are not independent. The average log-odds of a taxonomy may differ from the model, and the average of a group
     from its taxonomy. If these averages are known, the number is approximately normal. Its variance is the variance of
-    independent names plus the variance of the groups' averages.
+    independent names plus the variance of the groups' averages. Decided names are wrong by slips, and if they were
+    accepted blindly. Of two answers about a name, either may be the slip.
 
     Args:
-        wrong: (N,) probabilities.
-        spreads: standard deviations of the average log-odds.
-        weights: (N,) items of each name; None: count names.
-        groups: (N,) labels 0..G-1 of groups whose errors are correlated; None: all names are independent.
+        odds: (N,) log-odds that undecided placements are wrong.
+        counted: (N,) items of the undecided names, or ones.
+        groups: (N,) labels 0..G-1 of groups whose errors are correlated; -1: no group.
+        belief: beliefs from the M decided names.
+        decided: (M,) items of the decided names, or ones.
     """
-    if not len(wrong):
-        return Expected(0.0, 0.0, 0.0)
-    counted = np.ones(len(wrong)) if weights is None else np.asarray(weights, dtype=np.float64)
-    odds = logit(np.clip(np.asarray(wrong, dtype=np.float64), LEAST / 10, 1 - LEAST / 10))
-    mass = np.exp(-(_NODES**2) / 2)
-    mass /= mass.sum()
-    means, variances = np.empty(len(_NODES)), np.empty(len(_NODES))
-    for place, node in enumerate(_NODES):
-        p = expit(odds + spreads.between_sets * node)
-        means[place] = counted @ p
-        variances[place] = (counted**2) @ (p * (1 - p))
-        if groups is not None:
-            variances[place] += ((spreads.between_groups * np.bincount(groups, counted * p * (1 - p))) ** 2).sum()
-    deviations = np.sqrt(np.maximum(variances, 1e-12))
-    ends = (means - 6 * deviations).min(), (means + 6 * deviations).max()
-    low, high = (
-        float(np.clip(brentq(lambda at, s=s: mass @ ndtr((at - means) / deviations) - s, *ends), 0, counted.sum()))
-        for s in ((1 - INTERVAL) / 2, (1 + INTERVAL) / 2)
-    )
-    return Expected(float(np.clip(mass @ means, low, high)), low, high)
+    random, (same, other) = np.random.default_rng(0), belief.repeated
+    slips = random.beta(_SLIPS[0] + other / 2, _SLIPS[1] + same + other / 2, _DRAWS)
+    state = random.choice(len(belief.states), _DRAWS, p=belief.states)
+    normal, grid = random.standard_normal((2, _DRAWS)), np.linspace(belief.levels[0] - 2, belief.levels[-1] + 2, 41)
+    means, variances = np.empty((2, len(grid)))
+    for i, at in enumerate(grid):
+        p = expit(odds + at)
+        of_groups = belief.between_groups * np.bincount(groups + 1, counted * p * (1 - p))
+        means[i], variances[i] = counted @ p, (counted**2) @ (p * (1 - p)) + (of_groups**2).sum()
+    level = belief.levels[state] + (_APART * normal[0] if len(decided) else 0)
+    missed = (decided @ belief.missed)[state]
+    mean = np.interp(level, grid, means) + missed + decided.sum() * slips
+    variance = np.interp(level, grid, variances) + missed + (decided**2).sum() * slips
+    return np.clip(mean + np.sqrt(variance) * normal[1], 0, counted.sum() + decided.sum())

@@ -99,6 +99,7 @@ class Grouping:
         claims: last claim about each subject.
         unmatched: decisions, or parts of them, that do not fit the build.
         members: names of every group; the inverse of ``place``.
+        answers: by name, the groups that decisions about the name itself gave it, in order.
     """
 
     place: dict[str, Assignment]
@@ -109,6 +110,7 @@ class Grouping:
     claims: dict[Subject, Claim] = field(default_factory=dict)
     unmatched: list[Unmatched] = field(default_factory=list)
     members: dict[GroupId, set[str]] = field(default_factory=dict)
+    answers: dict[str, tuple[Assignment, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, place: Mapping[str, int], labels: Mapping[int, str], classes: Classes) -> "Grouping":
@@ -128,6 +130,7 @@ class Grouping:
             claims={**self.claims},
             unmatched=[*self.unmatched],
             members={group: {*names} for group, names in self.members.items()},
+            answers={**self.answers},
         )
 
     # -- queries --------------------------------------------------------------------------------------------------
@@ -173,6 +176,11 @@ class Grouping:
         """Return whether a decision named the name itself."""
         claim = self.claims.get(Subject("name", name))
         return claim is not None and claim.by_name
+
+    def is_accepted(self, name: str) -> bool:
+        """Return whether the last decision about the name itself accepted the group that was shown."""
+        claim = self.claims.get(Subject("name", name))
+        return claim is not None and claim.via is None and isinstance(claim.entries[-1].decision, Accept)
 
     @property
     def refused(self) -> dict[str, set[GroupId]]:
@@ -276,6 +284,7 @@ class Grouping:
         """
         for name in sorted(self.members[old]):
             claim = self.claims.get(Subject("name", name), Claim(old, ()))
+            self.answers[name] = tuple(new if group == old else group for group in self.answers.get(name, ()))
             self._put(name, new)
             self.claims[Subject("name", name)] = replace(claim, value=new, entries=(*claim.entries, entry))
         for subject, claim in list(self.claims.items()):
@@ -316,6 +325,7 @@ class Grouping:
     def _refuse(self, entry: Entry, names: Iterable[str], group: GroupId) -> None:
         for name in self._known(entry, names):
             if self.is_decided(name) and self.place[name] == group:  # undo that decision
+                self.answers[name] = (*self.answers.get(name, ()), None)
                 del self.claims[Subject("name", name)]
                 self._put(name, self.end_of(self.origin[name]))
             self.claims[Subject("not in", name, group)] = Claim(None, (entry,))
@@ -356,6 +366,8 @@ class Grouping:
         self._put(name, assigned)
         by_name = via is None or self.is_decided(name)
         self.claims[Subject("name", name)] = Claim(assigned, (entry,), via, by_name=by_name)
+        if via is None:
+            self.answers[name] = (*self.answers.get(name, ()), assigned)
         if via is None and assigned is not None:
             self.claims.pop(Subject("not in", name, assigned), None)
         if isinstance(assigned, int) and (gone := self.claims.get(Subject("group", assigned))) and not gone.renames:

@@ -5,23 +5,26 @@ decided names and, per group, the texts of a predefined group or the mean embedd
 into it. The probabilities are multiplied by the square root of the build's own probabilities. Without decisions no name
 moves. The order of the decisions does not matter.
 
-The error probability of a name that stays in its group is the mean of the learner's and the build's probability.
-:func:`hgld.pipelines.hierarchy.groups.doubt.still_wrong` estimates the number of wrong names. It counts only undecided
-names, because nothing says how often people are wrong.
+The error probability of a name that stays in its group is the mean of the learner's and the build's probability. The
+decisions show the level of all error probabilities, and whether the person looks. A twentieth of the accepted names is
+asked again, which shows how often the person errs. :func:`hgld.pipelines.hierarchy.groups.doubt.still_wrong` estimates
+the number of wrong names, decided ones included.
 """
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
+from scipy.special import logit
 
 from hgld.tables import read_parquet
 
 from ..encoders.embed import read_embeddings
-from ..groups.doubt import Model, Spreads, still_wrong
+from ..groups.doubt import Belief, Expected, Model, believe, still_wrong
 from ..groups.evidence import learning_rows, read_evidence
 from ..groups.given import EXAMPLE_ROWS, EXAMPLES
 from ..groups.regression import group_shares
@@ -29,6 +32,10 @@ from ..unit_rows import sums, unit
 from .grouping import GroupId, Grouping
 
 LEAST = 1e-4  # smallest error probability of an undecided name
+UNREAD = (
+    0.3  # probability of blind acceptance above which the page says so; careful people stay below it (review_trust)
+)
+ASKED_AGAIN = 20  # one of this many accepted names is asked again
 _MOST_AXES, _MANY_NAMES = 128, 10_000
 
 
@@ -43,9 +50,12 @@ class Estimates:
         labels: labels of the groups.
         standing: (N,) index of each name's group in ``groups``; -1: no group.
         undecided: (N,) bool, True if no decision names the name.
+        again: (N,) bool, True if the name was accepted once and is to be asked again.
         errors: (N,) error probabilities; 0 for decided names.
+        odds: (N,) log-odds of an error, before the level of this build is known.
         shares: (N, K) float32 probabilities of the groups.
-        spreads: uncertainty of the average error probability.
+        decided: (M,) indices of the decided names that have a group.
+        belief: beliefs about the level of all error probabilities and about the person's care.
     """
 
     names: tuple[str, ...]
@@ -54,9 +64,12 @@ class Estimates:
     labels: tuple[str, ...]
     standing: np.ndarray
     undecided: np.ndarray
+    again: np.ndarray
     errors: np.ndarray
+    odds: np.ndarray
     shares: np.ndarray = field(repr=False)
-    spreads: Spreads
+    decided: np.ndarray
+    belief: Belief
 
     @property
     def place(self) -> dict[str, GroupId | None]:
@@ -69,19 +82,22 @@ class Estimates:
         return dict(zip(self.names, self.errors.tolist(), strict=True))
 
     @cached_property
-    def still_wrong(self) -> dict[str, list[float]] | None:
-        """Mean and 80% interval of the numbers of undecided names and items in a wrong group, to one decimal.
-
-        None if every name is decided, because nothing says how often people are wrong.
-        """
+    def draws(self) -> dict[str, np.ndarray]:
+        """Draws of the numbers of names and of items in a wrong group, decided ones included."""
         left, counts = self.undecided, {"names": np.ones(len(self.errors)), "items": self.items}
-        if not left.any():
-            return None
-        errors, groups = self.errors[left], self.standing[left]
         return {
-            of: [round(float(end), 1) for end in still_wrong(errors, self.spreads, weights=each[left], groups=groups)]
+            of: still_wrong(self.odds[left], each[left], self.standing[left], self.belief, each[self.decided])
             for of, each in counts.items()
         }
+
+    @property
+    def still_wrong(self) -> dict[str, Any]:
+        """Mean and 80% interval of the numbers of names and items in a wrong group, to one decimal.
+
+        ``unread``: whether the person may have accepted the names without looking, so that their errors are unknown.
+        """
+        found = {of: [round(end, 1) for end in Expected.of(draws)] for of, draws in self.draws.items()}
+        return found | {"unread": bool(len(self.decided) and self.belief.unread > UNREAD)}
 
 
 class Learner:
@@ -113,6 +129,8 @@ class Learner:
         self._own = np.array([place[name] for name in names])
         self._doubt = np.full(len(names), 0.5) if doubt is None else np.clip(doubt, 1e-3, 1 - 1e-3).astype(np.float64)
         self._spreads = Model.read("found" if examples is None else "given").spreads
+        self._index = {name: i for i, name in enumerate(self.names)}
+        self._is_control = np.array([zlib.crc32(name.encode()) % ASKED_AGAIN == 0 for name in self.names])
         if examples is None:
             numbers, member = np.unique(self._own, return_inverse=True)
             examples = numbers, unit(sums(rows, member.ravel(), len(numbers)))
@@ -147,42 +165,53 @@ class Learner:
     def fit(self, grouping: Grouping) -> Estimates:
         """Learn from decisions; return the estimates. The same decisions give the same estimates."""
         ends = {number: grouping.end_of(number) for number in self._numbers}
-        decided = grouping.decided
-        wanted = {group for group in [*ends.values(), *decided.values()] if group is not None}
+        told = grouping.decided
+        wanted = {group for group in [*ends.values(), *told.values()] if group is not None}
         live = sorted(wanted, key=lambda group: (isinstance(group, str), group))
         column: dict[GroupId | None, int] = {group: k for k, group in enumerate(live)}
         home = np.array([column.get(ends[number], -1) for number in self._own.tolist()])
-        examples = [(self.rows[i], column[decided[n]]) for i, n in enumerate(self.names) if decided.get(n) is not None]
+        texts = np.array([column.get(ends[number], -1) for number in self._example_of], dtype=int)
+        kept = (texts >= 0) & self._example_rows.any(axis=1)
+        decided = np.array(sorted(self._index[n] for n, group in told.items() if group is not None), dtype=int)
+        answers = np.array([column[told[self.names[i]]] for i in decided.tolist()], dtype=int)
         shares = self._prior(home, len(live))
-        if examples:
-            texts = zip(self._example_rows, self._example_of, strict=True)
-            examples += [(row, column[ends[n]]) for row, n in texts if row.any() and ends[n] is not None]
-            known, groups = np.stack([row for row, _ in examples]), np.array([k for _, k in examples])
-            shares = np.sqrt(shares) * group_shares(self.rows, known, groups, len(live))
-        index = {name: i for i, name in enumerate(self.names)}
+        if len(decided):
+            rows = np.vstack([self.rows[decided], self._example_rows[kept]])
+            shares = np.sqrt(shares) * group_shares(self.rows, rows, np.concatenate([answers, texts[kept]]), len(live))
         for name, groups in grouping.refused.items():
             refused = [column[group] for group in groups if group in column]
             if len(refused) < len(live):
-                shares[index[name], refused] = 0.0
+                shares[self._index[name], refused] = 0.0
         shares /= shares.sum(axis=1, keepdims=True)
         standing = shares.argmax(axis=1)
-        wrong = 1 - shares[np.arange(len(shares)), standing]
-        at_home = (wrong + self._doubt) / 2 if examples else self._doubt
-        errors = np.clip(np.where(standing == home, at_home, wrong), LEAST, 1 - LEAST)
-        undecided = np.array([n not in decided and grouping.place[n] is not None for n in self.names])
+        wrong = 1 - np.take_along_axis(shares, standing[:, None], axis=1)[:, 0]
+        at_home = (wrong + self._doubt) / 2 if len(decided) else self._doubt
+        odds = logit(np.clip(np.where(standing == home, at_home, wrong), LEAST, 1 - LEAST))
+        accepted = np.array([grouping.is_accepted(self.names[i]) for i in decided.tolist()], dtype=bool)
+        asked = (grouping.answers.get(self.names[i], ()) for i in np.flatnonzero(self._is_control).tolist())
+        same = [grouping.end_of(given[0]) == grouping.end_of(given[-1]) for given in asked if len(given) > 1]
+        repeated = sum(same), len(same) - sum(same)
+        start, stays = logit(self._doubt[decided]), home[decided] == answers
+        belief = believe(start, stays, accepted, repeated, self._spreads)
+        errors = np.clip(belief.errors(odds), LEAST, 1 - LEAST)
+        undecided = np.array([n not in told and grouping.place[n] is not None for n in self.names])
         for i in np.flatnonzero(~undecided).tolist():
             errors[i], standing[i] = 0.0, column.get(grouping.place[self.names[i]], -1)
-        labels = tuple(grouping.label_of(group) for group in live)
+        again = np.zeros(len(self.names), dtype=bool)
+        again[decided[accepted]] = [len(grouping.answers[self.names[i]]) == 1 for i in decided[accepted].tolist()]
         return Estimates(
             names=self.names,
             items=self.items,
             groups=tuple(live),
-            labels=labels,
+            labels=tuple(grouping.label_of(group) for group in live),
             standing=standing,
             undecided=undecided,
+            again=again & self._is_control,
             errors=errors,
+            odds=odds,
             shares=shares.astype(np.float32),
-            spreads=self._spreads,
+            decided=decided,
+            belief=belief,
         )
 
     def _prior(self, home: np.ndarray, count: int) -> np.ndarray:

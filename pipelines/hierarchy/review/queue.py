@@ -4,16 +4,20 @@ A *screen* is a small subtree of similar names. The person moves blocks of the s
 and accepts the rest. The expected number of actions is one, plus one per name outside the screen's largest group. The
 expected gain is the number of items (or names) that are now in a wrong group. Screens are sorted by gain per action.
 
+Some accepted names are asked again, on a screen of their own, because the answers show how often the person errs. The
+last screens ask for the classes of groups at the levels above, because moved names may change a group.
+
 The tree is Ward's linkage of the names' embeddings. More than 2,000 names are first split into cells by spherical
 k-means, because screens are small subtrees. A node is a range in a fixed order of the names, so a sum over its names is
 the difference of two cumulative sums.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import polars as pl
 from scipy.cluster.hierarchy import leaves_list, linkage
 from threadpoolctl import threadpool_limits
 
@@ -22,6 +26,7 @@ from .learner import Estimates
 
 SCREEN = 40  # most names per screen; larger screens hardly reduce the measured effort
 SCREENS = 12  # screens in a queue
+TOGETHER = 5  # names to ask again wait until there are this many, or until nothing else is asked
 MOST_LINKED = 2000
 _CELL = 1000
 _EXAMINED = 400  # nodes with an exact estimate; 4,000 give the same measured effort
@@ -38,12 +43,16 @@ class Screen:
         wrong: error probability of each name.
         items: expected number of items (or names, if the queue counts names) that one action corrects.
         blocks: (start, stop) ranges of ``names`` that are subtrees, the whole screen first.
+        again: whether the person accepted these names before.
+        level: a level above the groups, if ``names`` are groups whose class at this level is asked; None: names.
     """
 
     names: tuple[str, ...]
     wrong: tuple[float, ...]
     items: float
     blocks: tuple[tuple[int, int], ...] = ()
+    again: bool = False
+    level: str | None = None
 
 
 class Queue:
@@ -71,12 +80,12 @@ class Queue:
             now: the estimates.
             skipped: names that a person skipped. They come back when their estimate changes or no others are left.
         """
-        asked = now.undecided
+        asked, again = now.undecided, now.again
         if skipped:
             known, labels = frozenset(skipped), (*now.labels, None)  # labels[-1], None, is for names without a group
             is_skipped = [(name, labels[k]) in known for name, k in zip(now.names, now.standing.tolist(), strict=True)]
             others = asked & ~np.array(is_skipped)
-            asked = others if others.any() else asked
+            asked, again = (others, again & ~np.array(is_skipped)) if others.any() else (asked, again)
         count, items = asked.astype(np.float64), now.items if self._by == "items" else np.ones(len(now.items))
         sums = np.stack([count, now.errors * items * count, now.errors * count], axis=1)
         size, gain, wrong = self.tree.sums(sums).T
@@ -88,7 +97,10 @@ class Queue:
         shares = [now.shares[names] for names in undecided]
         exceptions = np.array([len(part) - float(part.sum(axis=0).max()) for part in shares])
         scores = gain[nodes] / (1 + np.minimum(exceptions, wrong[nodes]))
-        chosen: list[Screen] = []
+        chosen = list[Screen]()
+        if again.sum() >= (TOGETHER if asked.any() else 1):
+            repeated = sorted(np.flatnonzero(again).tolist(), key=lambda i: now.standing[i])[:SCREEN]
+            chosen.append(Screen(tuple(now.names[i] for i in repeated), (0.0,) * len(repeated), 0.0, again=True))
         is_shown = np.zeros(len(now.names), dtype=bool)
         for i in np.argsort(-scores, kind="stable").tolist():
             if not is_shown[members[i]].any():
@@ -109,6 +121,22 @@ class Queue:
         nested = tuple(sorted(blocks, key=lambda block: (block[0], -block[1])))
         wrong = tuple(now.errors[names].round(2).tolist())
         return Screen(tuple(now.names[i] for i in names), wrong, round(score, 1), nested)
+
+
+def class_screens(groups: pl.DataFrame, levels: Sequence[str]) -> list[Screen]:
+    """Return the screens of groups whose class nobody decided, groups of one class side by side; coarsest level first.
+
+    Args:
+        groups: table of :func:`hgld.pipelines.hierarchy.review.review.reviewed_groups`.
+        levels: names of the levels above the groups, finest first.
+    """
+    found = list[Screen]()
+    for depth, level in reversed([*enumerate(levels)]):
+        is_open = pl.col("classes_by").list.get(depth).is_null()
+        labels = groups.filter(is_open).sort(pl.col("classes").list.get(depth), "label")["label"].to_list()
+        parts = (tuple(labels[start : start + SCREEN]) for start in range(0, len(labels), SCREEN))
+        found += [Screen(part, (0.0,) * len(part), 0.0, level=level) for part in parts]
+    return found
 
 
 @dataclass(frozen=True)

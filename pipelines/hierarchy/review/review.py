@@ -26,7 +26,7 @@ from .grouping import Classes, GroupId, Grouping, Subject
 from .learner import Estimates, Learner
 from .tables import LEVELS, classes_above
 
-VERSION = 5
+VERSION = 6
 _NAMES = {
     "name": pl.String,
     "landmarks": pl.Int64,
@@ -45,11 +45,15 @@ _GROUPS = {
     "names": pl.Int64,
     "landmarks": pl.Int64,
     "decided_by": pl.String,
+    "classes": pl.List(pl.String),
+    "classes_by": pl.List(pl.String),
 }
+_GIVEN = ("given", "tree")  # methods of classes that a person's table or taxonomy states
 _ITEMS: dict[str, Any] = dict.fromkeys(("split", "id", "name", "label", "who", "why"), pl.String)
-_LEVELS: dict[str, Any] = dict.fromkeys(("label", "level", "class", "who"), pl.String)
 _DROPPED = {"name": pl.String, "landmarks": pl.Int64, "reason": pl.String, "who": pl.String, "why": pl.String}
 _Top = tuple[str | None, str | None, str | None]  # class, method, evidence
+_SAID = ("label", "method", "evidence")
+_UNDECIDED: _Top = (None, None, None)
 
 
 def run(
@@ -113,11 +117,11 @@ def _review(
     progress("review: decisions", len(entries), len(entries))
 
     kept, dropped = reviewed_names(name_table, placed, estimates.wrong if estimates else None)
-    reviewed = reviewed_groups(kept, place, group_table, placed)
+    levels = read_parquet(inputs["toplevel/levels"]) if "toplevel/levels" in inputs else None
+    reviewed = reviewed_groups(kept, place, group_table, placed, levels)
     kept.write_parquet(directory / "names.parquet")
     reviewed.write_parquet(directory / "groups.parquet")
     reviewed_items(placed).write_parquet(directory / "items.parquet")
-    _set_levels(placed).write_parquet(directory / "set_levels.parquet")
     write_json(directory / "decisions.json", _report(settlement))
     counts = {
         "names": len(kept),
@@ -135,7 +139,7 @@ def _review(
         counts=counts,
         dropped=write_dropped(directory, dropped),
         notes=tuple(_notes(settlement)),
-        details={"still_wrong": estimates.still_wrong} if estimates and estimates.still_wrong else {},
+        details={"still_wrong": estimates.still_wrong} if estimates else {},
     )
 
 
@@ -183,11 +187,28 @@ def reviewed_groups(
     place: Mapping[str, int],
     groups: pl.DataFrame,
     grouping: Grouping,
+    levels: pl.DataFrame | None = None,
     only: GroupId | None = None,
 ) -> pl.DataFrame:
-    """Return the groups that have names, or only one of them, with their tops."""
+    """Return the groups that have names, or only one of them, with their tops.
+
+    ``classes`` has a group's class per level above the groups, finest first, null if it is undecided. ``classes_by``
+    says who decided it: people, ``given`` for a table or taxonomy, or null for hgld.
+
+    Args:
+        kept: names with their numbers of items.
+        place: group of every name in the clustering.
+        groups: table ``groups.parquet`` of the top-level stage.
+        grouping: the names in groups after the decisions.
+        levels: table ``levels.parquet`` of the top-level stage; None: it has no level below the coarsest.
+        only: the only group to return; None: all.
+    """
     sizes = dict(kept.select("name", "landmarks").iter_rows())
     machine = {group: tuple(top) for group, *top in groups.select("group", *list(_GROUPS)[2:5]).iter_rows()}
+    finer = {level: dict.fromkeys(machine, _UNDECIDED) for level in list(grouping.classes)[:-1]}
+    for group, level, *said in () if levels is None else levels.select("group", "level", *_SAID).iter_rows():
+        if level in finer:
+            finer[level][group] = tuple(said)
     decided = _decided_by(grouping)
     rows = []
     for group in grouping.live() if only is None else [only]:
@@ -197,8 +218,10 @@ def reviewed_groups(
             sources[place[name]] += sizes[name]
         number = group if isinstance(group, int) else None
         who = ", ".join(sorted(decided.get(group, ()))) or None
-        top = _top(group, sources, machine, grouping)
-        rows.append((grouping.labels[group], number, *top, len(members), sources.total(), who))
+        tops = [_top(group, sources, of, grouping, level) for level, of in (*finer.items(), (None, machine))]
+        by = [_class_by(group, top, grouping, level) for level, top in zip((*finer, None), tops, strict=True)]
+        above = ([top[0] for top in tops], by) if grouping.classes else ([], [])
+        rows.append((grouping.labels[group], number, *tops[-1], len(members), sources.total(), who, *above))
     return pl.DataFrame(rows, _GROUPS, orient="row").sort("label")
 
 
@@ -216,30 +239,32 @@ def reviewed_items(grouping: Grouping) -> pl.DataFrame:
     return pl.DataFrame(rows, _ITEMS, orient="row")
 
 
-def _set_levels(grouping: Grouping) -> pl.DataFrame:
-    """Return the classes that decisions set below the coarsest level: label, level, class, who."""
-    rows = [
-        (grouping.labels[of], also, claim.value, claim.annotators)
-        for (kind, of, also), claim in grouping.claims.items()
-        if kind == "top" and also is not None and grouping.members.get(of)
-    ]
-    return pl.DataFrame(rows, _LEVELS, orient="row").sort("label", "level")
+def _class_by(group: GroupId, top: _Top, grouping: Grouping, level: str | None) -> str | None:
+    claim = grouping.claims.get(Subject("top", group, level))
+    return claim.annotators if claim else "given" if top[1] in _GIVEN else None
 
 
-def _top(group: GroupId, sources: Mapping[GroupId, int], machine: Mapping[Any, Any], grouping: Grouping) -> _Top:
-    """Return a group's top with its method and evidence, from a person, the top-level stage, or the group's sources.
+def _top(
+    group: GroupId,
+    sources: Mapping[GroupId, int],
+    machine: Mapping[Any, Any],
+    grouping: Grouping,
+    level: str | None = None,
+) -> _Top:
+    """Return a group's class with its method and evidence, from a person, the top-level stage, or the group's sources.
 
     Args:
         group: the group.
         sources: number of the group's items by group of the clustering.
-        machine: tops of the top-level stage, by group.
+        machine: classes of the top-level stage, by group.
         grouping: the groups after the decisions.
+        level: the level; None: the coarsest.
     """
-    if (claim := grouping.claims.get(Subject("top", group))) is not None:
+    if (claim := grouping.claims.get(Subject("top", group, level))) is not None:
         return claim.value, "decision", claim.entries[-1].decision.why
     if group in machine:
         return machine[group]
-    found = {source: _top(source, {}, machine, grouping) for source in sources}
+    found = {source: _top(source, {}, machine, grouping, level) for source in sources}
     tops = sorted({top or "undecided" for top, _, _ in found.values()})
     if len(tops) > 1:
         return None, None, f"its names come from groups that are {' and '.join(tops)}"

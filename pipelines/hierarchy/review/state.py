@@ -16,7 +16,7 @@ from .decisions import MOST_NAMES, Decision, Entry, GiveItem, make_decision, rea
 from .grouping import Grouping, Subject
 from .journal import Journal, StaleError
 from .learner import Estimates, Learner
-from .queue import Queue, Screen
+from .queue import Queue, Screen, class_screens
 from .review import estimated, reviewed_groups
 from .tables import BuildTables, Thumbnails
 
@@ -36,7 +36,7 @@ class _View:
         placed: ``grouping`` with the undecided names in their estimated groups.
         estimates: estimates of the learner; None without a learner.
         names: per name, the label of its group (None: dropped), its error probability, and who decided.
-        groups: per group with names, its top, and who decided about it.
+        groups: per group with names, its top, who decided about it, its classes, and who decided them.
         done: numbers of decided names and of their items.
         queue: screens to decide next, the most useful first.
     """
@@ -104,9 +104,13 @@ class Review:
         for name in settled:
             names[name] = names[name][0], 0.0, grouping.claims[Subject("name", name)].annotators
         done = len(settled), sum(sizes[name] for name in settled)
-        table = reviewed_groups(self.tables.names, self.tables.place, self.tables.groups, placed)
-        groups = {label: [top, who] for label, top, who in table.select("label", "top", "decided_by").iter_rows()}
-        queue = self._queue.screens(estimates, self._skipped) if self._queue and estimates else ()
+        tables = self.tables
+        table = reviewed_groups(tables.names, tables.place, tables.groups, placed, tables.levels)
+        columns = table.select("label", "top", "decided_by", "classes", "classes_by")
+        groups = {label: said for label, *said in columns.iter_rows()}
+        queue = list[Screen]()
+        if self._queue and estimates:
+            queue = [*self._queue.screens(estimates, self._skipped), *class_screens(table, list(tables.classes))]
         return _View(grouping, placed, estimates, names, groups, done, queue)
 
     # -- changes --------------------------------------------------------------------------------------------------
@@ -238,7 +242,7 @@ class Review:
         group = placed.find(label)
         if group is None:
             raise InputError(f"there is no group {quoted(label)}.")
-        row = reviewed_groups(tables.names, tables.place, tables.groups, placed, only=group)
+        row = reviewed_groups(tables.names, tables.place, tables.groups, placed, tables.levels, only=group)
         examples = []
         for name in sorted(placed.members[group], key=lambda name: (-sizes[name], name))[:_EXAMPLES]:
             items = [{**self._item(item), "name": name} for item in tables.landmarks(name, 0, 50)]

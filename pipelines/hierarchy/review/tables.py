@@ -92,11 +92,16 @@ class BuildTables:
         return "item" if self._landmarks["split"].unique().to_list() == [SPLIT] else "landmark"
 
     @cached_property
+    def levels(self) -> pl.DataFrame | None:
+        """toplevel/levels.parquet; None if the build has none."""
+        file = self._stages / "toplevel" / LEVELS
+        return read_parquet(file) if file.is_file() else None
+
+    @cached_property
     def classes(self) -> Classes:
         """The classes of every level above the groups, finest level first."""
-        stage = self._stages / "toplevel"
-        table = read_parquet(stage / LEVELS) if (stage / LEVELS).is_file() else None
-        return classes_above(read_json(stage / "done.json").get("details", {}), table)
+        details = read_json(self._stages / "toplevel" / "done.json").get("details", {})
+        return classes_above(details, self.levels)
 
     @cached_property
     def items(self) -> frozenset[tuple[str, str]]:

@@ -61,7 +61,8 @@ def write_report(root, tiny_stages, change=None, source: Any = "sample", levels=
     encoder = json.loads(stages["embed"].path("encoder.json").read_text())
     facts = provenance(list(stages.values()), [], BuildConfig(source, embed=EmbedConfig("lexical")), encoder)
     facts["stages"]["cluster"]["details"]["silhouettes"] = {"2": 0.2, "3": 0.4}
-    facts["stages"]["review"]["details"]["still_wrong"] = {"names": [1.9, 1.0, 3.8], "items": [2.6, 1.5, 5.0]}
+    number = {"names": [1.9, 1.0, 3.8], "items": [2.6, 1.5, 5.0], "unread": False}
+    facts["stages"]["review"]["details"]["still_wrong"] = number
     if levels:
         facts["stages"]["export"]["details"] = {"levels": levels}
     return build_report.run(root, stages, facts, silent)

@@ -76,11 +76,12 @@ const names = new List($("names"), {
 
 // -- the queue ----------------------------------------------------------------------------------------------------
 
-function drawScreen(row, { names: listed, items }) {
+function drawScreen(row, { names: listed, items, again, level }) {
   row.classList.add("proposal");
+  const about = level ? `their ${level}` : again ? "you accepted them; asked again" : `about ${count(items < 10 ? items : Math.round(items), model.item)} to correct`;
   row.append(
     node("span", { className: "label" }, [own(listed[0]), listed.length > 1 ? ` + ${(listed.length - 1).toLocaleString("en")}` : ""]),
-    node("small", { className: "dim", textContent: `about ${count(items < 10 ? items : Math.round(items), model.item)} to correct` }),
+    node("small", { className: "dim", textContent: about }),
   );
 }
 
@@ -115,8 +116,9 @@ function begin(asked) {
 
 // Open the next screen of the queue at once, so that the next key press is about the shown names.
 function goOn() {
-  const isFresh = (name) => { const item = model.names.get(name); return item.who === null && !model.pending.has(name); };
-  const next = model.queue.find((one) => !done.has(one.id) && one.id !== screen?.asked.id && 2 * one.names.filter(isFresh).length > one.names.length);
+  const isOpen = (one, name) => one.again || (one.level ? model.groupItem(name, one.level) : model.names.get(name)).who === null;
+  const isFresh = (one) => (name) => isOpen(one, name) && !model.pending.has(name);
+  const next = model.queue.find((one) => !done.has(one.id) && one.id !== screen?.asked.id && 2 * one.names.filter(isFresh(one)).length > one.names.length);
   begin(next ?? null);
   drawQueue();
   if (view.kind === "queue") {
@@ -148,8 +150,11 @@ function drawGroup(row, item) {
   );
 }
 
+// True if a decision is about the name, and the open screen does not ask it again.
+const isDecided = (item) => item.who !== null && !(inQueue() && screen?.again && !screen.told.has(item.name));
+
 function drawName(row, item, index) {
-  const pending = model.pending.has(item.name), decided = item.who !== null;
+  const pending = model.pending.has(item.name), decided = isDecided(item);
   row.classList.toggle("pending", pending);
   row.classList.toggle("decided", decided);
   const mark = inQueue() && !decided && !pending ? screen?.marks.get(item.name) ?? "yes" : null;
@@ -180,7 +185,7 @@ const parts = (texts) => texts.filter(Boolean).flatMap((text, index) => [index ?
 // The group of a name, unless the list already shows it.
 function chip(item, mark) {
   const here = openGroup();
-  const label = item.label ?? "dropped";
+  const label = item.label ?? (item.level ? "undecided" : "dropped");
   if (view.kind === "dropped" && !searching()) return [];
   if (label === here) return [];
   const digit = inQueue() ? targets().indexOf(label) + 1 : 0;
@@ -238,7 +243,7 @@ function drawNames(keep = true) {
     if (!keep && screen) names.go(Math.max(0, names.items.findIndex((item) => screen.isLeft(item))), { quiet: true });
   }
   else names.show(model.list(search ? (item) => item.lower.includes(search) : tests[view.kind] ?? (() => false)), { keep });
-  const empty = { open: "Every name is decided.", queue: model.open ? "Nothing more is proposed. Look through the groups, or stop here." : "Every name is decided.", group: "No name is left here." };
+  const empty = { open: "Every name is decided.", queue: model.open ? "Nothing more is proposed. Look through the groups, or stop here." : model.levels.some((_, depth) => model.decidedAt(depth) < model.groups.size) ? "Every name is decided, but not every group's class. Load the page again to be asked." : "Every name is decided, at every level.", group: "No name is left here." };
   names.element.dataset.empty = search ? "No name contains this." : empty[view.kind] ?? "";
   names.element.classList.toggle("empty", !names.items.length);
 }
@@ -246,11 +251,11 @@ function drawNames(keep = true) {
 function drawTitle() {
   const search = $("search").value.trim();
   const titles = { queue: "Queue", open: "Undecided names", all: "All names", dropped: "Dropped names", team: "Side by side", history: "Your decisions" };
-  $("title").replaceChildren(...(search ? [`Names with “${search}”`] : inQueue() && screen ? ["Similar names"] : [titles[view.kind] ?? view.label]));
+  $("title").replaceChildren(...(search ? [`Names with “${search}”`] : inQueue() && screen ? [screen.above ? ["Groups and their ", own(screen.above)] : screen.again ? "Asked again" : "Similar names"].flat() : [titles[view.kind] ?? view.label]));
   const top = openGroup() !== null && model.levels.length ? topOf(view.label) : null;
   $("tags").replaceChildren(...(top ? [node("span", { className: `tag ${topClass(view.label)}`, textContent: top })] : []));
   $("about").hidden = !(inQueue() && screen);
-  if (inQueue() && screen) $("about").textContent = "Move what is wrong, then accept the rest. %: how likely it is wrong.";
+  if (inQueue() && screen) $("about").textContent = screen.above ? "Give each wrong group its class by a digit or m, then accept the rest." : screen.again ? "You accepted these names. Your answers show how many decisions are slips." : "Move what is wrong, then accept the rest. %: how likely it is wrong.";
   drawProgress();
   $("undo").disabled = !model.decisions;
 }
@@ -263,7 +268,10 @@ function drawProgress() {
   $("progress").replaceChildren(...parts([
     node("span", {}, [own(model.who), ` · ${count(model.decisions, "decision")}`]),
     `${whole(decided)} of ${whole(all)} names decided${isCounted() ? ` with ${Math.floor((100 * itemsDone) / items)}% of the ${model.item}s` : ""}`,
-    `${whole(left)} not looked at${wrong ? `, about ${whole(mean)} of them wrong (80% interval ${whole(low)} to ${whole(high)})` : ""}`,
+    `${whole(left)} not looked at`,
+    wrong?.unread ? `nearly every group was kept: read or not, this does not show, so ${whole(low)} to ${whole(high)} of all names may be wrong`
+      : wrong ? `about ${whole(mean)} of all names in a wrong group (80% interval ${whole(low)} to ${whole(high)})` : null,
+    ...model.levels.map(([level], depth) => `${level} of ${whole(model.decidedAt(depth))} of ${count(model.groups.size, "group")} decided, its errors not estimated`),
   ]));
   $("bar").firstElementChild.style.width = `${all ? (100 * decided) / all : 100}%`;
 }
@@ -320,7 +328,7 @@ async function drawTeamView() {
 }
 
 function detail(item) {
-  details.name(item).catch(say);
+  (item.level ? details.group(item.name) : details.name(item)).catch(say);
 }
 
 function show(next) {
@@ -406,7 +414,7 @@ function refreshDetails() {
 // After a decision, clear the selection and make the next undecided name active.
 function advance(items) {
   const gone = new Set(namesOf(items));
-  const isLeft = (item) => !gone.has(item.name) && item.who === null && !model.pending.has(item.name);
+  const isLeft = (item) => !gone.has(item.name) && !isDecided(item) && !model.pending.has(item.name);
   const last = names.items.findLastIndex((item) => gone.has(item.name));
   names.selected.clear();
   if (screen) screen.level = -1;
@@ -417,6 +425,10 @@ function advance(items) {
   drawActions();
 }
 
+// True if the open screen asks for the classes of groups.
+const asksClasses = () => inQueue() && Boolean(screen?.above);
+const onlyNames = () => asksClasses() && (say("These are groups: give them a class by a digit or m, or accept them."), true);
+
 // The chosen names without those of waiting actions.
 const free = (items) => items.filter((item) => !model.pending.has(item.name));
 
@@ -424,9 +436,14 @@ const free = (items) => items.filter((item) => !model.pending.has(item.name));
 function put(items, label, why) {
   const chosen = free(items);
   if (!chosen.length) return;
+  if (asksClasses()) {
+    decide(screen.set(chosen, label).map((one) => (why ? { ...one, why } : one)), `${some(namesOf(chosen))}: ${label}`);
+    return advance(chosen);
+  }
   remember(label);
   const here = chosen.every((item) => item.label === label);
   const said = why ? { why } : {};
+  if (inQueue() && screen) for (const { name } of chosen) screen.told.add(name);
   decide(here ? pieces("accept", namesOf(chosen), { group: label, ...said }) : pieces("move", namesOf(chosen), { to: label, ...said }), `${some(namesOf(chosen))} → ${label}`);
   advance(chosen);
 }
@@ -465,7 +482,7 @@ const act = {
     if (!inQueue()) return act.acceptGroup(explain);
     if (isThrough()) return say("Nothing is left to decide here.");
     const one = screen, answer = explain ? await asked({ action: "accept", title: "Accept these names", button: "Accept" }) : {};
-    if (answer) finish(one, withWhy(one.accepted(), answer), [...new Set(one.right.map((item) => item.label))]);
+    if (answer) finish(one, withWhy(one.accepted(), answer), one.above ? [] : [...new Set(one.right.map((item) => item.label))]);
   },
   async acceptGroup(explain) {
     const group = needGroup();
@@ -489,7 +506,9 @@ const act = {
     if (!inQueue() || !screen) return;
     const { id, names: asked } = screen.asked;
     done.add(id);
+    const { above } = screen;
     goOn();
+    if (above) return; // it comes back when the page is loaded again
     try { await model.putOff(asked); drawQueue(); } catch (error) { if (!error.told) say(error); }
     done.delete(id); // the server excludes it from the queue until its estimates change
   },
@@ -500,18 +519,21 @@ const act = {
     if (!chosen.length) return;
     const near = chosen.length === 1 ? [chosen[0].next, chosen[0].group] : [];
     const answer = await asked({ action: "move", title: `Move ${count(chosen.length, "name")}`, about: some(namesOf(chosen)), button: "Move",
-      fields: [{ name: "to", label: "To the group", options: labels(), first: [...new Set([...targets(), ...near])].filter((label) => model.groups.has(label)), mustExist: true }] });
+      fields: [asksClasses() ? { name: "to", label: screen.above, options: model.levels.find(([level]) => level === screen.above)[1], mustExist: true }
+        : { name: "to", label: "To the group", options: labels(), first: [...new Set([...targets(), ...near])].filter((label) => model.groups.has(label)), mustExist: true }] });
     if (answer) put(chosen, answer.to, answer.why);
   },
   async confirm(explain) {
-    const chosen = free(names.chosen).filter((item) => item.label !== null && item.who === null);
+    const chosen = free(names.chosen).filter((item) => item.label !== null && !isDecided(item));
     if (!chosen.length) return say(free(names.chosen).length ? "These names are decided already." : "Nothing is left to decide here.");
     const answer = explain ? await asked({ action: "confirm", title: `Confirm ${count(chosen.length, "name")}`, about: some(namesOf(chosen)), button: "Confirm" }) : {};
     if (!answer) return;
-    decide(withWhy(byGroup("accept", chosen), answer));
+    if (inQueue() && screen) for (const { name } of chosen) screen.told.add(name);
+    decide(withWhy(asksClasses() ? screen.set(chosen) : byGroup("accept", chosen), answer));
     advance(chosen);
   },
   async fresh() {
+    if (onlyNames()) return;
     const chosen = free(names.chosen);
     if (!chosen.length) return;
     const from = new Set(chosen.map((item) => item.label));
@@ -523,6 +545,7 @@ const act = {
     advance(chosen);
   },
   async drop(explain) {
+    if (onlyNames()) return;
     if (document.activeElement === groups.element) return act.dropGroup(explain);
     const chosen = free(names.chosen);
     if (!chosen.length) return;

@@ -54,7 +54,7 @@ export class Model {
 
   // Send the decisions of one action. Resolves when the server has written them and this copy is updated.
   decide(decisions) {
-    return this.enqueue({ decisions, names: decisions.flatMap((one) => one.names ?? []) });
+    return this.enqueue({ decisions, names: decisions.flatMap((one) => one.names ?? (one.action === "set" ? [one.group] : [])) });
   }
 
   // Skip names in the queue; nothing is written.
@@ -162,6 +162,16 @@ export class Model {
     const doubt = (item) => (item.who === null ? 1 + (item.wrong ?? 1 - item.confidence) : 0);
     return found.sort((a, b) => doubt(b) - doubt(a) || b.items - a.items || a.rank - b.rank);
   }
+
+  // A group as a row of a screen that asks for classes. A group that is gone counts as decided.
+  groupItem(label, level) {
+    const depth = this.levels.findIndex(([name]) => name === level), [, , classes, by] = this.groups.get(label) ?? [null, null, [], []];
+    const at = classes[depth] ?? null, who = this.groups.has(label) ? by[depth] ?? null : "";
+    return { name: label, label: at, group: at, next: null, who, items: this.sizes.get(label)?.items ?? 0, wrong: null, level };
+  }
+
+  // Number of groups whose class at a level somebody decided.
+  decidedAt = (depth) => [...this.groups.values()].filter(([, , , by]) => by[depth] !== null).length;
 
   labels = async (names) => (await json("/api/labels", { names })).labels;
   details = (name, start) => json(query("/api/name", { name, start }));

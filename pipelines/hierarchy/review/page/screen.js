@@ -6,14 +6,14 @@ export const LONGEST = 10000; // most names per decision
 
 export class Screen {
   constructor(asked, model, recent) {
-    Object.assign(this, { model, marks: new Map(), level: -1 });
+    Object.assign(this, { model, marks: new Map(), level: -1, again: asked.again, above: asked.level ?? null, told: new Set() });
     this.asked = this.undecided(asked);
     this.targets = this.likely(recent);
   }
 
   // The names without those that are decided or in a waiting action.
   undecided(asked) {
-    const kept = asked.names.map((name) => this.isLeft(this.model.names.get(name)));
+    const kept = asked.names.map((name) => this.isLeft(this.item(name)));
     if (!kept.includes(false)) return asked;
     const before = [0]; // number of remaining names before each name
     for (const one of kept) before.push(before.at(-1) + one);
@@ -22,10 +22,15 @@ export class Screen {
     return { ...asked, names, blocks: [...blocks.values()] };
   }
 
-  get items() { return this.asked.names.map((name) => this.model.names.get(name)); }
+  // A name, or a group if the screen asks for classes at a level above.
+  item(name) { return this.above ? this.model.groupItem(name, this.above) : this.model.names.get(name); }
+  get items() { return this.asked.names.map((name) => this.item(name)); }
 
-  // True if neither a decision nor a waiting action is about the name.
-  isLeft(item) { return item.who === null && item.label !== null && !this.model.pending.has(item.name); }
+  // True if neither a decision nor a waiting action is about the name. Names that are asked again have a decision.
+  isLeft(item) {
+    const isOpen = this.again ? !this.told.has(item.name) : item.who === null;
+    return isOpen && (this.above !== null || item.label !== null) && !this.model.pending.has(item.name);
+  }
   get left() { return this.items.filter((item) => this.isLeft(item)); }
 
   // The marks in the order of Space: belongs there, does not, left open.
@@ -34,10 +39,11 @@ export class Screen {
     for (const name of names) if (next) this.marks.set(name, next); else this.marks.delete(name);
   }
 
-  get right() { return this.left.filter((item) => !this.marks.has(item.name)); }
+  get right() { return this.left.filter((item) => item.label !== null && !this.marks.has(item.name)); }
   get denied() { return this.left.filter((item) => this.marks.get(item.name) === "no"); }
 
-  accepted() { return [...byGroup("accept", this.right), ...byGroup("refuse", this.denied)]; }
+  set(items, top) { return items.map(({ name, label }) => ({ action: "set", group: name, top: top ?? label, level: this.above })); }
+  accepted() { return this.above ? this.set(this.right) : [...byGroup("accept", this.right), ...byGroup("refuse", this.denied)]; }
 
   // -- similar names: nested ranges around the active row ----------------------------------------------------------------
 
@@ -58,6 +64,7 @@ export class Screen {
   // -- the groups of the digit keys ---------------------------------------------------------------------------------------
 
   likely(recent) {
+    if (this.above) return (this.model.levels.find(([level]) => level === this.above)?.[1] ?? []).slice(0, MOST_TARGETS);
     const often = new Map();
     const add = (label, weight) => { if (label && this.model.groups.has(label)) often.set(label, (often.get(label) ?? 0) + weight); };
     for (const item of this.items) { add(item.label, 1); add(item.next, 0.3); add(item.group, 0.2); }
