@@ -199,7 +199,7 @@ def toys(tmp_path_factory):
 def test_toy_of_an_experiment_runs_every_command_to_its_end(one, toys, capfd):
     _run(one, toys, is_toy=True)
     out = capfd.readouterr().out
-    assert f"{one.title}, toy: tiny made data" in out
+    assert f"{one.title}, toy: tiny synthetic data" in out
     if "hgld report" in one.commands and find_rows(one):
         assert re.search(rf"^{PAPERS[one.paper].name} .*{re.escape(one.table.partition(',')[0])}", out, re.MULTILINE)
         assert " is of manifest; the table is of" not in out, (

@@ -450,7 +450,7 @@ def _keep_splits(
     tasks: Mapping[str, RetrievalTask],
     reports: Mapping[str, RetrievalReport],
 ) -> dict[str, RetrievalReport]:
-    """Keep the embeddings of all splits; return the reports with their file names and facts about images trained on."""
+    """Keep the embeddings of all splits; add to the reports the files' names, and which queries were trained on."""
     seen, facts, sides, titles = Seen.load(run), dict[str, Any](), {}, {}
     for entry, task in tasks.items():
         queries, ranked = (task.query,), task.splits

@@ -119,7 +119,7 @@ def check_seen(
         run: folder of the run.
         queries: splits whose images are queries.
         allowed: whether ``--seen`` was given.
-        own_allowed: whether to allow training images of the run's own dataset, where the name of the split shows it.
+        own_allowed: whether to allow queries from the run's own dataset, whose split names show what was trained on.
 
     Returns:
         settings for a report; empty if the run was trained on neither the images nor their classes.

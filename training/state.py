@@ -77,8 +77,7 @@ class TrainState:
         average: the average of the weights, if one is kept.
         step: number of steps done.
         best_of: entry of ``evaluate_on`` and metric by which the best checkpoint is chosen; empty if none is.
-        judged: number of epochs already evaluated, or not to be evaluated; -1: the initial model is still to be
-            evaluated.
+        judged: number of epochs that need no evaluation any more; -1: the initial model is still to be evaluated.
         best: metric, value, epoch and step of the best evaluation; empty before the first.
         values: the last evaluation's metrics by split.
         start: the metrics by split of the evaluation before the first step; empty if there was none.

@@ -44,7 +44,7 @@ class SweepRun:
 
 
 def plan_sweep(config: TrainConfig, sweeps: Sequence[str], seeds: int = 1) -> tuple[SweepRun, ...]:
-    """Plan the runs of a sweep, with the seed varying fastest; check all of them before the first begins.
+    """Plan the runs of a sweep, with the seeds of a combination one after another, and check the options of all runs.
 
     Args:
         config: options that all runs have in common; its seed is the first.
@@ -78,7 +78,7 @@ def plan_sweep(config: TrainConfig, sweeps: Sequence[str], seeds: int = 1) -> tu
 
 
 def share_precision(runs: Sequence[SweepRun], place: str, out: Path, processes: Processes) -> tuple[SweepRun, ...]:
-    """Return the runs with the precision of the first one, if it has to be tried on this machine.
+    """Give all runs the precision that a trial on this machine chooses for the first run, unless it is set already.
 
     A trial measures times, so separate trials could give the seeds of one sweep different precisions. Every process
     must call this.

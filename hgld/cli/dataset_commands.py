@@ -221,8 +221,8 @@ class DatasetsOptions:
 def datasets(asked: DatasetsOptions, *, as_json: bool) -> None:
     """List the datasets that hgld can shard; with a NAME, print its card and how to obtain the files.
 
-    The counts come from publications. Your own images need no card: see the names folders and manifest in hgld
-    build-shards --help.
+    The counts come from publications. Your own images need no card: hgld build-shards --help explains the names folders
+    and manifest.
     """
     from hgld.pipelines.shards.cards import load_card
     from hgld.pipelines.shards.sources import has_card, source_name

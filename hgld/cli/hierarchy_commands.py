@@ -91,7 +91,7 @@ def build_hierarchy(asked: BuildOptions, configs: dict[type, Any], *, as_json: b
     """Build a hierarchy: group names, and build the levels above the groups.
 
     Give exactly one of --sample, --landmarks, --names and --classes. Landmarks get GLDv2's hierarchical labels; other
-    classes get the levels of --groups. After a stop the same command resumes; if it is done, it does nothing.
+    classes get the levels of --groups. After a stop the same command resumes. A complete build stays.
     """
     sources = [name for name in ("sample", "landmarks", "names", "classes") if getattr(asked, name)]
     if len(sources) != 1:

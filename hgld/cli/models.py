@@ -98,7 +98,7 @@ class SeenOptions:
         Args:
             source: the model; only runs are checked.
             queries: splits whose images are evaluated.
-            own_allowed: whether to allow such images in the run's own dataset.
+            own_allowed: whether to allow queries that the run was trained on if they are of the run's own dataset.
 
         Returns:
             settings for the report that state which images were in the training data.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _COLUMNS = ("table", "shows", "data", "state")
-_TOY = "tiny made data and a small network: these figures say nothing about the paper"
+_TOY = "tiny synthetic data and a small network: these values say nothing about the paper"
 
 
 @dataclass(frozen=True, kw_only=True)

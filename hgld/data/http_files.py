@@ -461,7 +461,7 @@ class HttpRanges:
             certificates to trust instead of the system's. ``limits`` holds fields of :class:`HttpLimits`.
 
     Raises:
-        ConfigError: an option is unknown, or no request can carry a header.
+        ConfigError: an option is unknown, or a header has a line break or a character outside Latin-1.
     """
 
     def __init__(self, root: str, options: Mapping[str, Any]) -> None:

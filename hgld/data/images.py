@@ -338,7 +338,8 @@ def open_image(data: bytes) -> Iterator[Image.Image]:
     """Open an image with Pillow, which reads the header, after checking hgld's limits.
 
     Raises:
-        ImageError: for the same reasons as in :func:`read_header`.
+        ImageError: ``empty``, ``undecodable`` (none of these formats, or damaged), ``too-many-pixels``,
+            ``too-many-scans`` or ``too-many-blocks``.
     """
     if not data:
         raise ImageError("empty", "no bytes")

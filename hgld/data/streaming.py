@@ -329,7 +329,7 @@ class _ReadItems(BatchItems):
 
 
 class Item(NamedTuple):
-    """An image of a bare shard: number made from its key, image, upright size after cropping, labels."""
+    """An image of a bare shard, with a number made from its key, its upright size after cropping, and its labels."""
 
     number: int
     image: EncodedImage
@@ -354,7 +354,7 @@ class BareShards:
         tars: tars in the order of the epoch.
         k: requested number of items in a run.
         short: rule for runs of fewer than k items.
-        batch: number of images in a batch; a run may use its share of the batch's limit of bytes.
+        batch: number of images in a batch. It determines how many bytes the images of a run may have in total.
     """
 
     def __init__(self, tars: Sequence[Tar], k: int, short: Short, *, batch: int) -> None:

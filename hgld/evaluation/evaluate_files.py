@@ -202,7 +202,11 @@ def evaluate_dataset_files(
 
 
 def _roles(embeddings: Sequence[str | Path], labels: str | Path | None, levels: Sequence[str]) -> dict[str, str]:
-    """Return file names under the options of ``hgld evaluate --labels``; an empty dict if the labels lack levels."""
+    """Return the names of the files with embeddings and labels, for a report's settings.
+
+    The keys are ``embeddings``, ``labels``, ``gallery_embeddings`` and ``gallery_labels``: the options with which
+    ``hgld evaluate`` reads the files again. The result is empty if a file of labels is missing or lacks a level.
+    """
     given = {}
     for role, file in zip(("", "gallery_"), map(Path, embeddings), strict=False):
         beside = Path(labels) if labels is not None else file.with_suffix(".labels.parquet")

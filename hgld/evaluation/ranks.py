@@ -568,8 +568,8 @@ def rank_rows(
         grades: (q, G) uint8, 0 for items out of the ranking.
         totals: (q, L + 1) int64, number of items of each grade.
         relevance: (q, L + 1) float64, relevance of each grade in H-AP.
-        wanted: names of the sums to compute.
-        sums: array to fill.
+        wanted: the sums to compute, and their constants.
+        sums: the statistics, whose arrays are filled.
     """
     size, bits = scores.shape[1], np.uint64((totals.shape[1] - 1).bit_length())
     at_once = max(1, _KEYS_AT_ONCE // max(size, 1))

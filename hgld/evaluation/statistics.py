@@ -358,7 +358,7 @@ def clustering_nmi(embeddings: Array, labels: Array, *, seed: int = 0) -> float:
         0 (independent) to 1 (the same partition).
 
     Raises:
-        InputError: for the same reasons as in :func:`class_distances`.
+        InputError: embeddings or labels of the wrong shape or dtype, NaN, Inf, zero vectors, no labelled item.
     """
     from sklearn.cluster import KMeans  # slow to import, and no other metric needs it
     from sklearn.metrics import normalized_mutual_info_score

@@ -203,7 +203,9 @@ class CrossBatchMemory(KnownArguments, nn.Module):
     def query_sums(
         self, embeddings: Tensor, labels: Tensor, everyone: Tensor, known: Tensor, self_index: Tensor
     ) -> dict[str, TermSum]:
-        """Return the sums of this process's queries under the names of :meth:`terms`; write all processes' items.
+        """Return the sums over this process's queries by term, and write the items of all processes into the memory.
+
+        The terms have the names that :meth:`terms` returns.
 
         Args:
             embeddings: (b, D) embeddings of the queries.

@@ -130,7 +130,7 @@ def item_roles(grades: Tensor, left_out: Tensor | None) -> Tensor:
 
 
 class KnownArguments:
-    """Base of losses whose error for an argument name of another library states hgld's name for it.
+    """Base class of losses; an error about an argument name of another library states hgld's name for the argument.
 
     Attributes:
         other_names: argument names of pytorch-metric-learning, each with the equivalent argument of hgld.

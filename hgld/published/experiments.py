@@ -23,7 +23,7 @@ class Experiment:
         data: names of the datasets, separated by spaces.
         commands: commands to run in a folder with these datasets, one per line. A line with ``{recipe}`` and ``{data}``
             means one command per recipe of the table.
-        why: reason why it cannot be repeated; empty if it can.
+        why: reason why the table or figure cannot be repeated; empty if it can be repeated.
     """
 
     paper: str

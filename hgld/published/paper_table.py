@@ -27,7 +27,7 @@ def find_table(spelling: str) -> tuple[str, list[PublishedValue]]:
             ``arXiv:1902.05509 D.1``; a paper's name alone means all its tables.
 
     Returns:
-        title, and the values in the table's order.
+        title of the table, and its published values in the order of the paper.
 
     Raises:
         ConfigError: the paper or table is unknown; the message lists the known papers or tables.
@@ -70,7 +70,7 @@ def label_of(text: str) -> str:
 
 # -- the table laid out -----------------------------------------------------------------------------------------------
 
-_MOST_COLUMNS = 6  # columns of a block, so that it fits 100 letters per line
+_MOST_COLUMNS = 6  # maximum number of columns in a block, so that it fits into lines of 100 characters
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ class OwnResults:
         values: values of the report per metric, as shares, not per cent.
         reference: published values of the run's recipe, from which the differences are computed.
         levels: levels of the dataset, finest first.
-        image_size: side of the images in evaluation, which distinguishes rows of one method at several sizes; 0:
-            unknown.
+        image_size: side of the images in evaluation, in pixels; 0 if unknown. Tables may have rows of one method at
+            several sizes.
     """
 
     name: str
@@ -101,11 +101,11 @@ class PaperRow:
 
     Attributes:
         label: name of the method or run.
-        details: values of the columns :attr:`PaperBlock.details`.
+        details: texts of the columns :attr:`PaperBlock.details`.
         cells: values of the metric columns; empty text for a missing value.
         own: whether the row is the user's own run.
-        against: method of the recipe's row, with which the run is compared; empty without differences.
-        differences: signed differences to that row, one per cell; no differences for published rows.
+        against: name of the published method with which the run is compared; empty if there is none.
+        differences: signed differences to the values of that method, one per cell; empty for published rows.
     """
 
     label: str
@@ -123,7 +123,7 @@ class PaperBlock:
     Attributes:
         title: facts that all its rows share.
         details: headings of the columns that distinguish rows of a method: backbone, dimensions, setting.
-        columns: headings, each of one or several lines.
+        columns: headings of the metric columns, each of one or several lines.
         rows: published rows, then the user's runs.
         notes: remarks about values.
     """
@@ -205,8 +205,9 @@ def _block(values: list[PublishedValue], own: list[OwnResults]) -> PaperBlock:
 def _own_row(result: OwnResults, columns: Iterable[PublishedValue], details: int) -> PaperRow:
     """Return a run's values in the columns of a table, and their differences to the row of its recipe.
 
-    Names may differ: mean AP is called AP or mAP, UKBench's score N-S, and a dataset directory may name the finest
-    level otherwise. Among the recipe's values, those of the same table come first, then those at the run's image size.
+    Names may differ: mean AP is called AP or mAP, UKBench's score N-S, and a dataset directory may have
+    another name for the finest level. If the recipe has several published values for a column, the run is compared with
+    a value of this table, else with a value at the run's image size.
     """
     cells, differences, against = [], [], {}
     at_size = re.compile(rf".*s\*={result.image_size}\b")
@@ -243,7 +244,7 @@ def _title(values: Sequence[PublishedValue], facts: Mapping[str, Sequence[str]])
 
 
 def _headings(columns: Sequence[_Column]) -> tuple[tuple[str, ...], ...]:
-    """Return the lines of every column's heading: dataset and part where they tell columns apart, level, metric."""
+    """Return the lines of every column's heading: dataset, part and level where columns differ in them, then metric."""
     lines = list(zip(*columns, strict=True))
     datasets, parts, metrics, levels, _ = lines
     shown = [line for line, told in ((datasets, len({*datasets}) > 1), (parts, any(parts))) if told]

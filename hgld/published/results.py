@@ -24,7 +24,7 @@ class Paper:
         name: short name for people.
         source: authors, title, edition.
         spellings: other names of the paper, for searches.
-        inferred: column whose values are not printed in the paper's tables, and a sentence on their origin.
+        inferred: name of the column whose values the paper's tables do not print, and a sentence on their origin.
     """
 
     name: str
@@ -123,7 +123,7 @@ class PublishedValue:
         setting: differences from other rows of its method: batch, labels, resolution.
         metric: name of the metric in hgld, or in the table if hgld lacks the metric.
         level: level of a binary metric; ``average``: the mean over the dataset's levels.
-        text: the value.
+        text: the value as printed.
         unit: unit of the value: ``%``, ``1`` (a share or a distance), ``of 4``, ``ms``; empty for counts and texts.
         note: remark about this value.
     """
@@ -162,7 +162,7 @@ class PublishedValue:
             return None
 
     def as_dict(self) -> dict[str, str]:
-        """Return all columns, and the paper's source."""
+        """Return all fields of the value, and the citation of the paper."""
         return {("value" if name == "text" else name): text for name, text in asdict(self).items()} | {
             "source": PAPERS[self.paper].source
         }

@@ -27,8 +27,8 @@ class Statement:
         says: value in the paper.
         code: value in the authors' released code, then its file in parentheses; stated only if it differs from the
             paper's value or the paper has none.
-        ours: value in hgld, if it differs from the paper's. For a field of a config it is the config's value, not the
-            file's.
+        ours: value in hgld, if it differs from the paper's. For a field of a config, a recipe replaces it by the value
+            of its config.
         because: reason for the difference.
     """
 
@@ -49,7 +49,7 @@ class Statement:
 
     @property
     def is_plain(self) -> bool:
-        """True if the value alone says all: hgld follows the only source without a remark."""
+        """True if there is nothing to explain: hgld follows the paper or its code, and only one of them has a value."""
         return self.is_followed and not self.because and bool(self.says) != bool(self.code)
 
     @property

@@ -30,7 +30,7 @@ _TOLERANCE = 1e-4  # largest allowed difference between entries of unit vectors
 
 
 class ImageEmbedder(nn.Module):
-    """An embedding model from raw RGB values to unit vectors: with normalisation before and after it.
+    """An embedding model that takes raw RGB values and returns unit vectors: it normalises images and embeddings.
 
     Args:
         model: the model.

@@ -54,7 +54,9 @@ def embed_once(embedder: Embedder, dataset: ShardDataset, progress: Progress | N
         progress: called with a task, the number of units done and their total; not called for kept embeddings.
 
     Raises:
-        InputError, ServiceError, StorageError: as :meth:`Embedder.embed_readable`.
+        InputError: the dataset is empty, or none of its items can be read.
+        ServiceError: a server kept failing.
+        StorageError: the disk failed.
     """
     facts = dataset_facts(dataset)
     if embedder.processes.count > 1 or not (facts["shards"] or facts["listing"]):

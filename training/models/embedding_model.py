@@ -103,8 +103,8 @@ class RMac(nn.Module):
 def rmac_regions(height: int, width: int) -> list[tuple[int, int, int]]:
     """Return the top, left and side of R-MAC's regions in a feature map.
 
-    At scale l = 1, 2, 3 the side is 2 / (l + 1) of the short side, and l regions lie along it. Along the long side
-    there are so many more that at scale 1 consecutive regions overlap by as near to 40% as possible.
+    At scale l = 1, 2, 3 a region's side is 2 / (l + 1) of the short side, and l regions fit along the short side. The
+    long side has additional regions: the number with which the overlap of neighbours at scale 1 is nearest to 40%.
 
     Raises:
         ConfigError: the map is long and thin, as a transformer's row of tokens is.

@@ -1,7 +1,7 @@
 """Recipes: named configs of runs, for the user's own images and for published results that hgld can repeat.
 
 They are made from the settings of the datasets (``settings``), the losses and where each is trained (``table``), and
-the figures that papers report (``published``).
+the values that papers report (``published``).
 """
 
 import difflib

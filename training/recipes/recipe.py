@@ -1,4 +1,4 @@
-"""Recipes: named configs with their setting, and the published figures that they should reach."""
+"""Recipes: named configs with their setting, and the published values that they should reach."""
 
 import textwrap
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ class Row:
 
     @property
     def text(self) -> str:
-        """The published figures of these rows, in one line."""
+        """The published values of these rows, in one line."""
         values = self.values
         several = {"dataset": len({v.dataset for v in values}) > 1, "setting": len({v.setting for v in values}) > 1}
         levels = {value.level for value in values if value.level} | {value.part for value in values if value.part}
@@ -122,14 +122,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A named config with its dataset, hardware and published figures; calling it returns the config.
+    """A named config with its dataset, hardware and published values; calling it returns the config.
 
     Attributes:
         name: name of the recipe in ``hgld train``.
         line: description in one line.
         setting: the dataset and the options of training on it.
         fields: the fields that the recipe changes in its setting.
-        published: the rows with the figures that it should reach, or a sentence if no paper has one.
+        published: the published rows that the recipe should reach, or a sentence if no paper has one.
     """
 
     name: str
@@ -177,11 +177,11 @@ class Recipe:
 
     @property
     def brief(self) -> str:
-        """The figures of the first published row in one line, or the sentence that replaces them."""
+        """The values of the first published row in one line, or the sentence that replaces them."""
         return self.published.rows[0].text if isinstance(self.published, Published) else self.published
 
     def facts_of(self, config: TrainConfig) -> str:
-        """Return commands, dataset, weights, hardware, hours, figures and statements, in lines of at most 120 letters.
+        """Return commands, dataset, weights, hardware, hours, published values and statements in 120 columns.
 
         Args:
             config: config that was made from the recipe.

@@ -104,7 +104,7 @@ def _recipes(row: Mapping[str, Any], losses: Mapping[str, Any], settings: Mappin
 
 
 PUBLISHED = _read("published.yaml")
-"""Rows, reasons and measured figures by recipe names, as ``published.yaml`` holds them."""
+"""Published rows, reasons and measured values by recipe name, as ``published.yaml`` holds them."""
 
 LOSSES: Mapping[str, Mapping[str, Any]] = _read("losses.yaml")
 """Losses by the first part of a recipe's name: line and fields."""

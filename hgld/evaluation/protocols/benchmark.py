@@ -124,8 +124,8 @@ class Benchmark:
         """Return the judgements of the items of a query split and a gallery split.
 
         Returns:
-            for every query and verdict the gallery positions; and the number of ignored judgements, of which an image
-            could not be embedded.
+            for every query and verdict the gallery positions; and the number of judgements that are ignored because an
+            image could not be embedded.
 
         Raises:
             InputError: a verdict is not one of ``verdicts``.

@@ -61,7 +61,7 @@ def checksum_name(split: str, number: int) -> str:
     """Return the path of a tar's published checksum, such as ``md5sum/index/md5.images_003.txt``.
 
     Raises:
-        ConfigError: for the same reasons as in :func:`tar_name`.
+        ConfigError: there is no such split, or no tar of that number.
     """
     stem = tar_name(split, number).rpartition("/")[2].removesuffix(".tar")
     return f"md5sum/{split}/md5.{stem}.txt"

@@ -143,7 +143,7 @@ def read_holidays(source: Path, options: "SourceConfig") -> Catalog:
     Jégou, Douze, Schmid: "Hamming Embedding and Weak Geometric Consistency for Large Scale Image Search", ECCV 2008.
     Layout::
 
-        jpg/100000.jpg          of group 1000 the query: the number ends in 00
+        jpg/100000.jpg          the query of group 1000: its number ends in 00
         jpg/100001.jpg ...
     """
     numbers, dropped = _numbered_images(source, "jpg", r"([1-9][0-9]{5})\.jpg", "100000.jpg")

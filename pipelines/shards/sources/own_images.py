@@ -7,10 +7,10 @@ without a folder in between are unknown. An image in the same folder as folders 
 levels.
 
 A table (:mod:`hgld.pipelines.shards.sources.own_tables`) has one row per image and one column per level. One column
-names the files, or holds the images. ``--levels`` names the columns of the labels, finest first (``LEVEL=COLUMN`` where
-a level is to have another name than its column); without it they are the columns that form the longest tree of classes.
-Names of columns may be written in any case. A column ``split`` names the split of every image; without one,
-``--test-classes`` draws a class-disjoint test split; without either, all images are train.
+names the files, or holds the images. ``--levels`` names the columns of the labels, finest first (``LEVEL=COLUMN``
+gives a level another name than its column). Without ``--levels``, the levels are the columns that form the longest
+tree of classes. The names of columns may have any letter case. A column ``split`` names the split of every image.
+Without it, ``--test-classes`` draws a class-disjoint test split. Without either, all images are train.
 
 ``--protocol`` makes a table a benchmark. The protocol says which further columns are read. ``list`` names the list that
 an image is in, and ``template`` the template (a set of frames of one face). ``easy``, ``hard``, ``junk`` and
