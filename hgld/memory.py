@@ -1,8 +1,8 @@
 """The memory that a process uses at most for reading one table, and for images that its threads decode together.
 
 The environment variable ``HGLD_MEMORY`` sets it in bytes, or with K, M, G or T (powers of 1,024). The default is 2% of
-the memory of the machine or its container, and at least 512 MiB. Threads wait for each other where their images
-together would take more; one image may take more, because its size has its own limit.
+the memory of the machine or its container, and at least 512 MiB. If the images of several threads would take more
+together, threads wait. One image may take more, because the size of an image has its own limit.
 """
 
 import os
@@ -71,7 +71,7 @@ def _read_text(path: str) -> str:
 
 
 class SharedMemory:
-    """Account of the memory that the threads of a process hold together."""
+    """Account of the memory that the threads of a process hold in total."""
 
     def __init__(self) -> None:
         self.reset()
@@ -83,7 +83,7 @@ class SharedMemory:
 
     @contextmanager
     def hold(self, size: int) -> Iterator[None]:
-        """Wait until ``size`` bytes fit beside what other threads hold, or nobody holds any; then hold them."""
+        """Wait until ``size`` more bytes fit into the limit of all threads, or no thread holds any; then hold them."""
         if size <= _UNCOUNTED:
             yield
             return

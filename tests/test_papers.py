@@ -121,7 +121,7 @@ def test_experiment_is_found_by_any_spelling_of_its_table(spelling):
 
 
 def test_unknown_experiment_error_lists_the_known_ones():
-    with pytest.raises(ConfigError, match=r"PNP has no experiment 'Table 99'; it has Table 1; .*Figure 8"):
+    with pytest.raises(ConfigError, match=r"PNP has no table or figure 'Table 99'; it has Table 1; .*Figure 8"):
         find_experiments("PNP Table 99")
     assert [one.table for one in find_experiments("SupRank Figures 7 and 8")] == [
         f"Figures 7 and 8, {name}" for name in ("lambda", "rho", "alpha")

@@ -50,7 +50,7 @@ from .step import Backward, StepInput, StepValues
 
 SUMMARY = "summary.json"
 LOCK = ".hgld-train"
-_FEW_FAULTS = 10  # unreadable images of an epoch that are never too many
+_FEW_FAULTS = 10  # number of unreadable images per epoch that never stops a run
 _LEAST_SCALE = 2.0**-14  # below this scale, even gradients that overflow fp16 would be representable
 
 

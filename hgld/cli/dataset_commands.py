@@ -339,7 +339,7 @@ def download(asked: DownloadOptions, hosts: HostOptions, *, as_json: bool) -> No
             f"hgld datasets {source} says how to obtain it."
         )
     if not asked.tars and not asked.metadata:
-        raise click.UsageError("missing the files to fetch: give --tars, --metadata or both.")
+        raise click.UsageError("no files to fetch were chosen; give --tars, --metadata or both.")
     from hgld.pipelines.download import Downloader, download_gldv2
     from hgld.pipelines.shards.sources.gldv2 import BASE_URL
 

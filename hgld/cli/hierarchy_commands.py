@@ -81,8 +81,8 @@ class BuildOptions:
     )
     as_published: bool = setting(
         False,
-        "Build as H-GLDv2 was published: names from Commons' pages, OpenAI's CLIP, k-means, 78 groups. Other flags go "
-        "before it; the build says which.",
+        "Build as H-GLDv2 was published: names from Commons' pages, OpenAI's CLIP, k-means, 78 groups. Your other "
+        "flags override these choices; the build lists them.",
     )
 
 

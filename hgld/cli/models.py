@@ -134,8 +134,8 @@ class ViewOptions:
     which: Literal["best", "last"] = setting("best", "Checkpoint of the run.", flag="checkpoint-choice")
     resize_mode: Literal["crop", "squash", "longest", "original"] | None = setting(
         None,
-        "How to resize images. crop: the central square; squash: the whole image as a square; longest: the whole image "
-        "with its longest side at --size; original: the whole image at its own size.",
+        "How to resize images. crop: the central square; squash: the whole image as a square; longest: the whole "
+        "image, its longest side scaled to --size; original: the whole image at its own size.",
     )
     size: int | None = setting(
         None, "Side of the model's square input, or longest side of the image.", unit="pixels", least=1, common=True

@@ -276,7 +276,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
         """
         i = self._positions(positions)
         chosen = copy(self)
-        for name in ("lists", "sources"):  # cached for the old positions; copy() leaves out frame (__getstate__)
+        for name in ("lists", "sources"):  # cached for the old positions; __getstate__ drops frame
             vars(chosen).pop(name, None)
         chosen.keys, chosen.labels = self.keys.gather(i), self.labels[torch.from_numpy(i)]
         chosen._rows = i if self._rows is None else self._rows[i]

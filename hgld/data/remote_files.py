@@ -18,7 +18,7 @@ from hgld.data.http_files import MISSING, PASSING, Deadline, HttpLimits, HttpRan
 from hgld.errors import InputError, MissingResourceError, ServiceError, excerpt
 
 _TOGETHER = 16  # simultaneous requests of a process
-_GAP = 1 << 16  # largest gap in bytes that is read to save a request: between two images of a group is an item's JSON
+_GAP = 1 << 16  # largest gap in bytes that is read to save a request; an item's JSON separates neighbouring images
 _MOST_SPAN = 8 << 20
 _STREAM_BLOCK = 8 << 20
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)

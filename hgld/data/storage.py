@@ -180,7 +180,7 @@ class ShardStorage:
         if self.is_local:
             if options:
                 raise ConfigError(
-                    f"{text}: storage options ({', '.join(options)}) for a folder; only URLs have options."
+                    f"{text} is a folder, so the storage options {', '.join(options)} have no effect. Omit them."
                 )
             folder = Path(unquote(urlsplit(text).path) if scheme else text).absolute()
             self._files: LocalFiles | RemoteFiles = LocalFiles(folder)

@@ -57,7 +57,7 @@ class Composition(BatchLoss):
         if getattr(decomposability, "reduction", "mean") != self.reduction:
             one = rank if self.reduction == "none" else decomposability
             raise ConfigError(
-                f"{type(one).__name__} has reduction='none', but the other part has not; give both the same reduction."
+                f"{type(one).__name__} has reduction='none', but the other part does not; give both the same reduction."
             )
         self.rank = rank
         self.decomposability = decomposability

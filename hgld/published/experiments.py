@@ -62,5 +62,5 @@ def find_experiments(spelling: str) -> list[Experiment]:
     found = [one for one in here if wanted in (label_of(one.table), label_of(one.table.partition(",")[0]))]
     if not found:
         tables = "; ".join(one.table for one in here)
-        raise ConfigError(f"{PAPERS[paper].name} has no experiment {rest.strip()!r}; it has {tables}.")
+        raise ConfigError(f"{PAPERS[paper].name} has no table or figure {rest.strip()!r}; it has {tables}.")
     return found

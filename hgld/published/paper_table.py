@@ -38,7 +38,7 @@ def find_table(spelling: str) -> tuple[str, list[PublishedValue]]:
     found = [v for v in values if label in ("", label_of(v.table), label_of(v.table.partition("(")[0]))]
     if not found:
         tables = ", ".join(dict.fromkeys(value.table for value in values))
-        raise ConfigError(f"{PAPERS[paper].name} has no rows of {quoted(rest.strip(' ,:'))}; it has {tables}.")
+        raise ConfigError(f"{PAPERS[paper].name} has no values of {quoted(rest.strip(' ,:'))}; it has {tables}.")
     tables = dict.fromkeys(value.table for value in found)
     return f"{PAPERS[paper].name} {', '.join(tables)}" if label else PAPERS[paper].name, found
 

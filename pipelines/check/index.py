@@ -239,7 +239,7 @@ def rebuild_index(
     if not files.is_safe_name(name):
         raise ConfigError(
             f"the folder is called {quoted(name)}, which would be the dataset's name; expected 1 to 200 printable "
-            "letters. Rename the folder."
+            "characters. Rename the folder."
         )
     with dataset_lock(root):
         if not force:

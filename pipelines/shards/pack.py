@@ -23,7 +23,7 @@ from .examine import LOOSE
 from .reading import read_inside
 
 VERSION = 2  # increase it if a change writes another tar for the same plan
-_AHEAD = 64  # images whose reading is announced to the operating system together
+_AHEAD = 64  # number of images that the operating system is asked to prefetch at a time
 _MOST_OPEN = 128
 _AGAIN = "Restore the file that was examined, or run the same command again to examine the new one."
 

@@ -156,7 +156,7 @@ def test_rows_are_found_by_common_spellings(asked, found):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: find_table("SupRank Table XIV"), r"SupRank has no rows of 'Table XIV'; it has Table I, .*Section VII"),
+        (lambda: find_table("SupRank Table XIV"), r"SupRank has no values of 'Table XIV'; it has Table I, .*VII"),
         (lambda: find_table("Nobody 2020 Table 1"), r"no paper is called .*SupRank \(suprank\)"),
         (lambda: search_values(dataset="cubs"), "no published row has dataset 'cubs'; there are .*cub"),
         (lambda: search_values(dataset="cub", method="HAPPIER"), "no published row has method 'HAPPIER'"),

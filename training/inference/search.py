@@ -97,7 +97,10 @@ def _cases(embedded: Embedded, queries: ShardDataset, gallery: ShardDataset, pro
     asked = np.flatnonzero(found.keys.is_in(queries.keys.implode()).to_numpy())
     searched = np.flatnonzero(found.keys.is_in(gallery.keys.implode()).to_numpy())
     if not len(asked) or len(searched) < 2:
-        raise InputError(f"{queries!r}: no query image can be read, or fewer than two gallery images can.")
+        raise InputError(
+            f"{queries!r}: {len(asked):,} query images and {len(searched):,} gallery images can be read; expected at "
+            "least 1 and 2."
+        )
     place = np.full(len(found), -1)
     place[searched] = np.arange(len(searched))
     labels = found.labels.numpy().astype(np.int64)

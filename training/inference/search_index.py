@@ -22,7 +22,7 @@ from .kept import dataset_facts, embedding_facts
 
 IndexKind = Literal["ivf", "hnsw"]
 
-# How indexes are made and searched; benchmarks/README.md has the figures.
+# How indexes are made and searched; benchmarks/README.md has the results.
 # ivf: about 4 sqrt(G) cells, at least 39 items per cell; k-means is fitted on 64 vectors per cell
 _CELLS, _ITEMS_A_CELL, _TRAINED_ON = 4, 39, 64
 _PROBED, _LEAST_PROBED = 8, 8  # a query searches one in 8 cells, and at least 8

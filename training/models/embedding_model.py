@@ -12,7 +12,7 @@ from hgld.errors import ConfigError
 
 from ..config import POOLINGS
 
-_RMAC_OVERLAP = 0.4  # share of a region's side
+_RMAC_OVERLAP = 0.4  # overlap of neighbouring regions, as a share of a region's side
 _LONGEST_MAP = 8  # largest ratio of a map's sides: views crop images to 4, and strides round
 _LEAST = 1e-6  # lower bound of features before the power, so that powers and gradients stay finite
 

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 SPLIT_FOLDERS = frozenset(SPLITS_OF_FILES) - {"validation"}
 SPLIT = "split"
 _VERDICTS = ("easy", "hard", "junk", "relevant")
-_LISTS = {"list": "{}", "template": "template/{}"}  # names of the lists that a column makes
+_LISTS = {"list": "{}", "template": "template/{}"}  # column: name of the list for an entry in its cells
 _LONGEST_TEXT = 10_000
 _DEEPEST = 16
 _STATED, _REASON = "\0stated", "\0reason"  # names of columns that no level can have
@@ -422,8 +422,8 @@ def _level_columns(
         }
         if not printable:
             raise ConfigError(
-                f"no column of {table.source} looks like classes of images. Name them, finest first: --levels A,B. "
-                f"There are {there}."
+                f"no column of {table.source} looks like classes of images. Name the levels' columns, finest first: "
+                f"--levels A,B. There are {there}."
             )
         return {f"{level}_level" if level in taken else level: name for name, level in printable.items()}
     found = {name.lower(): name for name in reversed(columns)} | {name: name for name in columns}
