@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import sys
 
 import polars as pl
@@ -122,3 +123,17 @@ def test_unusable_encoder_is_reported_before_the_first_request(arguments, server
     monkeypatch.setattr(LexicalEncoder, "encode", lambda *given: tried.append(given))
     assert hgld(*arguments)[0] == 0, "a finished build needs no weights"
     assert (tried, len(server.log)) == ([], asked)
+
+
+def test_build_as_published_reads_the_pages_of_the_categories(arguments, server, hgld, tmp_path):
+    code, out, err = hgld(*arguments, "--as-published", "--groups", "3")
+    assert (code, err) == (0, "")
+    assert {asked.kind for asked in server.log} == {"html"}
+    assert re.search(r"\d+ landmarks \(train\) \(203,094 published\)", out)
+    assert "groups (78 published)" in out
+    build = json.loads((tmp_path / "out" / "provenance.json").read_text())["config"]
+    assert (build["scrape"]["route"], build["cluster"]["method"], build["cluster"]["groups"]) == ("html", "kmeans", 3)
+    assert any(
+        one.startswith("groups (section on H-GLDv2): the paper says 78; we do")
+        for one in build["build"]["as_published"]
+    )
