@@ -9,7 +9,8 @@ Every build is ``hgld build-hierarchy --as-published`` with the number of groups
 k-means as published and once with hgld's default, Ward's linkage. CLIP's weights are not needed: --encoder replaces
 them.
 
-Two simulated reviewers decide every name. They know the known grouping, but put a share of the names (--mistakes) into
+Two simulated reviewers decide every name, or the share of the names (--shares) whose placement the build finds least
+certain. They know the known grouping, but put a share of the names (--mistakes) into
 a random other group. A third person, who makes as many mistakes, decides where the two disagree. The rows are means
 over seeds, with standard deviations. ``right`` is the share of the names in the group that matches their known group,
 one to one.
@@ -98,7 +99,7 @@ def build(dataset: Dataset, out: Path, flags: list[str]) -> pl.DataFrame:
     )
     counted = landmarks.join(dataset.known, on=["split", "landmark_id"]).group_by("name", "group").len()
     most = counted.sort("name", "len", "group", descending=[False, True, False]).unique("name", keep="first")
-    names = pl.read_parquet(out / "stages" / "review" / "names.parquet").select("name", "label")
+    names = pl.read_parquet(out / "stages" / "review" / "names.parquet").select("name", "label", "confidence")
     return names.join(most.select("name", "group"), on="name").sort("name")
 
 
@@ -137,10 +138,11 @@ def decide(said: Mapping[str, str], names: pl.DataFrame, homes: Mapping[str, str
     file.write_text(json.dumps({"schema_version": 1, "role": role, "decisions": signed}), encoding="utf-8")
 
 
-def review(names: pl.DataFrame, mistakes: float, rng: np.random.Generator, folder: Path) -> list[str]:
+def review(names: pl.DataFrame, share: float, mistakes: float, rng: np.random.Generator, folder: Path) -> list[str]:
     """Write the decisions of two reviewers and of a third person; return the build's flags for them."""
     groups, homes = sorted(set(names["group"])), match(names)
-    truth = dict(names.select("name", "group").iter_rows())
+    shown = names.sort("confidence", "name").head(round(share * len(names)))
+    truth = dict(shown.select("name", "group").iter_rows())
 
     def says() -> dict[str, str]:
         wrong = rng.random(len(truth)) < mistakes
@@ -160,21 +162,23 @@ def review(names: pl.DataFrame, mistakes: float, rng: np.random.Generator, folde
     return [f"--decisions={file}" for file in files]
 
 
-def rows(dataset: Dataset, encoder: str, work: Path, seeds: int, mistakes: list[float]) -> Iterator[list[object]]:
-    """Yield a row per method and share of mistakes; None stands for a build without reviewers."""
+def rows(
+    dataset: Dataset, encoder: str, work: Path, seeds: int, reviews: list[tuple[float, float]]
+) -> Iterator[list[object]]:
+    """Yield a row per method and review (share of the names, share of mistakes); None: a build without reviewers."""
     groups = dataset.known["group"].n_unique()
     for method in ("kmeans", "ward"):
         names = pl.DataFrame()
-        found: dict[float | None, list[dict[str, float]]] = {share: [] for share in (None, *mistakes)}
+        found: dict[tuple[float, float] | None, list[dict[str, float]]] = {one: [] for one in (None, *reviews)}
         for seed in range(seeds):
             flags = ["--encoder", encoder, "--method", method, "--groups", str(groups), "--seed", str(seed)]
             names = build(dataset, work / "build", flags)
             found[None].append(score(names))
-            for share in mistakes:
-                files = review(names, share, np.random.default_rng([seed, round(share * 1000)]), work)
-                found[share].append(score(build(dataset, work / "build", [*flags, *files])))
-        for share, scores in found.items():
-            who = "none" if share is None else f"two, {share:.0%} mistakes"
+            for share, mistakes in reviews:
+                files = review(names, share, mistakes, np.random.default_rng([seed, round(mistakes * 1000)]), work)
+                found[share, mistakes].append(score(build(dataset, work / "build", [*flags, *files])))
+        for one, scores in found.items():
+            who = "none" if one is None else f"two, {one[0]:.0%} of the names, {one[1]:.0%} mistakes"
             figures = {name: [one[name] for one in scores] for name in SCORES}
             shown = [f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}" for values in figures.values()]
             yield [dataset.name, len(names), groups, encoder.partition(":")[0], method, who, seeds, *shown]
@@ -187,8 +191,10 @@ def main() -> None:
     parser.add_argument("--encoder", action="append", required=True)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--mistakes", type=float, nargs="*", default=[0.05, 0.1])
+    parser.add_argument("--shares", type=float, nargs="*", default=[0.25, 1.0])
     parser.add_argument("--scale", type=float, default=0.01, help="scale of the synthetic release")
     told = parser.parse_args()
+    reviews = [(share, mistakes) for share in told.shares for mistakes in told.mistakes]
     out = csv.writer(sys.stdout, lineterminator="\n")
     out.writerow([*COLUMNS, *SCORES])
     with ExitStack() as stack:
@@ -201,7 +207,7 @@ def main() -> None:
             work.mkdir(parents=True, exist_ok=True)
             dataset = make(work)
             for encoder in told.encoder:
-                for row in rows(dataset, encoder, work, told.seeds, told.mistakes):
+                for row in rows(dataset, encoder, work, told.seeds, reviews):
                     out.writerow(row)
                     sys.stdout.flush()
 
