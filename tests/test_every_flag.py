@@ -37,6 +37,7 @@ ELSEWHERE = {  # flags with a test in another file
     ("reproduce", "data"),  # tests/test_papers.py
     ("reproduce", "toy"),  # tests/test_papers.py
     ("build-hierarchy", "replace"),  # tests/pipelines/hierarchy_build
+    ("show", "doubtful"),  # tests/pipelines/hierarchy_build
 }
 # tests/test_every_field.py checks these configs
 OF_STAGES = {*SECTIONS.values(), *stage_configs().values(), SourceConfig, ShardConfig}

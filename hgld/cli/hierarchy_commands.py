@@ -318,6 +318,12 @@ class ShowOptions:
     )
     depth: int | None = setting(None, "Number of levels to draw, starting with the coarsest.  [default: all]", least=1)
     most: int = setting(8, "Maximum number of classes to draw below each class; 0: all.", least=0)
+    doubtful: int | None = setting(
+        None,
+        "Print, instead of the tree, the N names of a build that are most likely in a wrong group; 0: all.",
+        least=0,
+        metavar="N",
+    )
     changes: Path | None = setting(None, "CSV file to write: every class that the rules changed.", path="new")
     html: Path | None = setting(None, "HTML page to write, as one file: the tree, with zoom and search.", path="new")
 
@@ -334,6 +340,9 @@ def show(asked: ShowOptions, *, as_json: bool) -> None:
     from hgld.taxonomy.formats import read_levels
     from hgld.tree_drawing import icicle, tree_data, tree_text
 
+    if asked.doubtful is not None:
+        _show_doubtful(asked.path, asked.doubtful, as_json=as_json)
+        return
     path, rules = asked.path, {name: getattr(asked, name) for name in ("parents", "cut", "levels")}
     _refuse_unfinished(path)
     found = read_levels(path, asked.format, **rules)
@@ -371,6 +380,24 @@ def show(asked: ShowOptions, *, as_json: bool) -> None:
     echo("\n" + "\n".join(textwrap.fill(line, width) for line in notes))
     if asked.html is not None:
         echo(f"the page: {asked.html}")
+
+
+def _show_doubtful(build: Path, most: int, *, as_json: bool) -> None:
+    """Print the expected number of wrong names of a build, and its most doubtful names."""
+    from hgld.pipelines.hierarchy.review.review import doubtful_names
+
+    still_wrong, names = doubtful_names(build)
+    shown = names.head(most or len(names))
+    if as_json:
+        print_json({"still_wrong": still_wrong, "names": shown.to_dicts()})
+        return
+    if still_wrong:
+        mean, low, high = still_wrong["names"]
+        among = f"; {shown['wrong'].sum():.0f} of them among these {len(shown):,}"
+        unread = " Nearly every group was kept, perhaps unread, so nothing better is known." * still_wrong["unread"]
+        echo(f"About {mean:,.0f} names are in a wrong group (80% interval {low:,.0f} to {high:,.0f}){among}.{unread}\n")
+    for name, label, wrong in shown.iter_rows():
+        echo(f"{wrong:4.0%}  {printable(name)}  in  {printable(label)}")
 
 
 def _refuse_unfinished(path: Path) -> None:

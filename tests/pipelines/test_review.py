@@ -108,7 +108,7 @@ def test_example_in_the_guide_has_the_described_effect(tmp_path: Path):
     assert by_ada == {"building", "ship", "volcano", "park", "transport"}
     assert groups["volcano"]["top"] == "natural"
     assert tuple(groups["park"].values()) == (
-        *("park", 5, "human-made", "decision", "city parks are laid out"),
+        *("park", 5, "human-made", "decision", None),
         *(2, 60, "ada", ["human-made"], ["ada"]),
     )
     assert (groups["ship"]["landmarks"], "boat" in groups) == (6, False)

@@ -1,5 +1,6 @@
 """The embed stage, which turns canonical names into unit rows."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -36,15 +37,25 @@ def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progres
     about = {"name": encoder.name, "key": encoder.key}
 
     def work(directory: Path) -> StageResult:
-        rows = encoder.encode(_names(names), progress)
+        texts, notes = _names(names), ()
+        rows = encoder.encode(texts, progress)
         np.save(directory / "embeddings.npy", rows, allow_pickle=False)
         more = {"dim": rows.shape[1], "templates": list(encoder.templates)}
         write_json(directory / "encoder.json", about | more)
-        return StageResult({"names": len(rows), "dimensions": rows.shape[1]})
+        if config.source == "classes" and encoder.name == "lexical":
+            words = Counter(word for text in texts for word in {*text.casefold().split()})
+            alone = sum(all(words[word] == 1 for word in text.casefold().split()) for text in texts)
+            notes = (_MEANS.format(alone=alone, count=len(texts)),)
+        return StageResult({"names": len(rows), "dimensions": rows.shape[1]}, notes=notes)
 
     return run_stage("embed", root, version=VERSION, config=about, inputs=inputs, work=work)
 
 
+_MEANS = (
+    "lexical compares words and letters, and knows no meaning: {alone:,} of {count:,} names share no word with another "
+    "name. A sentence encoder groups by meaning: pip install sentence-transformers, save a model such as "
+    "all-MiniLM-L6-v2 (90 MB) in a folder, and give --encoder sbert:FOLDER."
+)
 AUTO = "auto"
 FOR_LANDMARKS = "clip:ViT-L-14/laion2b_s32b_b82k"
 

@@ -82,22 +82,17 @@ class Estimates:
         return dict(zip(self.names, self.errors.tolist(), strict=True))
 
     @cached_property
-    def draws(self) -> dict[str, np.ndarray]:
-        """Draws of the numbers of names and of items in a wrong group, decided ones included."""
-        left, counts = self.undecided, {"names": np.ones(len(self.errors)), "items": self.items}
-        return {
-            of: still_wrong(self.odds[left], each[left], self.standing[left], self.belief, each[self.decided])
-            for of, each in counts.items()
-        }
-
-    @property
     def still_wrong(self) -> dict[str, Any]:
-        """Mean and 80% interval of the numbers of names and items in a wrong group, to one decimal.
+        """Mean and 80% interval of the numbers of names and items in a wrong group, decided ones included.
 
         ``unread``: whether the person may have accepted the names without looking, so that their errors are unknown.
         """
-        found = {of: [round(end, 1) for end in Expected.of(draws)] for of, draws in self.draws.items()}
-        return found | {"unread": bool(len(self.decided) and self.belief.unread > UNREAD)}
+        left, found = self.undecided, dict[str, Any](unread=bool(len(self.decided) and self.belief.unread > UNREAD))
+        odds, groups = self.odds[left], self.standing[left]
+        for of, each in (("names", np.ones(len(self.errors))), ("items", self.items)):
+            draws = still_wrong(odds, each[left], groups, self.belief, each[self.decided])
+            found[of] = [round(end, 1) for end in Expected.of(draws)]
+        return found
 
 
 class Learner:

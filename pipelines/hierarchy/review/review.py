@@ -15,6 +15,7 @@ from typing import Any
 import polars as pl
 
 from hgld.errors import InputError, quoted
+from hgld.files import read_json
 from hgld.tables import read_parquet
 
 from ...stage import Progress, StageResult, StageRun, run_stage, write_dropped, write_json
@@ -281,6 +282,19 @@ def _decided_by(grouping: Grouping) -> dict[GroupId, set[str]]:
             made = [e for e in claim.entries if not is_name or isinstance(e.decision, Merge | Split | New)]
             decided[group].update(entry.decision.who for entry in made)
     return decided
+
+
+def doubtful_names(build: Path) -> tuple[dict[str, Any], pl.DataFrame]:
+    """Return the expected number of wrong names of a finished build, and its undecided names, most doubtful first.
+
+    Raises:
+        TableError: the folder is not a finished build.
+    """
+    stage = build / "stages" / "review"
+    names = read_parquet(stage / "names.parquet", fix="Give the folder of a finished hgld build-hierarchy.")
+    names = names.filter(pl.col("wrong") > 0).sort("wrong", "name", descending=[True, False])
+    still_wrong = read_json(stage / "done.json")["details"].get("still_wrong", {})
+    return still_wrong, names.select("name", "label", pl.col("wrong").cast(pl.Float64).round(2))
 
 
 # -- report on the decisions --------------------------------------------------------------------------------------

@@ -96,6 +96,21 @@ def test_names_outside_the_landmark_domain_stay_unchanged_and_none_is_dropped(bu
     assert set(pl.read_parquet(made.stages["clean"].path("names.parquet"))["name"]) == {"a b", *names[1:]}
 
 
+def test_show_ranks_doubtful_names_and_states_the_expected_number_of_errors(build, tmp_path, hgld):
+    made = build([*THINGS, "papaya"], cluster=THREE)
+    note = made.stages["embed"].result.notes[0]
+    assert note.startswith("lexical compares words and letters, and knows no meaning: 1 of 10 names share no word")
+    found = json.loads(hgld("show", made.directory, "--doubtful", 0, "--json")[1])
+    chances = [row["wrong"] for row in found["names"]]
+    assert chances == sorted(chances, reverse=True)
+    assert {row["name"] for row in found["names"]} == {*THINGS, "papaya"}
+    mean, low, high = found["still_wrong"]["names"]
+    first, _, *rows = hgld("show", made.directory, "--doubtful", 2)[1].splitlines()
+    assert first.startswith(f"About {mean:.0f} names are in a wrong group (80% interval {low:.0f} to {high:.0f})")
+    assert len(rows) == 2
+    assert "Give the folder of a finished" in hgld("show", tmp_path, "--doubtful", 2)[2]
+
+
 # -- predefined groups -------------------------------------------------------------------------------------------------
 
 GROUPS = "name,parent,seeds,description\napple,plant,,\noak,plant,elm,\nwhale,animal,,a sea animal\nfern,plant,,\n"
