@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import stat
 import unicodedata
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -275,7 +276,7 @@ def test_files_to_which_no_entry_can_be_appended_are_refused_unchanged(tmp_path:
     assert path.read_text() == text
 
 
-@pytest.mark.parametrize("fault", ["short", "refused", "sync"])
+@pytest.mark.parametrize("fault", ["short", "refused", "sync", "folder"])
 def test_full_disk_leaves_the_file_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str):
     path = write(tmp_path, HEAD + ENTRY)
     real = os.write
@@ -286,8 +287,13 @@ def test_full_disk_leaves_the_file_unchanged(tmp_path: Path, monkeypatch: pytest
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    def folder_full(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            full()
+
+    faults = {"short": ("write", write_some), "sync": ("fsync", full), "folder": ("fsync", folder_full)}
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync" if fault == "sync" else "write", write_some if fault == "short" else full)
+        patch.setattr(os, *faults.get(fault, ("write", full)))
         with pytest.raises(StorageError, match="the decision could not be written: No space left"):
             append_decision(path, ONE_OF_EACH[0])
     assert path.read_text() == HEAD + ENTRY

@@ -147,11 +147,11 @@ class Journal:
                 if os.write(file.fileno(), data) < len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 os.fsync(file.fileno())
+                sync(self.path.parent)
             except OSError:
                 os.ftruncate(file.fileno(), len(before))
                 self._known = self._read_stamp()
                 raise
-            sync(self.path.parent)
             self._known = self._read_stamp()
         for decision in decisions:
             self.entries.append(Entry(decision, self.path, len(self.entries) + 1, self.role))
