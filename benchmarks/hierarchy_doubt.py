@@ -93,8 +93,8 @@ def names_and_groups(data: Path, folder: str, name: str, group: str) -> tuple[li
     return names, np.array([titles.index(found[name]) for name in names]), titles
 
 
-def placements(data: Path, encoders: Sequence[str]) -> Iterator[Placements]:
-    for shown, folder, *columns in SETS:
+def placements(data: Path, encoders: Sequence[str], sets: Sequence[tuple[str, ...]] = SETS) -> Iterator[Placements]:
+    for shown, folder, *columns in sets:
         names, truth, titles = names_and_groups(data, folder, *columns)
         for spec in encoders:
             lexicon = spec != "words"
@@ -130,11 +130,13 @@ def placements(data: Path, encoders: Sequence[str]) -> Iterator[Placements]:
                 )  # fmt: skip
 
 
-def accuracies(data: Path, encoders: Sequence[str], count: int, seeds: int = 3) -> Iterator[str]:
+def accuracies(
+    data: Path, encoders: Sequence[str], count: int, sets: Sequence[tuple[str, ...]] = SETS, seeds: int = 3
+) -> Iterator[str]:
     """Yield the lines of a table: mean accuracy over random choices of ``count`` seeds per group."""
     yield head("set", "encoder", "nearest mean row", "logistic regression", "hgld")
     every = []
-    for title, folder, *columns in SETS:
+    for title, folder, *columns in sets:
         names, truth, titles = names_and_groups(data, folder, *columns)
         exact = {name_key(text): group for group, text in enumerate(titles)}
         named = np.array([exact.get(name_key(name), -1) for name in names])
@@ -369,14 +371,16 @@ def main() -> None:
     )
     parser.add_argument("--fit", action="store_true", help="write the coefficients that hgld ships with")
     parser.add_argument("--shown", type=int, help="print only the accuracy with this number of seeds per group")
+    parser.add_argument("--sets", default="", help="names of datasets, separated by commas; default: all")
     options = parser.parse_args()
     if options.data is None:
         parser.error("pass --data DIR, or set HGLD_DATA")
+    sets = [one for one in SETS if not options.sets or one[0] in options.sets.split(",")]
     if options.shown is not None:
-        for line in accuracies(Path(options.data), options.encoder or ["lexical"], options.shown):
+        for line in accuracies(Path(options.data), options.encoder or ["lexical"], options.shown, sets):
             print(line, flush=True)
         return
-    found = list(placements(Path(options.data), options.encoder or ["words", "lexical"]))
+    found = list(placements(Path(options.data), options.encoder or ["words", "lexical"], sets))
     if options.fit:
         write_model(found, doubt.MODEL)
     for kind in ("found", "given"):

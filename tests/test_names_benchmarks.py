@@ -1,0 +1,44 @@
+"""The benchmarks of names, each on one or few real datasets: they run, and their tables say what the pages say."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif("HGLD_DATA" not in os.environ, reason="needs the reference groups")]
+
+
+def rows_of(script, *words):
+    """Run a benchmark with the encoder lexical; return the cells of its table rows."""
+    command = [sys.executable, "-W", "ignore", ROOT / "benchmarks" / script, "--encoder", "lexical", *words]
+    made = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True, cwd=ROOT)
+    lines = [line for line in made.stdout.splitlines() if line.startswith("| ") and "---" not in line]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_shown_names_help_more_than_the_nearest_mean_row():
+    *_, (_, _, nearest, _, ours) = rows_of("hierarchy_doubt.py", "--sets", "cub200", "--shown", "5")
+    assert float(ours) > float(nearest) + 0.05
+
+
+def test_errors_of_one_dataset_are_predicted_from_the_others():
+    rows = rows_of("hierarchy_doubt.py", "--sets", "grocery,washington,cub200")
+    aurocs = {(row[0], i): float(row[4]) for i, row in enumerate(rows) if row[0] in ("grocery", "washington", "cub200")}
+    assert len(aurocs) == 6
+    assert min(aurocs.values()) > 0.6
+
+
+def test_review_needs_fewer_actions_than_margin_sampling():
+    words = ("--sets", "grocery", "--seeds", "1", "--order", "names")
+    until = {strategy: float(cells[2]) for _, strategy, *cells in rows_of("review_effort.py", *words)[1:]}
+    assert until["hgld review"] < until["b. margin and propagation"]
+
+
+def test_careful_person_corrects_everything_and_blind_acceptance_is_noticed():
+    rows = rows_of("review_trust.py", "--sets", "grocery", "--screens", "8")
+    last = {(row[2], row[3]): row for row in rows if row[0] == "grocery"}
+    assert {last[kind, "careful"][5] for kind in ("given", "found")} == {"0"}
+    assert all(last[kind, "blind"][6].endswith("unread") for kind in ("given", "found"))
