@@ -354,7 +354,7 @@ def test_concept_figures_equal_the_output_of_their_script():
         assert (DOCS / "concepts" / name).read_text(encoding="utf-8") == draw(), "python -m docs.figures"
 
 
-def test_photographs_of_pages_are_as_new_as_the_pages_small_and_have_an_alt_text():
+def test_screenshots_of_pages_are_current_and_small_and_have_an_alt_text():
     assert json.loads(SOURCES.read_text()) == fingerprints(), "python -m docs.figures hgld-demo"
     pages = "".join(path.read_text(encoding="utf-8") for path in [*DOCS.rglob("*.md"), DOCS.parent / "README.md"])
     shown = {name for alt, name in re.findall(r"!\[([^]]*)\]\(\S*pictures/(\S+)\)", pages) if len(alt) > 20}

@@ -141,7 +141,7 @@ def test_reproduce_lists_tables_and_marks_datasets_that_are_here(hgld, tmp_path)
     assert len(rows) == len([one for one in all_experiments() if one.paper != "data"])
 
 
-def test_reproduce_prints_figures_datasets_and_commands(hgld):
+def test_reproduce_prints_published_values_datasets_and_commands(hgld):
     code, out, _ = hgld("reproduce", "SupRank Table X")
     assert code == 0
     assert re.search(r"^Sup-H-AP surrogate \+ DG\* \(HAPPIER\) +54.3$", out, re.MULTILINE)
@@ -154,7 +154,7 @@ def test_reproduce_prints_figures_datasets_and_commands(hgld):
     assert (code, out.startswith("PNP Figure 6: cannot be repeated; ")) == (0, True)
 
 
-def test_increases_of_a_figure_are_printed_beside_ones_own(tmp_path, monkeypatch, capsys):
+def test_published_increases_are_printed_beside_the_users_own(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     [figure] = find_experiments("SupRank Figure 6")
     for method, values in {"sup-ap": (40.0, 50.0, 0.0), "roadmap-proxy": (50.0, 52.0, 1.0)}.items():
@@ -174,7 +174,7 @@ def test_increases_of_a_figure_are_printed_beside_ones_own(tmp_path, monkeypatch
     assert capsys.readouterr().out == ""
 
 
-def test_toy_without_the_made_releases_says_what_is_missing(hgld, tmp_path, monkeypatch):
+def test_toy_without_the_synthetic_releases_says_what_is_missing(hgld, tmp_path, monkeypatch):
     monkeypatch.setattr("hgld.cli.reproduce_commands._CHECKOUT", tmp_path)
     code, _, err = hgld("reproduce", "SupRank Table X", "--toy")
     assert code == 2

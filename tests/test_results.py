@@ -102,7 +102,7 @@ def test_every_claim_value_is_quoted_on_a_page():
     assert not unused, unused
 
 
-def test_readme_figures_are_in_claims_csv():
+def test_readme_numbers_are_in_claims_csv():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     measured = text.partition("## Measured\n")[2].partition("\n## ")[0]
     named = re.sub(r"torch [\d.]+|November \d+|batch of \d+|ASI|H-AP|R@\d|K batches", "", measured)

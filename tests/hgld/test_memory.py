@@ -47,7 +47,7 @@ def test_default_limit_is_a_share_of_the_machine(machine, expected, monkeypatch)
 
 @settings(deadline=None, max_examples=20)
 @given(sizes=st.lists(st.integers(17, 150), min_size=2, max_size=12))
-def test_threads_together_hold_at_most_the_limit_or_one_of_them_is_alone(sizes):
+def test_threads_hold_at_most_the_limit_in_total_unless_one_thread_holds_all(sizes):
     account, held, lock, seen = SharedMemory(), [], threading.Lock(), []
 
     def work(size):

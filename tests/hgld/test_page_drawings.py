@@ -56,7 +56,7 @@ def ciede2000(one, other):
     return np.sqrt(dl**2 + dc**2 + dh**2 + rotation * dc * dh)
 
 
-def test_difference_of_colours_is_that_of_the_published_test_data():
+def test_colour_differences_equal_the_published_test_data():
     # Sharma et al., Table 1, pairs 1, 7, 17 and 25
     for one, other, expected in (
         ((50, 2.6772, -79.7751), (50, 0, -82.7485), 2.0425),

@@ -312,7 +312,7 @@ def test_a_run_of_an_unknown_recipe_has_no_differences(tmp_path, config):
     assert not any(row.against for block in table.blocks for row in block.rows)
 
 
-def test_gem_exponent_of_an_evaluation_stands_beside_the_published_exponents(tmp_path):
+def test_gem_exponent_of_an_evaluation_is_shown_beside_the_published_exponents(tmp_path):
     write_run(tmp_path / "run", dataset="imagenet", split="test")
     [run] = read_runs([tmp_path / "run"])
     [evaluation] = run.evaluations.values()

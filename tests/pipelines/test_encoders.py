@@ -212,7 +212,7 @@ def snapshot(cache, repository, weights="model.safetensors"):
     return folder
 
 
-def test_encoder_from_the_environment_variable_precedes_cached_and_lexical_encoders(cache, monkeypatch):
+def test_encoder_from_the_environment_variable_takes_precedence_over_cached_and_lexical_encoders(cache, monkeypatch):
     assert local_encoder()[0] == "lexical"
     assert VARIABLE in local_encoder()[1]
     small = snapshot(cache, "sentence-transformers/all-MiniLM-L6-v2")

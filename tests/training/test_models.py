@@ -407,7 +407,7 @@ def test_crow_equals_position_by_position_reference(seed, height, width):
 
 
 @given(height=st.integers(1, 40), width=st.integers(1, 40))
-def test_rmac_regions_are_in_the_map_and_overlap_as_the_paper_says(height, width):
+def test_rmac_regions_are_inside_the_map_and_overlap_as_near_to_40_per_cent_as_possible(height, width):
     short, long = sorted((height, width))
     if long > 8 * short:
         return

@@ -199,7 +199,7 @@ BY_REQUEST = {"wAP", "dists@intra", "dists@inter", "NMI"}  # metrics that users 
         ("off-the-shelf-pnasnet5", {"top-1": "82.7", "top-5": "96.0"}),
     ],
 )
-def test_published_figures_of_recipes_equal_a_second_reading_of_the_papers(name, figures):
+def test_published_values_of_recipes_equal_a_second_reading_of_the_papers(name, figures):
     assert {value.metric: value.text for value in PUBLISHED[name].rows[0].values} == figures
 
 

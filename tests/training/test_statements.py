@@ -36,7 +36,7 @@ def test_statement_without_a_reason_fails_where_the_recipe_differs():
     ]
 
 
-def test_every_statement_names_its_place_and_applies_to_something():
+def test_every_statement_names_its_section_and_applies_to_something():
     applied = {(one.paper, one.subject, one.key) for r in RECIPES.values() for one in r.statements(r())}
     tables: dict[str, list[str]] = {}
     for made in all_experiments():

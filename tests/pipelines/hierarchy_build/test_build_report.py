@@ -96,7 +96,7 @@ def test_page_escapes_scraped_text_and_has_no_foreign_scripts_or_external_files(
     assert "@import" not in page
 
 
-def test_page_shows_the_figures_of_the_build(page):
+def test_page_shows_the_counts_of_the_build(page):
     text = text_of(page)
     for shown in (
         "6 landmarks in 5 groups",
@@ -125,7 +125,7 @@ def test_tree_of_the_page_has_every_name_with_its_landmarks_and_doubt(page):
     assert of_groups == pytest.approx(weighted / groups["items"], abs=2e-4)
 
 
-def test_page_of_gldv2_landmarks_also_shows_the_published_figures(tmp_path, tiny_stages):
+def test_page_of_gldv2_landmarks_also_shows_the_published_counts(tmp_path, tiny_stages):
     scraped = write_report(tmp_path, tiny_stages, source="landmarks")
     text = text_of(scraped.path("report.html").read_text(encoding="utf-8"))
     assert "train: landmarks 7 203,094" in text
@@ -167,7 +167,7 @@ def test_page_and_card_of_a_class_list_show_its_levels_and_no_licence(tmp_path, 
     assert "andmark" not in built.path("README.md").read_text()
 
 
-def test_data_card_of_h_gldv2_has_the_published_figures():
+def test_data_card_of_h_gldv2_has_the_published_counts():
     _, sections = read_card(card_path("h-gldv2"))
     for figure in ("203,094", "129.1k", "128.8k", "101k", "68.1k", "67.9k", "5.7k", "78"):
         assert figure in sections["Counts"]
