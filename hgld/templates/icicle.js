@@ -70,6 +70,8 @@ for (const figure of document.querySelectorAll("figure.icicle")) {
     for (const node of nodes) {
       const value = isShare ? valueOf(node, choice.value) : Math.log1p(node.items) / Math.log1p(ends.most);
       node.paint = node.row === 0 || value === null ? plain : table[Math.round(Math.min(Math.max(value, 0), 1) * (STEPS - 1))];
+      // A class that only repeats the class above, as in a tree of uneven depth, is left blank.
+      if (node.row && node.above.below.length === 1 && node.above.name === node.name) node.paint = { fill: page, ink: page };
     }
     ramp.style.background = `linear-gradient(90deg,${table.map((step) => step.fill).filter((_, i) => i % 9 === 0)})`;
     [low.textContent, high.textContent] = isShare ? ["0 %", "100 %"] : ["1", ends.most.toLocaleString("en")];
