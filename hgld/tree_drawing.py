@@ -1,7 +1,7 @@
 """Drawings of a hierarchy: a tree of text, the same tree for JSON, an icicle for pages, and a figure."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -161,7 +161,7 @@ def tree_data(
 
 def icicle(
     levels: Sequence[str],
-    names: Sequence[Mapping[int, str] | Sequence[str]],
+    name_of: Callable[[int, int], str],
     labels: np.ndarray,
     unit: str,
     measures: Mapping[str, np.ndarray] | None = None,
@@ -171,7 +171,7 @@ def icicle(
 
     Args:
         levels: names of the L levels, finest first.
-        names: name of each class by label, per level.
+        name_of: returns the name of a class, given its level and label.
         labels: (N, L) labels of the items, -1 if unknown. A class is as wide as its number of items.
         unit: plural noun for the items.
         measures: (N,) shares of the items, by title; NaN if undefined. A class has the mean of its items.
@@ -191,7 +191,7 @@ def icicle(
         classes = rows.with_columns(label=labels[:, c], parent=parents).filter(pl.col("label") >= 0).group_by("label")
         found = classes.agg(pl.first("parent"), pl.len().alias("items"), pl.mean(*rows.columns).round(4)).sort("label")
         above, known = found["label"].to_numpy(), found["label"].to_list()
-        level = {"name": levels[c], "names": [names[c][label] for label in known]}
+        level = {"name": levels[c], "names": [name_of(c, label) for label in known]}
         data["levels"].insert(0, level | {"parents": found["parent"].to_list(), "items": found["items"].to_list()})
         data["notes"].insert(0, [notes[c].get(label, "") for label in known] if notes else [])
         for title, shares in data["measures"].items():

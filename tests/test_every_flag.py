@@ -265,6 +265,7 @@ LAW: list[tuple[str, dict[str, str]]] = [
             "index": "ivf",
             "within": "coarse=0",
             "calibration": "sure/calibration.json",
+            "html": "s.html",
             "checkpoint": "sure",
             "size": "32",
             "verify-reads": "",

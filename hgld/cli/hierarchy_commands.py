@@ -359,7 +359,11 @@ def show(asked: ShowOptions, *, as_json: bool) -> None:
     if asked.html is not None:
         tree, unit = found.hierarchy, "classes" if labels is None else "images"
         labels = tree.expand(range(tree.num_classes[0])) if labels is None else labels
-        shown = {"tree": icicle(tree.levels, tree.names, labels, unit), "text": tree.to_tree_text(), "notes": notes}
+        shown = {
+            "tree": icicle(tree.levels, lambda c, label: tree.names[c][label], labels, unit),
+            "text": tree.to_tree_text(),
+            "notes": notes,
+        }
         title = f"Hierarchy of {printable(path.resolve().name)}"
         write_result(asked.html, render_page(PAGES / "tree.html", ["icicle.js"], title=title, **shown), "--html")
     if as_json:

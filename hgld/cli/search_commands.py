@@ -1,6 +1,9 @@
 """The subcommands that use the nearest images of a dataset: search, calibrate, audit."""
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +19,7 @@ from hgld.cli.models import (
     say_warnings,
 )
 from hgld.cli.options import ReadingOptions, verb
-from hgld.cli.output import echo, print_json, progress_bars, say_next, text_table
+from hgld.cli.output import echo, print_json, progress_bars, say_next, text_table, write_result
 from hgld.evaluation.trained_on import trained_on_text
 from hgld.label_audit import AuditOptions
 from hgld.settings import setting
@@ -85,6 +88,9 @@ class SearchOptions:
         "Calibration file that hgld calibrate wrote for the same model.  [default: the run's calibration.json]",
         path="file",
     )
+    html: Path | None = setting(
+        None, "HTML page to write, as one file: the images of the queries and of their matches.", path="new"
+    )
 
 
 @verb()
@@ -133,6 +139,8 @@ def search(
     if answer.left_out:
         echo(f"{data}: unreadable images, which are not searched: {answer.left_out}", err=True)
     made = {"checkpoint": embedder.checkpoint, "selection": embedder.selection} if embedder.checkpoint else {}
+    if asked.html is not None:
+        write_result(asked.html, _matches_page(answer.found, asked.images, dataset), "--html")
     if as_json:
         print_json({"queries": [one.to_dict() for one in answer.found], "left_out": answer.left_out} | made)
         return
@@ -175,6 +183,25 @@ def _answer_text(answer: "Answer | None") -> str:
         return "no prediction: the nearest images have no classes\n\n"
     sure = ", ".join(f"{level} {answer.confidences[level]:.2f}" for level in reversed(tuple(answer.guess)))
     return f"not sure; best guess: {path} (confidence: {sure})\n\n"
+
+
+def _matches_page(found: "Sequence[QueryMatches]", images: Sequence[Path], dataset: "ShardDataset") -> str:
+    from hgld.data.dataset import dataset_of_images
+    from hgld.html_page import PAGES, data_uri, render_page
+    from hgld.report_page.figures import grade_index
+    from hgld.report_page.gallery import Thumbnails
+
+    asked = [data_uri(image) for image in map(dataset_of_images(images).image, range(len(images)))] if images else []
+    return render_page(
+        PAGES / "search.html",
+        title=f"Search in {dataset.manifest.name}",
+        dataset=dataset.manifest.name,
+        levels=dataset.levels,
+        queries=list(zip_longest(found, asked)),
+        thumbnails=Thumbnails(dataset),
+        grade_index=grade_index,
+        quote=shlex.quote,
+    )
 
 
 def _matches_text(found: "QueryMatches", levels: tuple[str, ...]) -> str:

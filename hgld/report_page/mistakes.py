@@ -39,9 +39,8 @@ def describe_mistakes(evaluation: Evaluation, first: FirstRanks, name_of: NameOf
     labels, grades = evaluation.ranked.query.labels[rows], first.grades[rows]
     found = evaluation.ranked.other_side.labels[first.items[rows, 0]]
     confused = [_confusions(labels[:, c], found[:, c]) for c in range(len(levels))]
-    names, notes = (list[dict[int, str]]() for _ in range(2))
+    notes = []
     for c, pairs in enumerate(confused):
-        names.append({label: name_of(c, label) for label in np.unique(labels[:, c]).tolist()})
         taken = dict[int, list[str]]()
         for own, other, _, count in pairs:
             taken.setdefault(own, []).append(f"{name_of(c, other)} {count}")
@@ -61,7 +60,7 @@ def describe_mistakes(evaluation: Evaluation, first: FirstRanks, name_of: NameOf
     classes = list(dict.fromkeys(label for own, other, *_ in confused[level] for label in (own, other)))[:_MOST_CLASSES]
     of_class = {own: found[labels[:, level] == own, level] for own in classes}
     return {
-        "tree": icicle(levels, names, labels, "queries", measures=measures, notes=notes),
+        "tree": icicle(levels, name_of, labels, "queries", measures=measures, notes=notes),
         "outcomes": outcomes,
         "level": levels[level],
         "matrix": [(name_of(level, own), len(of), [(of == c).sum() for c in classes]) for own, of in of_class.items()],

@@ -52,6 +52,12 @@ def build_report(folder: Path) -> Path:
     return folder / "out" / "report.html"
 
 
+def tree(folder: Path) -> Path:
+    build_report(folder)
+    assert run("show out --html tree.html", folder, folder)[0] == 0
+    return folder / "tree.html"
+
+
 def audit(folder: Path) -> Path:
     rng, count = np.random.default_rng(0), 200
     fine = np.arange(count) % 10
@@ -74,7 +80,7 @@ def assert_harmless(page: Page) -> None:
 
 def test_hostile_names_run_no_script_and_load_nothing(tmp_path):
     pages = {}
-    for make in (report, build_report, audit):
+    for make in (report, build_report, tree, audit):
         (tmp_path / make.__name__).mkdir()
         pages[make.__name__] = make(tmp_path / make.__name__)
     with Page(tmp_path / "profile", *WIDE) as page:

@@ -85,7 +85,7 @@ def test_icicle_has_every_class_with_its_parent_items_and_mean_measure(tree):
     rng = np.random.default_rng(tree.num_classes[0])
     labels = tree.expand(rng.integers(0, tree.num_classes[0], 20))
     share = rng.choice([0.0, 0.25, 1.0, np.nan], 20)
-    data = icicle(tree.levels, tree.names, labels, "images", {"error": share})
+    data = icicle(tree.levels, lambda c, label: tree.names[c][label], labels, "images", {"error": share})
     assert json.loads(json.dumps(data, allow_nan=False)) == data
     for c, level in enumerate(data["levels"]):
         present = sorted({label for label in labels[:, c].tolist() if label >= 0})

@@ -1,7 +1,10 @@
 """``hgld calibrate`` and the predictions of ``hgld search``: files, confidence, known classes, texts, and errors."""
 
+import html
 import io
 import json
+import re
+import shlex
 import shutil
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
@@ -187,6 +190,23 @@ def test_text_queries_use_the_text_tower_of_the_model(hgld, tiny_clip, world, tm
     code, _, err = hgld(*words[:4], str(tmp_path / "tower.pt"), *words[5:], "--text", "a lake")
     assert code == 2
     assert "only the weights of an image tower" in err
+
+
+def test_page_of_a_search_has_the_images_and_frames_by_agreement_with_the_prediction(hgld, tmp_path):
+    code, out, _ = hgld(*SEARCH, "--k", "40", "--json", "--html", str(tmp_path / "found.html"))
+    assert code == 0
+    [query] = json.loads(out)["queries"]
+    text = (tmp_path / "found.html").read_text()
+    guess = query["answer"]["guess"]
+    shared = [[match["classes"][level] == guess[level] for level in ("fine", "coarse")] for match in query["matches"]]
+    expected = ["g7" if fine else "g1" if coarse else "g0" for fine, coarse in shared]
+    frames = re.findall(r'class="tile" style="--mark:var\(--(\w+)\)"(?: title="rank (\d+), )?', text)
+    assert frames[0] == ("ink", "")
+    assert frames[1:] == [(frame, str(rank)) for rank, frame in enumerate(expected, 1)]
+    assert set(expected) == {"g7", "g1", "g0"}
+    assert text.count("data:image/jpeg") == 41
+    within = shlex.quote(f"coarse={guess['coarse']}")
+    assert f"<code>--within {within}</code>" in html.unescape(text)
 
 
 def test_text_query_fails_if_the_model_has_no_text_tower(hgld):

@@ -127,11 +127,12 @@ def _tree(tables: Mapping[str, pl.DataFrame], levels: Sequence[str], unit: str) 
     """Return the icicle of the names, as wide as their landmarks, with the probability that their group is wrong."""
     rows = tables["names"].join(tables["levels"], on="label", how="left", maintain_order="left")
     classes = rows.select("name", *tables["levels"].columns).rename({"label": levels[1]})
-    labels = classes.select(pl.all().rank("dense").cast(pl.Int64).fill_null(-1)).to_numpy()
-    names = [dict(zip(codes, column, strict=True)) for codes, column in zip(labels.T.tolist(), classes, strict=True)]
+    labels = classes.select(pl.all().rank("dense").cast(pl.Int64).fill_null(0) - 1).to_numpy()
+    names = [column.drop_nulls().unique().sort() for column in classes.iter_columns()]
     items = np.repeat(np.arange(len(rows)), rows["landmarks"])
     wrong = rows["wrong"].cast(pl.Float64).to_numpy()[items]
-    return icicle([_said(one) for one in classes.columns], names, labels[items], unit, {"likely wrong": wrong})
+    levels = [_said(one) for one in classes.columns]
+    return icicle(levels, lambda c, label: names[c][label], labels[items], unit, {"likely wrong": wrong})
 
 
 def _readable(value: Any) -> str:
