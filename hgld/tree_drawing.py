@@ -89,9 +89,9 @@ def tree_text(
     Args:
         hierarchy: the classes.
         depth: number of levels, from the coarsest; None: all.
-        most: most children to draw per class, the largest first; None: all.
-        lines: most lines to draw; without ``depth``, only the levels that fit are drawn. None: any number.
-        width: most characters per line; longer names are cut.
+        most: maximum number of children to draw per class, the largest first; None: all.
+        lines: maximum number of lines; without ``depth``, only the levels that fit are drawn. None: no limit.
+        width: maximum number of characters per line; longer names are cut.
         counts: number of items per class and level (:meth:`hgld.Hierarchy.counts`). Default: count finest classes.
 
     Returns:

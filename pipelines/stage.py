@@ -266,7 +266,7 @@ def own_folder(out: Path, marker: str, what: str) -> Iterator[FileIO]:
     """Make a folder with a marker, and lock it against other processes until this context or process ends.
 
     Raises:
-        ConfigError: for the same reasons as in :func:`refuse_foreign`.
+        ConfigError: ``out`` is a file, or a folder with files but without the marker.
         StorageError: the folder cannot be written, or another process holds it.
     """
     refuse_foreign(out, marker, what)

@@ -118,7 +118,7 @@ class PoliteClient:
         return self._retry(lambda: self._ask_api(url, asked))
 
     def page(self, url: str) -> bytes | None:
-        """Return a page's HTML; None if MediaWiki says that the page does not exist. Errors: as for :meth:`api`."""
+        """Return a page's HTML; None if MediaWiki says that there is none. It raises the errors of :meth:`api`."""
         return self._retry(lambda: self._ask_page(url))
 
     def post_json(
@@ -138,7 +138,9 @@ class PoliteClient:
             secret: a text that no error shows, even if the server repeats it.
 
         Raises:
-            AnswerError, ServiceError, BudgetSpentError: for the same reasons as in :meth:`api`.
+            AnswerError: this request got no usable answer.
+            ServiceError: the server refuses all requests, or asks for a very long wait.
+            BudgetSpentError: the request budget is spent.
         """
         sent = {"Content-Type": "application/json", **(headers or {})}
 

@@ -28,7 +28,7 @@ def precision_recall(grades: np.ndarray, gains: np.ndarray, recalls: np.ndarray 
     At rank k, recall is the gain of the first k items over the gain of all. Precision at a relevant k is the sum over
     j <= k of min(gain_k, gain_j), divided by k times gain_k (Ramzi et al., "Hierarchical Average Precision Training for
     Pertinent Image Retrieval", ECCV 2022, Eq. 4). The area under this curve is H-AP. With gains of 0 and 1 it is the
-    common precision-recall curve, and the area is AP.
+    usual precision-recall curve, and the area is AP.
 
     Args:
         grades: (G,) grades in the order of the ranking.
@@ -244,7 +244,8 @@ def draw_answer_risks(figures: Figures, runs: Sequence[Run]) -> dict[str, Any]:
     """Draw the risk-coverage curves of the runs that have a calibration (``hgld calibrate``).
 
     Returns:
-        ``rows``: run, split and risk of every level; ``figures``: one per level; ``notes``: a line per run.
+        variables of the page's template: ``rows`` (run, split and risk of every level), ``figures`` (two per level) and
+        ``notes`` (a line per run).
     """
     rows, notes, by_level = [], [], dict[str, tuple[list[Line], list[Line]]]()
     for series, run in enumerate(runs):
@@ -252,7 +253,7 @@ def draw_answer_risks(figures: Figures, runs: Sequence[Run]) -> dict[str, Any]:
             continue
         notes.append(
             f"{run.name}: {run.calibration.neighbors} neighbours vote; {run.calibration.unknown:.0%} of the queries "
-            "are of classes that the gallery lacks. The first split by cross-validation over its classes."
+            "are of classes that the gallery lacks. The first split is cross-validated over its classes."
         )
         for place, (split, risks) in enumerate(run.calibration.risks.items()):
             for risk in risks:
@@ -277,7 +278,7 @@ def draw_answer_risks(figures: Figures, runs: Sequence[Run]) -> dict[str, Any]:
 def reliability(risk: LevelRisk, parts: int = 10) -> tuple[list[float], list[float]]:
     """Return mean confidence and share of right answers of parts with equally many queries, the least confident first.
 
-    They are read from the risk-coverage curve, whose steps count with the mean confidence of their two ends.
+    They are computed from the risk-coverage curve. The confidence between two of its points is the mean of both.
     """
     coverage, ends = np.array([0.0, *risk.coverage]), np.array([risk.threshold[0], *risk.threshold])
     sure = np.cumsum([0.0, *((ends[1:] + ends[:-1]) / 2 * np.diff(coverage))])

@@ -10,9 +10,9 @@ from hgld.report_page.rankings import FirstRanks
 from hgld.report_page.runs import Evaluation
 from hgld.tree_drawing import icicle
 
-_MOST_CLASSES = 14  # rows of a table of confusions
-_MOST_PAIRS = 4  # confusions of which the page shows a query
-_MOST_NAMED = 3  # classes that a class is taken for
+_MOST_CLASSES = 14  # maximum number of rows in the table of confusions
+_MOST_PAIRS = 4  # maximum number of confusions that the page illustrates by a query
+_MOST_NAMED = 3  # maximum number of classes in a note on what a class is taken for
 
 
 def describe_mistakes(evaluation: Evaluation, first: FirstRanks, name_of: NameOf, metric: str) -> dict[str, Any] | None:
@@ -27,10 +27,11 @@ def describe_mistakes(evaluation: Evaluation, first: FirstRanks, name_of: NameOf
     Returns:
         None without such queries, else the variables of the template. ``tree`` is the icicle of the queries' classes,
         with the error at every level and what each class is taken for. ``outcomes`` has three entries: right, wrong but
-        right at a coarser level, wrong at every level. Each has its share of the queries and two galleries, of the
-        queries at the thirds of the outcome in the order of the mean grade of their first ranks. ``matrix`` has a row
-        per class of the second finest level (``level``): its name, its queries, and its first results per class.
-        ``pairs`` are the most frequent confusions, with a gallery each.
+        right at a coarser level, wrong at every level. Each entry has the outcome's share of the queries, and the
+        galleries of two queries. They are one third and two thirds through the outcome's queries, sorted by the mean
+        grade of their first ranks. ``matrix`` has a row per class of the second finest level (``level``): its name, its
+        number of queries, and their number per class of the first result. ``pairs`` are the most frequent confusions,
+        each with a gallery.
     """
     assert evaluation.ranked is not None
     levels, rows = evaluation.levels, np.flatnonzero(first.findable)
@@ -72,7 +73,10 @@ def describe_mistakes(evaluation: Evaluation, first: FirstRanks, name_of: NameOf
 
 
 def _confusions(own: np.ndarray, found: np.ndarray) -> list[tuple[int, int, int, int]]:
-    """Return every pair of different classes with the index of a case and their number, the most frequent first."""
+    """Return every pair of a query's class and another class found: both classes, one query, and the number of queries.
+
+    The most frequent pair comes first.
+    """
     cases = np.flatnonzero((own != found) & (own >= 0) & (found >= 0))
     pairs, example, counts = np.unique(
         np.stack([own, found], axis=1)[cases], axis=0, return_index=True, return_counts=True

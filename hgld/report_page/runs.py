@@ -401,7 +401,7 @@ def _read_embeddings(report: RetrievalReport, path: Path, folder: Path) -> tuple
     roles = ("embeddings", "labels", "gallery_embeddings", "gallery_labels")
     named = [str(files[role]) for role in roles if role in files]
     if any(Path(name).name != name for name in named):
-        raise InputError(f"{path}: files {', '.join(named)}; expected file names without folders, in {folder}.")
+        raise InputError(f"{path} names {', '.join(named)}; expected names of files in {folder}, without folders.")
     if missing := [name for name in named if not (folder / name).is_file()]:
         return None, f"{', '.join(missing)} is not in {folder.name or folder}"
     places = [folder / name for name in named]

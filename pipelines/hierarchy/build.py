@@ -116,7 +116,7 @@ def _check(config: BuildConfig) -> None:
         if not SPLIT_NAME.fullmatch(split):
             raise ConfigError(
                 f"split {split!r} cannot be part of a file name; expected at most 64 ASCII letters, digits, '_' and "
-                "'-', and no '-' first. Use another name: --landmarks train=CSV."
+                "'-', not beginning with '-'. Use another name: --landmarks train=CSV."
             )
     if "none" in config.evidence.evidence and len(config.evidence.evidence) > 1:
         raise ConfigError("--evidence none cannot be combined with other sources. Omit it, or omit the others.")

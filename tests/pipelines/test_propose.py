@@ -231,8 +231,8 @@ def test_three_unanswered_questions_in_a_row_stop_the_run(tmp_path, server):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (status(401, f"wrong key {SECRET[:12]}***".encode()), rf"refused us \(HTTP 401\).*{KEY_VARIABLE}"),
-        (status(403), r"refused us \(HTTP 403\)"),
+        (status(401, f"wrong key {SECRET[:12]}***".encode()), rf"refused the request \(HTTP 401\).*{KEY_VARIABLE}"),
+        (status(403), r"refused the request \(HTTP 403\)"),
         (status(404, b"no such model 'small'"), r"HTTP 404: no such model 'small'.*--propose-model"),
         (status(400, f"bad: {SECRET}".encode()), r"HTTP 400: bad: \[secret\].*response_format"),
         (status(307, Location="http://127.0.0.1:1/"), r"HTTP 307.*check --propose"),

@@ -249,7 +249,7 @@ def test_write_between_check_and_lock_is_detected(build, monkeypatch):
 @pytest.mark.parametrize(
     ("file", "who", "error", "said"),
     [
-        ("w.yaml", " ada", InputError, "take away the spaces.*--annotator NAME"),
+        ("w.yaml", " ada", InputError, "remove the spaces.*--annotator NAME"),
         ("w.yaml", "x" * 101, InputError, "at most 100.*--annotator NAME"),
         ("w.yaml", "", InputError, "who is empty.*--annotator NAME"),
         ("none/w.yaml", "ada", ConfigError, "no folder .*none.*--decisions FILE"),

@@ -42,7 +42,8 @@ from .head_noun import (
 )
 
 LEXICON = Path(__file__).with_name("place_nouns.yaml")
-_LEAST_SUFFIX = 4  # fewest letters of a noun that may end a closed compound: "boat" in "fireboat", not "el" in "lapel"
+# minimum number of letters of a noun that may end a closed compound: "boat" in "fireboat", not "el" in "lapel"
+_LEAST_SUFFIX = 4
 
 
 class NounKinds:
@@ -110,7 +111,7 @@ NGRAMS = (3, 4, 5)
 SIGNS = (1, 2, 3)
 # axes grow with the square root of the number of names: 30 for 221 names, 151 for 5,700
 _AXES_PER_ROOT, _LEAST_AXES = 2.0, 24
-_DENSE_NAMES = 1000  # most names for the exact decomposition, which is cheap for few names
+_DENSE_NAMES = 1000  # maximum number of names for the exact decomposition, which is cheap for few names
 _POWER_ITERATIONS = 5
 _NO_LENGTH = 1e-9
 

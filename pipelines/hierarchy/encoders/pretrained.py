@@ -35,7 +35,7 @@ TEMPLATES = (  # prompts published with CLIP that fit scenes and places
     "a picture of a {} on a sunny day.",
 )
 _HUB = "hf-hub:"  # a repository describes its model and holds its weights
-_MOST_LISTED = 25  # most tags listed in a message; every model has fewer
+_MOST_LISTED = 25  # maximum number of tags in a message; every model has fewer
 _UNREADABLE = (  # errors of open_clip, torch and the readers of weights, for weights that cannot be fetched or read
     *(RuntimeError, OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration, EOFError, ImportError),
     *(pickle.UnpicklingError, SafetensorError),

@@ -36,7 +36,7 @@ from .doubt import DOUBTFUL, wrong_probabilities
 from .evidence import read_evidence
 from .group_names import label_groups
 
-MOST_LINKED = 6000  # most points for the linkage, whose distances then take 150 MB
+MOST_LINKED = 6000  # maximum number of points for the linkage, whose distances then take 150 MB
 _LEAST_PARTS, _PARTS_PER_GROUP = 2000, 4
 _MOST_COPIES = 2000  # copies of points that represent weights in the linkage
 _MOST_TRIED = 24

@@ -125,7 +125,7 @@ def features(
     blocks: Sequence[np.ndarray] = (),
     given: Given | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return the features of placements, (N,) float64 each; the arguments are those of :func:`wrong_probabilities`."""
+    """Return the features of placements, (N,) float64 each, from the arguments of :func:`wrong_probabilities`."""
     groups = np.asarray(groups, dtype=np.int64)
     with threadpool_limits(limits=1):
         margins = [_margin(space, groups) for space in (rows, *(blocks if len(blocks) > 1 else ()))]

@@ -161,7 +161,7 @@ def _item(file: Path, line: int, cells: Mapping[str, str]) -> Item:
     count, language = cells.get("count", ""), cells.get("language", "")
     if count and (not _WHOLE_NUMBER.fullmatch(count) or int(count) < 1):
         raise TableError(
-            f"{file}, line {line}: count is {count[:SHOWN]!r}; expected a whole number from 1, or nothing (1)."
+            f"{file}, line {line}: count is {count[:SHOWN]!r}; expected a whole number from 1, or an empty cell (1)."
         )
     if language and not _LANGUAGE.fullmatch(language):
         raise TableError(

@@ -46,7 +46,7 @@ class NameRules:
     """The rules of ``name_rules.yaml``.
 
     Attributes:
-        max_length: largest number of characters in a spelling.
+        max_length: maximum number of characters in a spelling.
         rewrites: pairs of a pattern and its replacement.
         irrelevances: (pattern of whole names, ids of classes, reason) for names that say nothing about a landmark.
 
@@ -135,7 +135,7 @@ def _by_split(splits: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
 def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progress: Progress) -> StageRun:
     """Clean the names of scraped landmarks into ``root/clean`` (see docs/reference/build-files.md for the files).
 
-    The result's details hold this build's figures (``own``) in the form of :data:`PUBLISHED`.
+    The result's details hold this build's counts (``own``) in the form of :data:`PUBLISHED`.
 
     Args:
         root: the build's directory of stages.

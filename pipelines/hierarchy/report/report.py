@@ -117,7 +117,7 @@ def _page(facts: Mapping[str, Any], tables: Mapping[str, pl.DataFrame], decision
         landmarks=len(tables["landmarks"]),
         names=len(tables["names"]),
         own=clean["own"],
-        # the published figures describe GLDv2's landmarks, and do not suit other data
+        # the published counts describe GLDv2's landmarks, and do not suit other data
         published=PUBLISHED if source == "landmarks" or "as_published" in build else None,
         decisions=decisions,
     )

@@ -69,7 +69,7 @@ class Decision:
                     check_text(f"a member of {field.name}", member)
                 if len(set(value)) != len(value):
                     twice = min(member for member, count in Counter(value).items() if count > 1)
-                    raise InputError(f"{field.name} names {quoted(twice)} twice.")
+                    raise InputError(f"{field.name} lists {quoted(twice)} twice.")
         if self.when.tzinfo is None or self.when.year == MAXYEAR:  # the page needs later times
             raise InputError(f"when is {self.when.isoformat()}; expected a time before 9999 that ends with Z for UTC.")
         self._check()
@@ -225,13 +225,13 @@ def check_text(field: str, value: str) -> None:
     if not value.strip():
         raise InputError(f"{field} is empty.")
     if value != value.strip():
-        raise InputError(f"{field} is {quoted(value)}; take away the spaces around it.")
+        raise InputError(f"{field} is {quoted(value)}; remove the spaces around it.")
     if len(value) > limit:
         raise InputError(f"{field} has {len(value)} characters; at most {limit} are read.")
     allowed = "\n\t" if field == "why" else ""
     bad = next((c for c in value if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") and c not in allowed), None)
     if bad is not None:
-        raise InputError(f"{field} contains the control character U+{ord(bad):04X}; take it out.")
+        raise InputError(f"{field} contains the control character U+{ord(bad):04X}; remove it.")
 
 
 # -- reading -------------------------------------------------------------------------------------------------------
@@ -266,7 +266,8 @@ def parse_decisions(text: str | bytes, path: Path) -> list[Entry]:
     """Parse the content of a file, in order; errors and entries name ``path``.
 
     Raises:
-        InputError, SchemaError: for the same reasons as in :func:`read_decisions`.
+        InputError: the file is too large, or an entry is not a decision.
+        SchemaError: the file has another schema version.
     """
     if len(text) > MAX_BYTES:
         raise InputError(f"{path}: larger than {MAX_BYTES // 2**20} MB; that is too large for a file of decisions.")

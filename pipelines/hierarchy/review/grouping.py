@@ -37,9 +37,12 @@ class Given(NamedTuple):
 class Subject(NamedTuple):
     """The subject of a claim.
 
-    ``name``: the name ``of``. ``group``: the group ``of``. ``top``: the class of the group ``of`` at the level ``also``
-    (None: the coarsest level). ``item``: the item with split ``of`` and id ``also``. ``not in``: the name ``of`` does
-    not belong to the group ``also``.
+    Attributes:
+        kind: type of the subject. ``name``: the group of a name. ``group``: the label of a group. ``top``: the class of
+            a group at a level above. ``item``: the name or group of an item. ``not in``: a group to which a name does
+            not belong.
+        of: the name or group, or the split of the item.
+        also: for ``top``, the level (None: the coarsest); for ``item``, its id; for ``not in``, the group.
     """
 
     kind: Literal["name", "group", "top", "item", "not in"]
@@ -99,7 +102,7 @@ class Grouping:
         claims: last claim about each subject.
         unmatched: decisions, or parts of them, that do not fit the build.
         members: names of every group; the inverse of ``place``.
-        answers: by name, the groups that decisions about the name itself gave it, in order.
+        answers: groups that decisions about a name itself gave it, in order, by name.
     """
 
     place: dict[str, Assignment]

@@ -223,6 +223,9 @@ def append_decision(path: Path, decision: Decision, *, role: Role = "annotator")
         role: role of the file.
 
     Raises:
-        InputError, SchemaError, ConfigError, StorageError: as :class:`Journal`.
+        InputError: the file cannot be read or appended to, has the other role, or has another annotator's decisions.
+        SchemaError: the file has another schema version.
+        ConfigError: the file's folder does not exist.
+        StorageError: the disk is full or the file not writable.
     """
     Journal(path, decision.who, role).append([decision])

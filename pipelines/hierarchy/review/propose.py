@@ -197,7 +197,7 @@ def propose(
         build: the folder of a finished build.
         url: the server's address up to ``/chat/completions``, such as ``http://127.0.0.1:8080/v1``.
         model: name of the model at the server.
-        requests: largest number of requests, including retries.
+        requests: maximum number of requests, including retries.
         timeout: seconds to wait for an answer.
         say: called with the number of questions before the first request.
         progress: called with the number of questions done.
@@ -289,7 +289,7 @@ def _stop_if_refused(error: "AnswerError", endpoint: str) -> None:
     status = error.kind.removeprefix("http-")
     if status in ("401", "403"):  # the server's words may contain the key
         raise ServiceError(
-            f"{endpoint} refused us (HTTP {status}). Put the key it wants into the environment's {KEY_VARIABLE}."
+            f"{endpoint} refused the request (HTTP {status}). Set {KEY_VARIABLE} to the server's API key."
         ) from None
     if status in ("400", "404", "405", "422") or status.startswith("3"):
         raise ServiceError(
@@ -418,7 +418,7 @@ def _decisions(tables: BuildTables, found: _Answers, who: str) -> list[Decision]
 def _key() -> str:
     key = os.environ.get(KEY_VARIABLE, "")
     if not re.fullmatch(r"[\x21-\x7e]{0,4096}", key):  # not shown: it is a secret
-        raise ConfigError(f"the environment's {KEY_VARIABLE} holds spaces or characters that no key has. Set it again.")
+        raise ConfigError(f"{KEY_VARIABLE} holds spaces or other characters that no API key has. Set it again.")
     return key
 
 

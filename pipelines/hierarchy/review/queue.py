@@ -24,7 +24,7 @@ from threadpoolctl import threadpool_limits
 from ..groups.cluster import kmeans
 from .learner import Estimates
 
-SCREEN = 40  # most names per screen; larger screens hardly reduce the measured effort
+SCREEN = 40  # maximum number of names per screen; larger screens hardly reduce the measured effort
 SCREENS = 12  # screens in a queue
 TOGETHER = 5  # names to ask again wait until there are this many, or until nothing else is asked
 MOST_LINKED = 2000

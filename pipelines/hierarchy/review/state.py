@@ -149,8 +149,8 @@ class Review:
 
         Raises:
             InputError: there is no action, or a page did not write it.
-            StaleError, StorageError: for the same reasons as in :meth:`decide`. StorageError also if the disk does not
-                confirm the undo.
+            StaleError: the page is outdated or the file changed; nothing is undone.
+            StorageError: the file cannot be written, or the disk does not confirm the undo.
         """
         self._refresh(revision)
         try:

@@ -1,7 +1,7 @@
 // The page's copy of the server's state, and all requests to the server.
 
 const TOKEN = takeToken();
-const MOST_TOGETHER = 50; // most waiting actions per request, so that fast key presses do not queue up
+const MOST_TOGETHER = 50; // maximum number of waiting actions per request, so that fast key presses do not queue up
 
 // The address contains the token after #. The tab stores it, so that reloading works.
 function takeToken() {

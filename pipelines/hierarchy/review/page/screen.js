@@ -2,7 +2,7 @@
 // The names keep their order while the screen is open, even if their estimates change.
 
 const MOST_TARGETS = 9; // one per digit key
-export const LONGEST = 10000; // most names per decision
+export const LONGEST = 10000; // maximum number of names per decision
 
 export class Screen {
   constructor(asked, model, recent) {
