@@ -59,7 +59,7 @@ def build_shards(asked: BuildOptions, options: SourceConfig, config: ShardConfig
 
     hgld datasets lists the names. For your own images, NAME is folders (top/mid/fine/image.jpg) or manifest (a table
     with one column per level): the command first prints the proposed dataset and the command that builds it.
-    After a stop the same command resumes. If the dataset is complete, it does nothing.
+    After a stop the same command resumes.
     """
     from hgld.pipelines.shards import build
     from hgld.pipelines.shards.cards import load_card

@@ -81,8 +81,7 @@ class BuildOptions:
     )
     as_published: bool = setting(
         False,
-        "Build as H-GLDv2 was published: names from Commons' pages, OpenAI's CLIP, k-means, 78 groups. Your other "
-        "flags override these choices; the build lists them.",
+        "Build as H-GLDv2 was published: Commons' pages, OpenAI's CLIP, k-means, 78 groups; other flags override it.",
     )
 
 
@@ -193,8 +192,7 @@ class ReviewOptions:
     )
     images: Path | None = setting(
         None,
-        "Folder of the landmarks' images. For a build with --classes: the folder that holds the class list; the image "
-        "paths in the list are relative to it.",
+        "Folder of the landmarks' images; for a build with --classes, the folder of the class list.",
     )
     order: Literal["items", "names"] = setting(
         "items",
@@ -220,9 +218,8 @@ def review(asked: ReviewOptions, *, as_json: bool) -> None:
     Decisions are appended to your file at once; build again with --decisions FILE to apply them. Only this machine can
     open the page; Ctrl-C ends it.
 
-    With --propose a language model proposes names and moves. The page shows them like the decisions of another
-    annotator; they are never applied automatically. Set the environment variable HGLD_PROPOSE_KEY to the server's API
-    key.
+    With --propose a language model proposes names and moves. The page shows them like another annotator's decisions,
+    and never applies them itself. The variable HGLD_PROPOSE_KEY holds the API key.
     """
     if bool(asked.propose) != bool(asked.propose_model) or (asked.propose_only and not asked.propose):
         raise click.UsageError("--propose URL and --propose-model NAME go together; --propose-only needs both.")

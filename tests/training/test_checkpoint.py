@@ -98,7 +98,7 @@ def test_edited_state_json_is_refused(change, tmp_path):
     path = write_checkpoint(tmp_path, a_checkpoint(7))
     state = json.loads((path / "state.json").read_text())
     (path / "state.json").write_text(json.dumps(state | change))
-    with pytest.raises(InputError, match=r"state\.json: its content does not fit .* remove the checkpoint's folder"):
+    with pytest.raises(InputError, match=r"state\.json: its content does not match .* remove the checkpoint's folder"):
         read_checkpoint(path)
 
 
