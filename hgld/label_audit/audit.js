@@ -16,17 +16,17 @@ function accepted(field) {
 
 function show(moved) {
   cards.forEach((card, i) => {
-    const verdict = verdicts[i] === "accepted" || verdicts[i] === "refused" ? verdicts[i] : "";
+    const verdict = verdicts[i] === "accepted" || verdicts[i] === "rejected" ? verdicts[i] : "";
     card.classList.toggle("accepted", verdict === "accepted");
-    card.classList.toggle("refused", verdict === "refused");
+    card.classList.toggle("rejected", verdict === "rejected");
     card.classList.toggle("current", i === current);
     card.querySelector(".verdict").textContent = verdict;
   });
-  const counts = { accepted: 0, refused: 0 };
+  const counts = { accepted: 0, rejected: 0 };
   for (let i = 0; i < cards.length; i++) if (verdicts[i] in counts) counts[verdicts[i]]++;
-  const open = cards.length - counts.accepted - counts.refused;
+  const open = cards.length - counts.accepted - counts.rejected;
   document.getElementById("state").textContent =
-    `${current + 1} of ${cards.length}: ${counts.accepted} accepted, ${counts.refused} refused, ${open} open`;
+    `${current + 1} of ${cards.length}: ${counts.accepted} accepted, ${counts.rejected} rejected, ${open} open`;
   document.getElementById("save-exclude").disabled = !accepted("exclude").length;
   document.getElementById("save-decisions").disabled = !accepted("decision").length;
   if (moved) {
@@ -49,7 +49,7 @@ function decide(verdict) {
 
 const keys = {
   a: () => decide("accepted"),
-  x: () => decide("refused"),
+  x: () => decide("rejected"),
   u: () => decide(""),
   j: () => { current = Math.min(current + 1, cards.length - 1); show(true); },
   k: () => { current = Math.max(current - 1, 0); show(true); },

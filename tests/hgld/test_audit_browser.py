@@ -22,15 +22,15 @@ def test_keyboard_shortcuts_accept_and_reject_findings(written, tmp_path):
     folder, _ = written
     with Page(tmp_path / "profile", 1280, 900) as page:
         page.open((folder / "audit.html").as_uri())
-        page.until(f"{STATE} === '1 of 4: 0 accepted, 0 refused, 4 open'")
+        page.until(f"{STATE} === '1 of 4: 0 accepted, 0 rejected, 4 open'")
         assert page.run("document.getElementById('save-exclude').disabled")
         for key, state in [
-            ("a", "2 of 4: 1 accepted, 0 refused, 3 open"),
-            ("x", "3 of 4: 1 accepted, 1 refused, 2 open"),
-            ("k", "2 of 4: 1 accepted, 1 refused, 2 open"),
-            ("u", "2 of 4: 1 accepted, 0 refused, 3 open"),
-            ("j", "3 of 4: 1 accepted, 0 refused, 3 open"),
-            ("a", "4 of 4: 2 accepted, 0 refused, 2 open"),
+            ("a", "2 of 4: 1 accepted, 0 rejected, 3 open"),
+            ("x", "3 of 4: 1 accepted, 1 rejected, 2 open"),
+            ("k", "2 of 4: 1 accepted, 1 rejected, 2 open"),
+            ("u", "2 of 4: 1 accepted, 0 rejected, 3 open"),
+            ("j", "3 of 4: 1 accepted, 0 rejected, 3 open"),
+            ("a", "4 of 4: 2 accepted, 0 rejected, 2 open"),
         ]:
             page.press(key)
             page.until(f"{STATE} === '{state}'")
@@ -38,7 +38,7 @@ def test_keyboard_shortcuts_accept_and_reject_findings(written, tmp_path):
         assert saved(page, "save-exclude").splitlines() == lines[:2]
         assert saved(page, "save-decisions") == (folder / "decisions.yaml").read_text()
         page.open((folder / "audit.html").as_uri())
-        page.until(f"{STATE} === '1 of 4: 2 accepted, 0 refused, 2 open'")
+        page.until(f"{STATE} === '1 of 4: 2 accepted, 0 rejected, 2 open'")
         page.run("document.querySelector('tbody th').textContent = 'supercategory_of_the_landmark_or_building'")
         for width in (1280, 420):
             page.resize(width, 900)

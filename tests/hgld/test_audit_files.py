@@ -122,7 +122,7 @@ def test_audit_decisions_are_read_like_decisions_of_a_person(written):
     file = folder / "decisions.yaml"
     (entry,) = parse_decisions(file.read_text(), file)
     assert (entry.decision.action, entry.decision.who, vars(entry.decision)["names"]) == ("move", "hgld audit", (EVIL,))
-    assert "No decision file can say so" in page  # no decision merges two finest classes
+    assert "No decisions file can express this" in page  # no decision merges two finest classes
 
 
 @pytest.mark.parametrize(

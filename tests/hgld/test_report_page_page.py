@@ -275,7 +275,7 @@ def test_images_fill_the_rest_of_the_size_limit(tmp_path, data, monkeypatch):
     assert facts.bytes <= bare + 40_000
     shown = out.read_text().count("<img src=")
     assert 0 < shown < places == shown + facts.pictures_left_out
-    assert f"{facts.pictures_left_out} places without one" in out.read_text()
+    assert f"{facts.pictures_left_out} further images are omitted" in out.read_text()
 
 
 # -- published rows and papers' tables ---------------------------------------------------------------------------------
@@ -425,7 +425,7 @@ def change_settings(folder, **settings):
         (_other_embeddings, r"e\.npy: the embeddings differ .*x\.json is of another evaluation"),
         (_reversed_labels, r"l\.parquet: the labels differ .*x\.json is of another evaluation"),
         (_fewer_values, r"x\.json: its table has values of 7 queries"),
-        (_outside, "names without folders"),
+        (_outside, "without folders"),
         (_unknown_metric, r"x\.json: metric 'F1' is unknown"),
         ({"levels": 5}, r"x\.json: levels is 5; expected a list of different names"),
         ({"levels": ["fine", "fine"]}, r"x\.json: levels is"),

@@ -269,7 +269,7 @@ function drawProgress() {
     node("span", {}, [own(model.who), ` · ${count(model.decisions, "decision")}`]),
     `${whole(decided)} of ${whole(all)} names decided${isCounted() ? ` with ${Math.floor((100 * itemsDone) / items)}% of the ${model.item}s` : ""}`,
     `${whole(left)} not looked at`,
-    wrong?.unread ? `nearly every group was kept: read or not, this does not show, so ${whole(low)} to ${whole(high)} of all names may be wrong`
+    wrong?.unread ? `nearly every group was kept, and whether the names were read is unknown: ${whole(low)} to ${whole(high)} of all names may be wrong`
       : wrong ? `about ${whole(mean)} of all names in a wrong group (80% interval ${whole(low)} to ${whole(high)})` : null,
     ...model.levels.map(([level], depth) => `${level} of ${whole(model.decidedAt(depth))} of ${count(model.groups.size, "group")} decided, its errors not estimated`),
   ]));
