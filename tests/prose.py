@@ -44,7 +44,7 @@ _BANNED = [
     for pattern, instead in BANNED.items()
 ]
 _NO_NOUN = re.compile(r"(?:of|by(?! default)|that|those|whose|what|which|where|without effect)\b", re.IGNORECASE)
-_CODE = re.compile(r"``[^`]*``|`[^`]*`|\$[^$]*\$|:\w+:`[^`]*`|https?://\S+|<[^>]*>|\w+(?:[./]\w+)+")
+_CODE = re.compile(r"``[^`]*``|`[^`]*`|\$[^$]*\$|:\w+:`[^`]*`|https?://\S+|<[^>]*>|--[\w-]+|\w+(?:[./]\w+)+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[*]*[A-Z0-9#@/{])")
 
 

@@ -90,7 +90,7 @@ def build_hierarchy(asked: BuildOptions, configs: dict[type, Any], *, as_json: b
     """Build a hierarchy: group names, and build the levels above the groups.
 
     Give exactly one of --sample, --landmarks, --names and --classes. Landmarks get GLDv2's hierarchical labels; other
-    classes get the levels of --groups. After a stop the same command resumes. A complete build stays.
+    classes get the levels of --groups. After a stop the same command resumes.
     """
     sources = [name for name in ("sample", "landmarks", "names", "classes") if getattr(asked, name)]
     if len(sources) != 1:
@@ -192,11 +192,11 @@ class ReviewOptions:
     )
     images: Path | None = setting(
         None,
-        "Folder of the landmarks' images; for a build with --classes, the folder of the class list.",
+        "Folder of the landmarks' images; for a build with --classes, the folder that holds the list.",
     )
     order: Literal["items", "names"] = setting(
         "items",
-        "Order of the questions. items: first those that correct the most items per action; names: the most names.",
+        "Order of the questions, by the number of items or names that an action corrects.",
     )
     propose: str = setting(
         "",

@@ -96,7 +96,7 @@ class ShardConfig:
     partial: bool = setting(False, "Build the dataset without tars that are missing or damaged.")
     executor: Literal["local", "ray"] = setting(
         "local",
-        "Where the work runs: in local processes, or on a Ray cluster whose machines have access to the same folders.",
+        "Executor of the work: local processes, or a Ray cluster whose machines have access to the same folders.",
         key=False,
     )
     workers: int = setting(
