@@ -52,8 +52,7 @@ class BuildOptions:
     sample: bool = setting(False, "Build from the landmarks that hgld ships, offline.")
     landmarks: tuple[tuple[str, Path], ...] = setting(
         (),
-        "CSV with the landmarks of a GLDv2 split (landmark_id, category); hgld scrapes their categories. Repeat the "
-        "option for each split.",
+        "CSV of a GLDv2 split (landmark_id, category), whose categories hgld scrapes. Repeatable.",
         metavar="SPLIT=CSV",
         parse=_table,
         repeated=True,
