@@ -157,7 +157,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.data is None:
         parser.error("pass --data DIR, or set HGLD_DATA")
-    held: dict[tuple[str, str, str], list[bool]] = {}
+    held: dict[tuple[str, str, str], list[tuple[bool, bool]]] = {}
     with tempfile.TemporaryDirectory() as temporary:
         print("| dataset | encoder | groups | person | screens | wrong | expected (80%) |")
         print("|---|---|---|---|---:|---:|---:|")

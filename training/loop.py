@@ -37,7 +37,7 @@ from .checkpoint import (
     newest_checkpoint,
     read_checkpoint,
 )
-from .config import CONFIG, TrainConfig, flat
+from .config import CONFIG, TrainConfig, flag_of, flat
 from .evaluation import evaluate_splits, keep_reports
 from .inference.embedding import autocast, keep_freed_memory
 from .log import FAULTS, RESUME_HINT, RunLog, RunSummary, Timing, write_faults
@@ -322,13 +322,13 @@ def _count_faults(state: TrainState, monitor: TrainingMonitor, faults: Sequence[
     """
     write_faults(state.folder, state.step + 1, state.epoch, state.processes.index, faults)
     monitor.replaced += len(faults)
-    asked = state.config.run.max_faults
+    asked, flag = state.config.run.max_faults, flag_of("max_faults")
     images = state.data.steps_per_epoch * state.config.batch.batch_size // state.processes.count
     if monitor.replaced > max(_FEW_FAULTS, asked * images):
         raise InputError(
             f"{monitor.replaced:,} of {images:,} images of an epoch could not be read and were replaced, the last: "
-            f"{faults[-1]}. The limit is --max-faults {asked:g} of them; {state.folder / FAULTS} lists all. Repair the "
-            "dataset (hgld verify finds what is damaged), or continue with --max-faults 1."
+            f"{faults[-1]}. The limit is {flag} {asked:g} of them; {state.folder / FAULTS} lists all. Repair the "
+            f"dataset (hgld verify finds what is damaged), or continue with {flag} 1."
         )
 
 

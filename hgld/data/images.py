@@ -373,7 +373,7 @@ def decoded_rgb(data: bytes, picture: Image.Image) -> Pixels:
     if picture.format == "WEBP":
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION)
         if pixels is not None:
-            return pixels
+            return np.asarray(pixels, dtype=np.uint8)
     return rgb_pixels(picture)
 
 
@@ -390,7 +390,7 @@ def rgb_pixels(picture: Image.Image) -> Pixels:
     pixels = np.empty((height, width, 3), np.uint8)
     for top in range(0, height, _BAND):  # Pillow's copies of a whole image would take another 10 bytes per pixel
         bottom = min(top + _BAND, height)
-        pixels[top:bottom] = picture.crop((0, top, width, bottom)).convert("RGB")
+        pixels[top:bottom] = np.asarray(picture.crop((0, top, width, bottom)).convert("RGB"))
     return pixels
 
 

@@ -130,7 +130,7 @@ class LevelsConfig:
     into: Path | None = setting(
         None,
         "File of predefined groups for the names: a list, or a table with the column name and, optionally, "
-        "description, parent, seeds (names, separated by |). The build lists names that belong to no group.",
+        "description, parent, seeds (names with vertical bars between). The build lists names that belong to no group.",
         key=False,
     )
     none_below: float | None = setting(

@@ -1,5 +1,7 @@
 """Uncertainty: probabilities of wrong placements and their expected number."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import yaml
@@ -92,7 +94,7 @@ def checked(odds=(), accepted=(), kept=(), repeated=(0, 0)):
 NOBODY = checked()
 
 
-def expected(wrong, groups, weights=None, told=NOBODY):
+def expected(wrong, groups, weights=None, told: tuple[Any, Any, Any, Any] = NOBODY):
     counted = np.ones(len(wrong)) if weights is None else weights
     belief = doubt.believe(*told, SPREADS)
     draws = doubt.still_wrong(logit(wrong), counted, groups, belief, np.ones(len(told[0])))
