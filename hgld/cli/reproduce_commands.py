@@ -152,7 +152,7 @@ def _run(one: "Experiment", folder: Path, *, is_toy: bool) -> None:
 
 
 def _print_increases(one: "Experiment") -> None:
-    """Print the bars of SupRank's Figure 6, and the relative increases of mAP@R in one's own sweeps of batch sizes."""
+    """Print the bars of SupRank's Figure 6, and the relative increases of mAP@R in the user's sweeps of batch sizes."""
     from hgld.cli.report_commands import print_tables
     from hgld.published import OwnResults, lay_out
 

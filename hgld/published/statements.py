@@ -18,8 +18,8 @@ class Statement:
 
     Attributes:
         paper: key of :data:`hgld.published.PAPERS`.
-        where: section, equation, figure or table that states the fact. ``text on Table V``: the passage about that
-            table's experiments, whose section our notes do not name. Empty if the paper does not state the fact.
+        where: section, equation, figure or table that states the fact. ``text on Table V``: the paper's text about
+            that table, if its section is not recorded here. Empty if the paper does not state the fact.
         subject: shell patterns of names to which the fact applies, separated by spaces: a recipe, ``loss:NAME``,
             ``data:NAME``, ``protocol:NAME``, ``metric:NAME``, or ``table:NAME`` (an experiment). A pattern after
             ``!`` excludes names.

@@ -107,13 +107,13 @@ def rmac_regions(height: int, width: int) -> list[tuple[int, int, int]]:
     long side has additional regions: the number with which the overlap of neighbours at scale 1 is nearest to 40%.
 
     Raises:
-        ConfigError: the map is long and thin, as a transformer's row of tokens is.
+        ConfigError: the map is long and thin, such as a transformer's row of tokens.
     """
     short, long = sorted((height, width))
     if long > _LONGEST_MAP * short:
         raise ConfigError(
-            f"pooling rmac needs a feature map with rows and columns, but this one is {height} x {width}, as a "
-            "transformer's row of tokens. Use another pooling."
+            f"pooling rmac needs a feature map with rows and columns, but this one is {height} x {width}, like "
+            "a transformer's row of tokens. Use another pooling."
         )
     steps = range(1, 2 * _LONGEST_MAP)
     more = min(steps, key=lambda n: abs((1 - _RMAC_OVERLAP) * short - (long - short) / n))

@@ -169,7 +169,7 @@ def _margin(space: np.ndarray, groups: np.ndarray) -> np.ndarray:
 _WIDER = 1.25  # reviews show more deviation between taxonomies than the placements of the fit
 _APART = 0.5  # deviation of the undecided names' level from that of the decided names, which the queue chose
 _SAME = 0.97  # probability that a blindly accepted name is in its group of the build
-_ENOUGH = 20  # more names count as this many, because errors come in groups, and similar names tell the same
+_ENOUGH = 20  # a larger number of names counts as 20, because similar names are often wrong together
 _SLIPS = 0.6, 20.0  # beta distribution of the share of slips among decisions
 _DRAWS = 1000
 INTERVAL = 0.8
@@ -219,7 +219,7 @@ def believe(
     Args:
         odds: (M,) log-odds that the build's group is wrong, before any decision.
         kept: (M,) bool, True if the decision is the build's group.
-        accepted: (M,) bool, True if the person accepted the shown group; False: the person chose a group.
+        accepted: (M,) bool, True if the person accepted the shown group, False if the person chose another.
         repeated: numbers of names that the person was asked again: with the same answer, and with another.
         spreads: deviations of taxonomies and of groups from the model.
     """
@@ -227,7 +227,7 @@ def believe(
     wrong = np.clip(expit(odds[:, None] + levels), 1e-6, 1 - 1e-6)
     by_eye = np.where((kept | accepted)[:, None], 1 - wrong, wrong) * np.maximum(1 - _BLIND, 1e-6)
     blindly = accepted[:, None] * _SAME * _BLIND
-    told = kept | ~accepted  # accepting what the learner moved says little about the build's groups
+    told = kept | ~accepted  # accepting a group other than the build's says little about the build
     seen = np.log(by_eye + blindly)[told].sum(axis=0) * min(1.0, _ENOUGH / max(told.sum(), 1))
     states = softmax(_PRIOR + seen)
     return Belief(levels, states, wrong * blindly / (by_eye + blindly), repeated, spreads.between_groups)
