@@ -33,11 +33,11 @@ from tests.undrawn import without_figures
 SPEED = {"workers", "chunk-size", "device", "batch-size"}  # flags that may only change the speed
 ELSEWHERE = {  # flags with a test in another file
     ("review", "browser"),  # opens a browser, and only on a terminal
-    ("review", "propose-only"),  # tests/pipelines/test_propose.py
+    ("review", "propose-only"),  # in tests/pipelines/test_propose.py
     ("reproduce", "data"),  # tests/test_papers.py
     ("reproduce", "toy"),  # tests/test_papers.py
-    ("build-hierarchy", "replace"),  # tests/pipelines/hierarchy_build
-    ("show", "doubtful"),  # tests/pipelines/hierarchy_build
+    ("build-hierarchy", "replace"),  # in the folder tests/pipelines/hierarchy_build
+    ("show", "doubtful"),  # in the folder tests/pipelines/hierarchy_build
 }
 # tests/test_every_field.py checks these configs
 OF_STAGES = {*SECTIONS.values(), *stage_configs().values(), SourceConfig, ShardConfig}

@@ -1,1 +1,1 @@
-"""Training on the datasets that pipelines made."""
+"""Training of networks on dataset directories, and inference with them."""

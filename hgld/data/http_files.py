@@ -118,7 +118,7 @@ class Deadline:
         self._ends = time.monotonic() + limits.whole
 
     def left(self) -> float:
-        """Return the remaining seconds."""
+        """Return the seconds until the deadline."""
         return self._ends - time.monotonic()
 
     def count(self, received: float) -> None:

@@ -528,7 +528,7 @@ class _BareStream:
         self._runs = stack.enter_context(read_ahead(runs, AHEAD * self._per_batch))
 
     def take(self) -> list[_Chunk]:
-        """Return this sequence's chunks for the next batch, with different classes if the window allows that."""
+        """Return this sequence's chunks for the next batch, of different classes if the window has enough."""
         while len(self._held) < self._size:
             self._enter(next(self._runs))
         taken: set[int] = set()

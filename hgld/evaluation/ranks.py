@@ -420,7 +420,7 @@ def _ap_sums(found: _Positives, size: int, counts: np.ndarray, ap: np.ndarray) -
     start = 0
     for i in range(size):
         grade = np.uint64(grades[i])
-        if grade > np.uint64(1):  # every positive has at least grade 1: i + 1 of them so far
+        if grade > np.uint64(1):  # every positive has at least grade 1, so i + 1 is their number so far
             highest = max(highest, grade)
             for other in range(np.uint64(2), grade + np.uint64(1)):
                 counts[0, other] += 1

@@ -381,7 +381,7 @@ def draw_negatives(
         num_draws: (Q,) number of draws per query; 0 if it has no negatives.
         negative: (Q, G) bool, whether each item is a negative.
         seed: () int64 on the CPU.
-        dim: D, the dimension of the sphere's space.
+        dim: D, the dimension of the unit vectors.
         cutoff: distance below which negatives are as likely as at this distance.
         reach: distance beyond which negatives are drawn only if the row has no nearer negative.
 

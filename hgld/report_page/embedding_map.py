@@ -23,7 +23,9 @@ NameOf = Callable[[int, int], str]
 
 
 def tsne(points: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Map points to the plane (van der Maaten and Hinton, JMLR 2008), by cosine distance, from their first two PCs.
+    """Map points to the plane by t-SNE (van der Maaten and Hinton, JMLR 2008) of cosine distances.
+
+    It starts at the points' first two principal components.
 
     Args:
         points: (N, D) unit rows; :func:`why_no_map` must be empty for them.

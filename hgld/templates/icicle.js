@@ -14,7 +14,7 @@ for (const figure of document.querySelectorAll("figure.icicle")) {
   // -- the nodes: node 0 is the whole; classes whose parent is unknown are below a node of their own -------------------
   const coarsest = tree.levels.length - 1;
   const nodes = [{ name: "all", row: 0, items: 0, above: null, below: [], level: -1, index: -1 }];
-  const NONE = Object.freeze([]); // what is below a finest class
+  const NONE = Object.freeze([]); // classes of the finest level have nothing below them
   const add = (name, level, index, items, above) => {
     const node = { name, row: coarsest - level + 1, items, above, below: level ? [] : NONE, level, index, left: 0, right: 0, paint: null };
     above.below.push(node);

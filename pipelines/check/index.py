@@ -310,10 +310,10 @@ def _rename_manifest(root: Path) -> None:
 
 
 def _group_size(index: pl.DataFrame, finest: str, earlier: files.Manifest | None) -> int:
-    """Return the earlier manifest's k if the order of items still supports it, else the largest k that it supports.
+    """Return k, the minimum number of items of a class that are adjacent.
 
-    The largest k is the length of the shortest run of a class with several runs; without such a class, of the longest
-    run.
+    It is the earlier manifest's k if the items are still in such an order. Otherwise it is the length of the shortest
+    run of a class with several runs. If no class has several runs, it is the length of the longest run.
     """
     if earlier is not None and not len(short_runs(index, finest, earlier.group_size)):
         return earlier.group_size

@@ -54,7 +54,7 @@ def build_drawn_dataset(labels: Path, root: Path, config: DrawnConfig, progress:
             natural_or_human_made.
         root: folder in which ``drawings/`` (images and the table ``labels.csv``) and ``shards/`` are made.
         config: options of the drawings and their split.
-        progress: called for every landmark and unit.
+        progress: called for every landmark and for every unit of work of the shards.
 
     Raises:
         ConfigError: there are fewer fully labelled landmarks than requested, or ``shards/`` holds something else.

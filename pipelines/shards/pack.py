@@ -175,7 +175,7 @@ _JSON_BYTES = 2 * BLOCK  # rough size of an item's JSON with its header
 def plan_shards(
     items: pl.DataFrame, finest: str, *, group_size: int, shard_bytes: int, shard_items: int, seed: int
 ) -> pl.DataFrame:
-    """Put items into the order of their shards.
+    """Assign items to shards, and order them within the shards.
 
     Args:
         items: table with at least key, split, size (bytes), sha256 and the finest level's labels (-1: unknown), in any

@@ -184,7 +184,7 @@ def with_a_mock_head(marker: bytes, size: tuple[int, int]) -> bytes:
     """Hide thousands of scans: a reader that skips the frame as a segment of ``marker`` finds a fake header."""
     data, mock = with_empty_scans(3_000, size), resized(saved("JPEG"), *size)
     at, frame, scan = data.index(b"\xff\xc2"), mock.index(b"\xff\xc0"), mock.index(b"\xff\xda\x00")
-    # 23 bytes: the frame, and the marker of the comment.
+    # The frame has 19 bytes, the header of the comment 4.
     comment = bytes(0xFFC2 - 23) + mock[frame : frame + 19] + mock[scan : scan + 14]
     return data[:at] + marker + data[at : at + 19] + segment(0xFE, comment) + data[at + 19 :]
 

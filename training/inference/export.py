@@ -58,7 +58,7 @@ def export_model(path: Path, out: Path, which: Literal["best", "last"] = "best")
 
     Args:
         path: folder of a run or of a checkpoint.
-        out: the file to write; its images are uint8.
+        out: the ONNX file to write; its network takes uint8 images.
         which: checkpoint of a run.
 
     Returns:

@@ -74,10 +74,10 @@ def _by_method() -> Mapping[tuple[str, str, str], list[PublishedValue]]:
 
 @dataclass(frozen=True)
 class Published:
-    """Published rows of a recipe.
+    """Rows of papers' tables that belong to a recipe.
 
     Attributes:
-        rows: the rows; the recipe reproduces the first.
+        rows: the rows; the recipe reproduces the first one.
         remark: how the published run differs from the recipe, or what else its reader should know.
     """
 

@@ -85,10 +85,10 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Blocks about the same N names with their weights, which sum to 1.
+    """Blocks of vectors of the same N names, one per evidence source, with weights that sum to 1.
 
     Attributes:
-        blocks: the blocks; the first has the encoder's rows.
+        blocks: the blocks; the first has the encoder's vectors.
         weights: one weight per evidence source; 0: the source is not used.
         agreement: (B, B) mean adjusted Rand index of the groupings by two blocks; NaN if it was not measured.
     """

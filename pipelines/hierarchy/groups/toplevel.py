@@ -1,7 +1,7 @@
 """The top-level stage: the levels above the groups, and the class of every group at the coarsest level.
 
-A clustered level consists of groups of groups (:func:`coarsen`), which get labels as groups do. Only evidence of
-meaning joins them, because similar wording says nothing about large groups.
+A class of a clustered level consists of several groups (:func:`coarsen`), and gets a label in the same way as a group.
+Groups are joined only by evidence of their meaning, because similar wording says nothing about large groups.
 
 If the coarsest level has predefined classes, two methods decide the class of each group of the level below. If neither
 can decide, the group has no class and is listed.
@@ -176,11 +176,11 @@ def _decide(
 
 
 class Tops:
-    """Decisions between predefined classes of the top level.
+    """Decide which predefined class of the top level each group belongs to.
 
     Args:
         graph: the class graph.
-        classes: the classes, at least two.
+        classes: the predefined classes, at least two.
         encoded: function that returns the encoder and its (N, D) unit rows of all names; called only if they are
             needed.
         around: (N, E) unit rows of the joint evidence, which determine the neighbours of names.

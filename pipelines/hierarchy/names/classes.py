@@ -203,7 +203,7 @@ class NameTable:
 
     @classmethod
     def read(cls, file: Path, columns: Sequence[str], aliases: Mapping[str, str]) -> "NameTable":
-        """Read a file.
+        """Read a list or table of names.
 
         Args:
             file: the list or table.

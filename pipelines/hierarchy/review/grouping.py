@@ -21,7 +21,7 @@ from hgld.errors import quoted, some
 from .decisions import Accept, Drop, Entry, GiveItem, Merge, Move, New, Refuse, Rename, SetTop, Split
 
 _MOST_HINTS = 10  # a hint takes up to 0.3 s among thousands of names
-GroupId = int | str  # number of a group of the clustering, label of a group that a decision made
+GroupId = int | str  # the clustering's groups have numbers; groups that a decision made have labels
 Assignment = GroupId | None  # the group of a name; None: dropped
 ItemKey = tuple[str, str]  # split and id
 Classes = Mapping[str, tuple[str, ...]]  # classes by level, of the levels above the groups, finest level first

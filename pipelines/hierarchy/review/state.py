@@ -20,8 +20,8 @@ from .queue import Queue, Screen, class_screens
 from .review import estimated, reviewed_groups
 from .tables import BuildTables, Thumbnails
 
-_LISTED = 100  # decisions in the page's history
-_NAMED = 20  # names per decision in the history
+_LISTED = 100  # maximum number of decisions in the page's history
+_NAMED = 20  # maximum number of names per decision in the history
 _EXAMPLES = 12
 
 _NameState = tuple[str | None, float | None, str | None]  # label, error probability, who decided

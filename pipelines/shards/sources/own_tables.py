@@ -55,7 +55,7 @@ class OwnTable:
 
     Attributes:
         source: the file, or the folder of parquet files.
-        form: format of the table, for people.
+        form: description of the table's format, for the printed summary.
         cells: :data:`ROW` (line of a CSV, or number from 1 in its parquet file), then the table's columns without
             blanks around their text; empty cells are empty texts.
         files: the parquet files; empty: the table is a CSV file.

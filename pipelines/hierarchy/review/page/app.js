@@ -657,7 +657,7 @@ const ONLY_PROPOSED = new Set(["later", "wider", "narrower"]);
 let held = null; // the key that is held down: its repeats decide nothing
 
 document.addEventListener("keyup", () => { held = null; }, true);
-document.addEventListener("keydown", (event) => { // one press is one decision, also in a dialog that it opened
+document.addEventListener("keydown", (event) => { // a held key makes one decision only, also if it opened a dialog
   const moves = /^(Arrow|Page|Home|End|Tab|Backspace|Delete|[jk]$)/.test(event.key);
   if (event.repeat && (held === event.key || event.target.closest("button")) && !moves) { event.preventDefault(); event.stopPropagation(); }
 }, true);

@@ -33,7 +33,7 @@ export class Screen {
   }
   get left() { return this.items.filter((item) => this.isLeft(item)); }
 
-  // The marks in the order of Space: belongs there, does not, left open.
+  // Each press of Space sets the next mark: right group (no mark), wrong group ("no"), undecided ("open").
   mark(names) {
     const next = { undefined: "no", no: "open" }[this.marks.get(names[0])];
     for (const name of names) if (next) this.marks.set(name, next); else this.marks.delete(name);
