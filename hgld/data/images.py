@@ -126,13 +126,13 @@ def turned(pixels: Pixels, turn: Turn) -> Pixels:
 # Pillow, because Pillow copies the bytes of every tag, and tags of 64 KiB can refer to gigabytes.
 
 MOST_PIXELS_WHOLE = 50_000_000  # limit for PNG, WebP and GIF (1.5 s); JPEGs can be decoded at a smaller scale
-MOST_SCANS = 100  # limit for a progressive JPEG, which usually has 10; each is a pass over the image
+MOST_SCANS = 100  # limit for a progressive JPEG, which usually has 10 scans; each is a pass over the image
 MOST_PASSES = 1_000_000_000  # limit of scans times pixels; decoding them takes 1.5 s
 _JPEG_BYTES = 6  # bytes of memory per pixel: the coefficients of a progressive JPEG
 _OTHER_BYTES = 12  # an animated WebP, of whose frames two are decoded
 _BAND = 512  # rows that are converted to RGB at once
 _MOST_SEGMENTS = 4_096  # limit in a JPEG before its first scan, and in a GIF before its first frame
-_MOST_CHUNKS = 100_000  # limit for a PNG; encoders write chunks of 8 KiB and more
+_MOST_CHUNKS = 100_000  # limit of a PNG's chunks, which usually have 8 KiB and more
 
 _START, _SCAN = b"\xff\xd8", b"\xff\xda\x00"  # markers; a scan's header has fewer than 256 bytes
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # markers of frames, one per coding process

@@ -285,7 +285,7 @@ class Loader:
         return self.sampler.state_dict()
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go to a position.
+        """Go to a position that :meth:`state_dict` returned.
 
         Raises:
             ConfigError: the epoch has no such step.

@@ -75,7 +75,7 @@ PAPERS: Mapping[str, Paper] = {
 }
 """The papers by their keys in ``results.csv``: first the papers of hgld's losses, then papers of other rows."""
 
-_WHOLE_LIST = "strong+10k"  # part of Copydays: all copies of your own list, so that the report's metric has no part
+_WHOLE_LIST = "strong+10k"  # in hgld this part of Copydays is a whole dataset, so no part follows the metric's name
 _MOST_NAMED = 12  # maximum number of names in an error
 _SAME_IMAGES = {"inat-full": "inat-base"}  # datasets with the same images and species, but other coarser levels
 _FINEST = {"sop": "product", "vehicleid": "vehicle", "h-gldv2": "landmark", "cars196": "model", "inshop": "item"}

@@ -67,7 +67,7 @@ class PublishedCount(str):
 
     @property
     def shown(self) -> str:
-        """The count with separators of thousands."""
+        """The count as text, such as 1,234."""
         return f"{int(self):,}" if self.isdigit() else str(self)
 
 

@@ -311,8 +311,8 @@ def write_together(
 
     Args:
         path: file of the embeddings; its folder is made.
-        rows: writes the embeddings to the file it is given.
-        items: writes the table of :func:`labels_file` to the file it is given.
+        rows: function that writes the embeddings to a given file.
+        items: function that writes the table of :func:`labels_file` to a given file.
         faults: rows of :func:`faults_file`, which does not exist if there are none.
 
     Raises:

@@ -177,7 +177,7 @@ class Recipe:
 
     @property
     def brief(self) -> str:
-        """The values of the first published row in one line, or the sentence that replaces them."""
+        """The values of the first published row in one line; the recipe's sentence if no row is published."""
         return self.published.rows[0].text if isinstance(self.published, Published) else self.published
 
     def facts_of(self, config: TrainConfig) -> str:

@@ -69,7 +69,7 @@ class Decision:
     """A group's class at a coarser level.
 
     Attributes:
-        top: the class; None: undecided.
+        top: name of the class; None: undecided.
         method: ``p279`` (the class graph), ``encoder``, ``groups``, ``given`` or ``tree``; None: undecided.
         evidence: readable reason for the decision.
         margin: lead over the next class.
@@ -250,7 +250,7 @@ def decide_by_graph(
     graph: ClassGraph,
     anchors: Mapping[str, str],
 ) -> Decision:
-    """Decide a group's top from its names' classes.
+    """Decide a group's class at the coarsest level from the classes of its names.
 
     Args:
         names: the group's names.
