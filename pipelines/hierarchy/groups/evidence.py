@@ -183,8 +183,8 @@ def weights_of(blocks: Sequence[Block], agreement: np.ndarray) -> tuple[float, .
     """Return the blocks' weights from their agreement.
 
     Args:
-        blocks: the blocks, of which the first counts as evidence of meaning. A block of meaning with ``is_asked`` gets at
-            least an equal share.
+        blocks: the blocks, of which the first counts as evidence of meaning. A block of meaning with ``is_asked`` gets
+            at least an equal share.
         agreement: (B, B) agreement; NaN (unknown) counts as 0.
 
     Returns:
