@@ -233,7 +233,7 @@ class Review:
             raise InputError(f"there is no name {quoted(unknown)}.")
 
     def group_details(self, label: str) -> dict[str, Any]:
-        """Return the evidence for a group's top and label, and one item of each large name, items with images first.
+        """Return the evidence for a group's top class and label, and an item of each large name, with images first.
 
         Raises:
             InputError: there is no such group.
