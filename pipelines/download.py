@@ -35,7 +35,7 @@ from .stage import Progress, silent
 
 _CHUNK = 1 << 18
 _PROGRESS = 1 << 16  # bytes after which an attempt counts as progress
-_SLOWEST = 1 << 10  # bytes per second, over one timeout; a slower transfer is cut and resumed
+_SLOWEST = 1 << 10  # minimum rate in bytes per second, averaged over one timeout; slower transfers are cut and resumed
 _LONGEST_WAIT = 300.0
 _FETCHES = 2  # complete downloads of a file before hgld concludes that its published checksum is wrong
 _MAX_CHECKSUM_BYTES = 1 << 10

@@ -532,7 +532,7 @@ def keep_evaluation(
         report: the report of the task.
 
     Returns:
-        True if the report was kept.
+        True if the report was written.
 
     Raises:
         StorageError: a file cannot be written.

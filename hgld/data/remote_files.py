@@ -192,7 +192,7 @@ class FsspecRanges:
         if len(data) > stop - start:
             raise RemoteFault(
                 f"the service sent {len(data)} bytes instead of the {stop - start} requested: it ignores HTTP Range",
-                hint="Use a service that does, or copy the dataset to a disk.",
+                hint="Use a service that supports HTTP Range, or copy the dataset to a disk.",
             )
         return data
 

@@ -45,7 +45,7 @@ from hgld.samplers.shard_order import ShardOrderSampler, check_options, draw, fi
 
 AHEAD = 2  # number of batches, or blocks of batches, that are read ahead of the decoded batch
 _MOST_STREAMS = 8  # maximum of the default num_streams
-_BLOCK_BYTES = 64 << 20  # limit of all batches that are read together
+_BLOCK_BYTES = 64 << 20  # maximum total size of the images in batches that are read together
 _MOST_BAD = 10_000  # a tar with more damaged items in a row than this is not a shard
 _SHARDS, _STREAM = range(2)  # keys of independent random streams for bare shards
 
@@ -550,7 +550,7 @@ class _BareStream:
 
 
 class _FoundItems(BatchItems):
-    """Items of bare shards, numbered in the order of the batch."""
+    """Items of shards without an index, numbered in the order of the batch."""
 
     def __init__(self, first: int, chunks: Sequence[_Chunk]) -> None:
         self.first, self._chunks, self._k = first, chunks, len(chunks[0].picks)

@@ -538,7 +538,7 @@ def _set_intersection(listed: np.ndarray, totals: np.ndarray) -> float:
     width = totals.shape[0]
     found = np.zeros(width, np.int64)
     ideal_end = 0
-    shared = np.int64(0)  # number of items of finer grades in both lists
+    shared = np.int64(0)  # number of items of finer grades in both the ideal and the actual first n
     total = 0.0
     for ideal_grade in range(width - 1, 0, -1):
         start = ideal_end

@@ -177,7 +177,7 @@ def log_joint(values: Tensor, evidence: Tensor, filled: Tensor, met: Tensor, cha
     """Return (N, M) log p(z | x) p(y | z) of every candidate z and the label y.
 
     Args:
-        values: (F + L,) weights before softplus, then logits of e_1 ... e_L against e_0 = 0.
+        values: (F + L,) weights before softplus, then the logits of e_1 ... e_L; that of e_0 is 0.
         evidence: (N, M, F) features of each item's M candidates.
         filled: (N, M) bool, True for padding, which holds no candidate.
         met: (N, M) result of :func:`meeting_levels` for y and z.

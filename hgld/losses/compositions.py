@@ -357,7 +357,7 @@ class MultiGrain(nn.Module):
         num_classes: number of classes of the level.
         dim: D, dimension of the embeddings.
         lambda_: weight of the classification term.
-        margin: alpha of the paper, half the width between positives and negatives.
+        margin: alpha of the paper, half the width of the gap between positives and negatives.
         beta: initial boundary between positives and negatives; it is learned (learning rate 0.1 in the paper).
         reduction: reduction of the margin term (:class:`Margin`): ``mean`` over all sampled pairs, as in the paper, or
             ``nonzero``, as in the published code.

@@ -53,7 +53,7 @@ def loss_names() -> tuple[str, ...]:
 
 
 def entry_of(name: str) -> LossEntry:
-    """Return what a config must know about a loss.
+    """Return the registry entry of a loss.
 
     For a loss of another package, this is read from its class: a config field sets the parameter of the same name
     (``margin``, ``tau``, ``level``). A loss with the parameter ``dim`` is taken to have trainable parameters.

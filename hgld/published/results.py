@@ -92,7 +92,7 @@ _DATASET_SPELLINGS = {
     "roxford5k": "roxford",
     "rparis6k": "rparis",
 }
-_METHOD_SPELLINGS = {  # prefix of a printed name after fold(): other names of the method, separated by spaces
+_METHOD_SPELLINGS = {  # prefix of a printed name after fold(): other spellings of the method, separated by spaces
     "nsm": "normsoftmax",
     "nsoftmax": "normsoftmax nsm",
     "sigmansm": "normsoftmax",

@@ -77,7 +77,7 @@ def first_ranks(
 
 
 def _blocks(ranked: Ranked, normalize: bool) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield blocks of queries: index of the first query, (q, G) scores, (q, G) uint8 grades, and (q,) `findable`.
+    """Yield blocks of queries: first index, (q, G) scores, (q, G) uint8 grades, (q,) bool: class is in the gallery.
 
     The arrays are valid until the next block. The query itself has the score -inf and grade 0.
     """

@@ -262,7 +262,7 @@ class HierarchicalPKSampler(BatchSampler):
         level: level of the classes: its column; or, if the labels are a table or a dataset, its name.
         super_level: level of the super-classes; the coarsest by default.
         super_classes: m, number of super-classes per batch.
-        batches_per_combination: number of batches per combination of super-classes and epoch.
+        batches_per_combination: number of batches per epoch for each combination of super-classes.
         batches_per_epoch: maximum number of batches per epoch; None: an epoch ends after all combinations.
         seed: seed of all random choices.
         short: rule for classes with fewer than k items: "repeat" uses each item at least once and some items again,

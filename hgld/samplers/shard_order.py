@@ -242,7 +242,7 @@ def deal(label: np.ndarray, num_streams: int, per_stream: int, window: int, *key
             hand.take_class(c)
         words = iter(random_words(num_streams * per_stream, *key, step).tolist())
         for at in range(num_streams):
-            stream = (at + step) % num_streams  # in each batch, another stream is the last one to choose
+            stream = (at + step) % num_streams  # the stream that chooses last changes from batch to batch
             while len(hand.chunks[stream]) < per_stream:
                 hand.take_any(stream, next(words))
         dealt = [chunk for chunks in hand.chunks for chunk in chunks]

@@ -63,7 +63,7 @@ class Taxonomy:
         """Positions of all classes, every class after its parents.
 
         Raises:
-            HierarchyError: the parents form a circle; the message lists it.
+            HierarchyError: the parents form a cycle; the message lists it.
         """
         waiting = list(map(len, self.parents))
         below: list[list[int]] = [[] for _ in self.ids]

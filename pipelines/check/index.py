@@ -32,7 +32,7 @@ from .scan import WRONG_SUFFIX, ShardScan, scan_shards
 from .verify import short_runs
 
 MOST_LEVELS = 64  # maximum number of levels; no taxonomy has as many ranks
-_CLASSES, _CLASSES_AN_ITEM = 1 << 20, 100  # limits that a tar of a dataset of a million classes keeps
+_CLASSES, _CLASSES_AN_ITEM = 1 << 20, 100  # limits that suffice for a tar of a dataset with a million classes
 _EARLIER = ".dataset.json.earlier"  # name of the manifest while files are replaced
 _KEPT = (files.LISTS, files.JUDGEMENTS, files.CARD)  # files that a rebuild does not change
 
@@ -275,7 +275,7 @@ def _write(root: Path, name: str, consensus: ItemConsensus, scans: Sequence[Shar
     """Write the files of the dataset; while they are replaced, the earlier manifest has another name."""
     index, earlier = consensus.index(), _earlier_manifest(root)
     rejected = _all_rejected(root, consensus.rejected())
-    # By name, because a shard without a usable item has a scan but is not in the index.
+    # Match scans to shards by name: a shard without a usable item has a scan but is not in the index.
     scanned = {scan.name: scan for scan in scans}
     shards = [
         files.ShardFacts(shard, split, count, scanned[shard].bytes, scanned[shard].sha256)

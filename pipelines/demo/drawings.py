@@ -142,7 +142,7 @@ def ridge(canvas: Canvas, rng: np.random.Generator, bottom: float, height: float
 
 
 def trees(canvas: Canvas, rng: np.random.Generator, count: int, bottom: float, size: float) -> None:
-    """Draw trees, at most ``size`` large, that stand on a line."""
+    """Draw trees of at most the height ``size`` that stand on a line."""
     is_conifer = rng.random() < 0.4
     for x in rng.uniform(-1.2, 1.2, count):
         tall, color = size * rng.uniform(0.4, 1), pick(_GREENS, rng)

@@ -23,7 +23,7 @@ from .groups.given import NONE
 from .groups.levels import HUMAN_MADE, LANDMARK_LEVELS, LANDMARKS, NATURAL, LevelPlan
 from .names.landmark_tables import KEY, with_item_columns
 
-VERSION = 4  # 4: classes of all levels from the review
+VERSION = 4  # version 4 added the classes of all levels from the review
 LABEL_SUFFIX = "_label_to_hierarchical.csv"
 RAW_NAMES = "raw_names.csv"
 LABELS = "labels.csv"

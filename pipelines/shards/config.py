@@ -60,8 +60,8 @@ class SourceConfig:
     seed: int = setting(0, "Seed of the random class splits and of the random order of the shards.")
     labels: Path | None = setting(
         None,
-        "Folder with labels: a build of hgld build-hierarchy --classes (its levels are added above the finest), the "
-        "hierarchical labels (gldv2), or the retrieval splits (iNaturalist).",
+        "Folder with labels: a build of hgld build-hierarchy --classes (its levels replace those above the finest), "
+        "the hierarchical labels (gldv2), or the retrieval splits (iNaturalist).",
         key=False,
         common=True,
     )

@@ -163,7 +163,7 @@ def opened_work(out: Path, key: str) -> Iterator[WorkFolder]:
     with file_lock(work.path / "lock", f"another process is building {out} now; wait for it, or stop it."):
         if state != key:
             work.drop_shards(keep=())
-            # this comes before anything else changes in the folder, so that the folder is known as the build's
+            # write the key before anything else changes, so that a stopped build recognises the folder as its own
             write_atomic(work.path / _STATE, json_text({"schema_version": SCHEMA_VERSION, "key": key}))
             sync(work.path)
             sync(out)

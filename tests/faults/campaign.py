@@ -25,7 +25,7 @@ from tests.faults.readers import READERS
 MOST_CPU = 10.0  # CPU seconds per case; after twice as many, its process is killed
 MOST_WAIT = 300.0  # seconds of wall-clock time, because a blocked process uses no CPU
 MOST_MEMORY = 1 << 30  # bytes by which one case may increase memory
-MOST_MESSAGE = 2_000  # characters of an error message
+MOST_MESSAGE = 2_000  # maximum length of an error message, in characters
 CASES_A_PROCESS = 5_000
 VERDICTS = ("refused", "read", "message", "fault", "killed")
 KEPT = Path(__file__).parent / "kept"

@@ -70,7 +70,7 @@ class _Disk:
         match self.fault:
             case "stop" if threading.current_thread() is threading.main_thread():
                 raise Stopped
-            case "stop":  # Stopped in another thread would leave the main thread waiting for it
+            case "stop":  # raising Stopped in another thread would leave the main thread waiting for it
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             case "full" if kind not in _REMOVALS:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -60,7 +60,7 @@ def test_saved_whitening_is_read_back_unchanged(tmp_path, fitted):
     fitted.save(tmp_path / "whitening.safetensors")
     loaded = Whitening.load(tmp_path / "whitening.safetensors")
     described = {"power": 0.25, "dimensions": 6, "fitted_on": "other set", "fitted_items": 300}
-    assert loaded.describe() == fitted.describe() == described  # square-rooted whitening (power 0.5) is the default
+    assert loaded.describe() == fitted.describe() == described  # the default power is square-rooted whitening
     np.testing.assert_array_equal(loaded.apply(random_rows(1, 20, 6)), fitted.apply(random_rows(1, 20, 6)))
     first = (tmp_path / "whitening.safetensors").read_bytes()
     loaded.save(tmp_path / "again.safetensors")

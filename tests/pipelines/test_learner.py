@@ -64,7 +64,7 @@ def slow_shares(names, rows, place, answers, seeds):
     table = np.exp(rows @ best[:-3].reshape(3, -1).T + best[-3:])
     table /= table.sum(axis=1, keepdims=True)
     for row, name in zip(table, names, strict=True):
-        # The build's error probability is one half.
+        # Without stated probabilities, the prior of the build's own group is 0.75; the two other groups share the rest.
         row *= [math.sqrt(0.75 if g == place[name] else 0.125) for g in LABELS]
     return table / table.sum(axis=1, keepdims=True)
 

@@ -173,7 +173,7 @@ def _reach_items(
     block_k: tl.constexpr,
     block_j: tl.constexpr,
 ):
-    """Compute the metric's derivatives by the scores of a block of one query's items."""
+    """Compute the derivatives of the metric with respect to the scores of one block of one query's items."""
     blocks = tl.cdiv(size, block_j)
     row = (tl.program_id(0) // blocks).to(tl.int64)
     j = tl.program_id(0) % blocks * block_j + tl.arange(0, block_j)

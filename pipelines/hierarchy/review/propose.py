@@ -44,7 +44,7 @@ _LONGEST = 80  # characters to send per name
 _LONGEST_LABEL = 60
 _MOST_BYTES = 1 << 17  # bytes per answer
 _GIVEN = "given: "  # start of the evidence of predefined groups
-_GROUPS_ASKED, _NAMES_ASKED = 12, 24  # members per question
+_GROUPS_ASKED, _NAMES_ASKED = 12, 24  # groups per question, and names per question
 _WRONG_FORM = "answer of another form"
 
 _SYSTEM = (

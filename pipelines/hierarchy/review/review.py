@@ -49,7 +49,7 @@ _GROUPS = {
     "classes": pl.List(pl.String),
     "classes_by": pl.List(pl.String),
 }
-_GIVEN = ("given", "tree")  # methods of classes that a person's table or taxonomy states
+_GIVEN = ("given", "tree")  # values of `method` for a top class that the user's table or taxonomy states
 _ITEMS: dict[str, Any] = dict.fromkeys(("split", "id", "name", "label", "who", "why"), pl.String)
 _DROPPED = {"name": pl.String, "landmarks": pl.Int64, "reason": pl.String, "who": pl.String, "why": pl.String}
 _Top = tuple[str | None, str | None, str | None]  # class, method, evidence

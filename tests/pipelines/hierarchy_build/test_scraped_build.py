@@ -45,7 +45,7 @@ def world():
     return wiki
 
 
-FURTHER = {  # landmark id: (category, its name or the reason for a missing name with the api route)
+FURTHER = {  # landmark id: (category, expected name with the route ``api``, or the reason that there is none)
     100: ("http://commons.wikimedia.org/wiki/Category:Bridges", "bridge"),
     101: ("https://commons.m.wikimedia.org/wiki/Category:Old_name,_of_a_lake", "lake"),
     102: ("https://commons.wikimedia.org/wiki/Category:No_class", "no-instance-of"),
