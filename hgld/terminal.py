@@ -12,7 +12,7 @@ from typing import Any, Protocol, TextIO
 # order of visible characters. Surrogates are bytes of file names that are not text.
 _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
-_PAUSE = 60.0  # seconds between two lines of progress in a log
+_PAUSE = 300.0  # seconds between two lines of progress in a log
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -50,7 +50,7 @@ def silent(task: str, done: int, total: int | None) -> None:
 
 
 def _lines(last: float) -> Progress:
-    """Return a function that prints a line of progress if a minute has passed since ``last`` or the previous line."""
+    """Return a function that prints a line of progress five minutes after ``last`` or the previous line."""
 
     def show(task: str, done: int, total: int | None) -> None:
         nonlocal last
@@ -63,7 +63,7 @@ def _lines(last: float) -> Progress:
 
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """Yield a function that shows progress bars on stderr, or a line every minute if stderr is not a terminal."""
+    """Yield a function that shows progress bars on stderr, or a line every five minutes if stderr is not a terminal."""
     if not is_terminal(sys.stderr):
         yield _lines(time.monotonic())
         return

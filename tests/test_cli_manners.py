@@ -359,13 +359,13 @@ def test_progress_bars_need_a_terminal_with_a_movable_cursor(monkeypatch, term):
         assert isinstance(shown, LineReporter)
 
 
-def test_progress_in_a_log_is_a_line_every_minute(monkeypatch, capsys):
+def test_progress_in_a_log_is_a_line_every_five_minutes(monkeypatch, capsys):
     now = [1000.0]
     monkeypatch.setattr("hgld.terminal.time.monotonic", lambda: now[0])
     with progress_bars() as progress:
-        for seconds in range(0, 300, 25):
+        for seconds in range(0, 1500, 125):
             now[0] = 1000.0 + seconds
-            progress("read\nimages", 1000 * seconds, 300_000 if seconds < 200 else None)
+            progress("read\nimages", 200 * seconds, 300_000 if seconds < 1000 else None)
     shown = "read images: 75,000 of 300,000\nread images: 150,000 of 300,000\nread images: 225,000\n"
     assert capsys.readouterr() == ("", shown)
 

@@ -5,6 +5,7 @@ import fcntl
 import functools
 import json
 import os
+import re
 import resource
 import shlex
 import signal
@@ -197,7 +198,7 @@ def test_full_demo_is_fast_and_hierarchical_loss_wins(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    assert re.sub(r".*: \d[\d,]*( of \d[\d,]*)?\n", "", done.stderr) == ""  # lines of progress on a slow machine
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 240  # CPU seconds
     told = json.loads(done.stdout)
     baseline, hierarchical = told["values"][BASELINE], told["values"][HIERARCHICAL]

@@ -193,7 +193,9 @@ class Learner:
         for i in np.flatnonzero(~undecided).tolist():
             errors[i], standing[i] = 0.0, column.get(grouping.place[self.names[i]], -1)
         again = np.zeros(len(self.names), dtype=bool)
-        again[decided[accepted]] = [len(grouping.answers[self.names[i]]) == 1 for i in decided[accepted].tolist()]
+        again[decided[accepted]] = [
+            len(grouping.answers.get(self.names[i], ())) == 1 for i in decided[accepted].tolist()
+        ]
         return Estimates(
             names=self.names,
             items=self.items,
