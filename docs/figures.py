@@ -142,17 +142,8 @@ def photograph(demo: Path) -> None:
     with tempfile.TemporaryDirectory() as folder, Page(Path(folder) / "profile", 1200, 1000) as page:
         run, shards, work = demo / "runs" / "HAPPIER", demo / "shards", Path(folder)
         _hgld("show", shards, "--html", work / "tree.html")
-        _hgld(
-            "report",
-            demo / "runs" / "ROADMAP",
-            run,
-            "--data",
-            shards,
-            "--out",
-            work / "report.html",
-            "--title",
-            "hgld demo",
-        )
+        runs = (demo / "runs" / "ROADMAP", run)
+        _hgld("report", *runs, "--data", shards, "--out", work / "report.html", "--title", "hgld demo")
         _hgld("audit", "--checkpoint", run, "--data", shards, "--out", work / "audit")
         for name, file in {"tree": "tree.html", "report": "report.html", "audit": "audit/audit.html"}.items():
             page.open((work / file).as_uri())

@@ -331,14 +331,13 @@ def show(asked: ShowOptions, *, as_json: bool) -> None:
     PATH is a build's folder, a dataset directory (the numbers then count images), or a taxonomy in any format that hgld
     reads: an edge list, WordNet, Open Images, iNaturalist, Darwin Core, a folder tree, ...
     """
-    from hgld.html_page import PAGES, render_page
+    if asked.doubtful is not None:
+        _show_doubtful(asked.path, asked.doubtful, as_json=as_json)
+        return
     from hgld.tables import as_plain_text
     from hgld.taxonomy.formats import read_levels
     from hgld.tree_drawing import icicle, tree_data, tree_text
 
-    if asked.doubtful is not None:
-        _show_doubtful(asked.path, asked.doubtful, as_json=as_json)
-        return
     path, rules = asked.path, {name: getattr(asked, name) for name in ("parents", "cut", "levels")}
     _refuse_unfinished(path)
     found = read_levels(path, asked.format, **rules)
@@ -353,6 +352,8 @@ def show(asked: ShowOptions, *, as_json: bool) -> None:
     if found.counts:
         notes.append("; ".join(f"{what}: {number:,}" for what, number in found.counts.items()) + ".")
     if asked.html is not None:
+        from hgld.html_page import PAGES, render_page
+
         tree, unit = found.hierarchy, "classes" if labels is None else "images"
         labels = tree.expand(range(tree.num_classes[0])) if labels is None else labels
         shown = {

@@ -283,9 +283,7 @@ def _checked(name: str) -> str:
 # -- lists of shards --------------------------------------------------------------------------------------------------
 
 _MOST_SHARDS = 100_000
-_RANGE = re.compile(
-    r"\{(-?[0-9]{1,100})\.\.(-?[0-9]{1,100})[.}]"
-)  # braceexpand lists a range before it yields any of it
+_RANGE = re.compile(r"\{(-?[0-9]{1,100})\.\.(-?[0-9]{1,100})[.}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +319,7 @@ def expand_braces(urls: Iterable[str]) -> list[str]:
     """
     found: list[str] = []
     for url in urls:
+        # Count before braceexpand makes a list of every range.
         if any(abs(int(last) - int(first)) >= _MOST_SHARDS for first, last in _RANGE.findall(url)):
             raise _too_many(url)
         try:

@@ -306,8 +306,8 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
         """Return (B,) int64 item indices of a batch, over all processes."""
 
     def _plan(self, epoch: int) -> Any:
-        """Return the data that all batches of an epoch share; it is cached until another epoch is requested."""
-        raise NotImplementedError
+        """Return the data that all batches of an epoch share (None: nothing); cached until the epoch changes."""
+        return None
 
     def _plan_of(self, epoch: int) -> Any:
         if self._planned[0] != epoch:
