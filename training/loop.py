@@ -131,9 +131,7 @@ def arithmetic(config: TrainConfig, device: torch.device) -> Iterator[None]:
         if on_gpu:
             torch.set_float32_matmul_precision("high")
             cudnn.allow_tf32 = True
-            # Trying the algorithms takes time for each new shape, so it is only worth it if all images have one size.
-            one_shape = config.images.test_resize_mode in ("crop", "squash")
-            cudnn.benchmark = one_shape and not config.run.deterministic
+            cudnn.benchmark = not config.run.deterministic  # worth its time, because all training images have one size
         torch.use_deterministic_algorithms(config.run.deterministic or deterministic)
         yield
     finally:

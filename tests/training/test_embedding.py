@@ -224,6 +224,17 @@ def test_embedding_does_not_depend_on_batch_size(model, shapes, view):
         torch.testing.assert_close(found, alone, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize(("view", "tries"), [(VIEWS[0], True), (VIEWS[1], False)])
+def test_cudnn_tries_algorithms_only_if_images_have_one_shape(model, shapes, view, tries, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    seen = set()
+    hook = model.register_forward_pre_hook(lambda *_: seen.add(torch.backends.cudnn.benchmark))
+    embed(model, shapes, view=view, batch_size=4)
+    hook.remove()
+    assert seen == {tries}
+    assert torch.backends.cudnn.benchmark
+
+
 def test_embedding_batches_hold_a_limited_number_of_pixels(model, shapes):
     passed = []
     handle = model.register_forward_hook(lambda _, images, __: passed.append(tuple(images[0].shape)))

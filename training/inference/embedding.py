@@ -102,7 +102,7 @@ def embed(
     how["on_fault"] = "raise" if faults is None else "leave"
     loaders = [Loader(dataset, plan, one, **how) for one in views]
     own, found, failure = None, {}, None
-    with evaluating(model):
+    with evaluating(model, shapes=plan.shapes):
         try:
             own, found = _own_rows(model, loaders, plan, scale_p, group, amp, progress, unit)
         except HgldError as error:
@@ -140,6 +140,7 @@ class _Plan(BatchSampler):
         kinds, kind_of, counts = np.unique(
             np.column_stack([-pixels, shapes]), axis=0, return_inverse=True, return_counts=True
         )
+        self.shapes = len(kinds)
         alike = np.split(np.argsort(kind_of.reshape(-1), kind="stable"), np.cumsum(counts)[:-1])
         batches: list[NDArray[np.int64]] = []
         for largest, items in zip(kinds[:, 0].tolist(), alike, strict=True):
@@ -246,14 +247,20 @@ def autocast(device: torch.device, amp: Amp) -> AbstractContextManager[object]:
 
 
 @contextmanager
-def evaluating(model: EmbeddingModel) -> Iterator[None]:
-    """Put the model into evaluation mode, without gradients, inside the ``with`` block."""
-    before = model.training
+def evaluating(model: EmbeddingModel, *, shapes: int = 1) -> Iterator[None]:
+    """Put the model into evaluation mode, without gradients, inside the ``with`` block.
+
+    If the images have several shapes, cuDNN does not try its algorithms, because the trials take time for each shape.
+    """
+    cudnn: Any = torch.backends.cudnn
+    before, tries = model.training, cudnn.benchmark
+    cudnn.benchmark = tries and shapes == 1
     model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
+        cudnn.benchmark = tries
         model.train(before)
 
 
