@@ -165,7 +165,7 @@ def _margin(space: np.ndarray, groups: np.ndarray) -> np.ndarray:
 
 # -- all placements together ----------------------------------------------------------------------------------------
 
-# benchmarks/review_trust.py checks these constants, which were chosen on four of its datasets
+# chosen on four datasets of benchmarks/review_trust.py, with the results on the others in view
 _WIDER = 1.25  # reviews show more deviation between taxonomies than the placements of the fit
 _APART = 0.5  # deviation of the undecided names' level from that of the decided names, which the queue chose
 _SAME = 0.97  # probability that a blindly accepted name is in its group of the build
