@@ -299,7 +299,7 @@ def compare(
     whole = np.concatenate([*tables.values(), *apart.values()], axis=1)
     unit = _units(classes, len(whole))
     # axis 1: the value, and its difference from the first report
-    low, high = _intervals(whole, unit, samples).reshape(2, 2, len(names), len(chosen))
+    low, high = mean_intervals(whole, unit, samples).reshape(2, 2, len(names), len(chosen))
     p_values = _sign_flip(np.concatenate(list(apart.values()), axis=1), unit, samples)
     p_values = p_values.reshape(len(names), len(chosen))
     rows = []
@@ -364,8 +364,14 @@ def check_same_task(reports: Mapping[str, RetrievalReport], first: str) -> None:
                 )
 
 
-def _intervals(table: np.ndarray, unit: np.ndarray, samples: int) -> np.ndarray:
-    """Return the (2, C) ends of the confidence intervals of a (Q, C) table's means, by resampling units of queries."""
+def mean_intervals(table: np.ndarray, unit: np.ndarray, samples: int = 2000) -> np.ndarray:
+    """Return the (2, C) ends of the 95% confidence intervals of a (Q, C) table's means, by resampling units of queries.
+
+    Args:
+        table: values, NaN if undefined.
+        unit: (Q,) number of each query's unit, from 0; the queries of a unit are resampled together.
+        samples: number of resamples, with seed 0.
+    """
     means, is_defined = [], ~np.isnan(table)
     totals, sizes = (_unit_sums(part, unit) for part in (np.where(is_defined, table, 0.0), is_defined.astype(float)))
     num_units = len(totals)

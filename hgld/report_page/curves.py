@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 RECALLS = (np.arange(100) + 0.5) / 100  # at these midpoints the mean precision is the area under the curve
 
 
-def precision_recall(grades: np.ndarray, gains: np.ndarray, recalls: np.ndarray = RECALLS) -> np.ndarray | None:
+def precision_recall(
+    grades: np.ndarray, gains: np.ndarray, recalls: np.ndarray = RECALLS, places: np.ndarray | None = None
+) -> np.ndarray | None:
     """Compute the hierarchical precision of one ranking at given hierarchical recalls.
 
     At rank k, recall is the gain of the first k items over the gain of all. Precision at a relevant k is the sum over
@@ -34,15 +36,16 @@ def precision_recall(grades: np.ndarray, gains: np.ndarray, recalls: np.ndarray 
         grades: (G,) grades in the order of the ranking.
         gains: (L + 1,) gain of each grade; ``gains[0]`` is 0.
         recalls: (R,) recalls in (0, 1].
+        places: (G,) ranks of these items, from 0, if only some items of the ranking are given; None: 0 to G - 1.
 
     Returns:
         (R,) precision at the first rank whose recall is at least so high; None if nothing is relevant.
     """
-    places = np.flatnonzero((gains > 0)[grades])
-    if not len(places):
+    kept = np.flatnonzero((gains > 0)[grades])
+    if not len(kept):
         return None
     wanted = recalls * (1 - 1e-12)
-    grades = grades[places]
+    places, grades = kept if places is None else places[kept], grades[kept]
     gain = gains[grades]
     recall = np.cumsum(gain)
     at = np.minimum(np.searchsorted(recall / recall[-1], wanted), len(places) - 1)
@@ -70,8 +73,9 @@ class MeanCurves:
     def add(self, grades: np.ndarray) -> None:
         """Add a query to the mean curves, given the (G,) grades of its whole ranking, best first."""
         counts = np.bincount(grades, minlength=len(self._levels) + 1)
+        places = np.flatnonzero(grades)  # most items of a large gallery have grade 0 and change no curve
         for i, gains in enumerate([*self._levels, self._gain.of_counts(torch.from_numpy(counts[None])).numpy()[0]]):
-            curve = precision_recall(grades, gains)
+            curve = precision_recall(grades[places], gains, places=places)
             if curve is not None:
                 self._sums[i] += curve
                 self._defined[i] += 1

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from hgld.errors import InputError
 from hgld.html_page import data_uri
 from hgld.report_page.embedding_map import NameOf
@@ -17,8 +15,7 @@ if TYPE_CHECKING:
     from hgld.data.dataset import ShardDataset
 
 SHOWN = 9
-ROWS = 4
-MOST_PICTURE_BYTES = 1_400_000
+MOST_PICTURE_BYTES = 1_500_000
 
 
 @dataclass(frozen=True)
@@ -100,36 +97,13 @@ class Thumbnails:
         return data_uri(image)
 
 
-def changed_queries(first: Evaluation, other: Evaluation, metric: str) -> tuple[list[int], list[int]]:
-    """Return the queries whose value rose most, and fell most, from one evaluation to the other, one per class."""
-    change = _query_values(other, metric) - _query_values(first, metric)
-    rose, fell = (_defined_order(np.where(sign * change > 0, -sign * change, np.nan)) for sign in (1, -1))
-    return _one_per_class(first, rose), _one_per_class(first, fell)
-
-
-def _query_values(evaluation: Evaluation, metric: str) -> np.ndarray:
-    return evaluation.report.per_query[metric].to_numpy()
-
-
-def _defined_order(values: np.ndarray) -> np.ndarray:
-    """Return the indices of the values that are not NaN, in ascending order of the values."""
-    return np.argsort(values, kind="stable")[: int((~np.isnan(values)).sum())]  # sorting puts NaN last
-
-
-def _one_per_class(evaluation: Evaluation, order: np.ndarray) -> list[int]:
-    """Return the first query of every class in the given order; otherwise one hard class would fill all rows."""
-    assert evaluation.ranked is not None
-    finest = evaluation.ranked.query.labels[order, 0]
-    _, first = np.unique(finest, return_index=True)
-    return order[np.sort(first)][:ROWS].tolist()
-
-
 def strips(
     queries: Sequence[int],
     runs: Mapping[str, Evaluation],
     first: Mapping[str, FirstRanks],
     metric: str,
     name_of: NameOf,
+    shown: int = SHOWN,
 ) -> list[Strip]:
     """Make the galleries of selected queries, with one row of ranked images per run.
 
@@ -139,6 +113,7 @@ def strips(
         first: first ranks of each run.
         metric: metric whose value the page shows next to the query, if the runs have it per query.
         name_of: function that returns the name of a class, given level and id.
+        shown: maximum number of ranks.
     """
     made = []
     for query in queries:
@@ -148,7 +123,7 @@ def strips(
             assert evaluation.ranked is not None
             levels, asked = evaluation.levels, evaluation.ranked.query
             head = _tile(asked, query, None, "query", "", levels, name_of) if not rows else head
-            found = [ranks[query, :SHOWN].tolist() for ranks in (first[name].items, first[name].grades)]
+            found = [ranks[query, :shown].tolist() for ranks in (first[name].items, first[name].grades)]
             tiles = [
                 _tile(
                     evaluation.ranked.other_side,

@@ -1,5 +1,6 @@
 """Mistakes at rank 1: the tree of classes by error, confusions of classes, and queries that show each outcome."""
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from hgld.report_page.runs import Evaluation
 from hgld.tree_drawing import icicle
 
 _MOST_CLASSES = 14  # maximum number of rows in the table of confusions
-_MOST_PAIRS = 4  # maximum number of confusions that the page illustrates by a query
+_MOST_PAIRS = 6  # maximum number of queries that a cell of the table opens
+_MOST_OPENED = 72  # maximum number of queries that all cells open, because each has two images
 _MOST_NAMED = 3  # maximum number of classes in a note on what a class is taken for
 
 
@@ -30,8 +32,8 @@ def describe_mistakes(evaluation: Evaluation, first: FirstRanks, name_of: NameOf
         right at a coarser level, wrong at every level. Each entry has the outcome's share of the queries, and the
         galleries of two queries. They are one third and two thirds through the outcome's queries, sorted by the mean
         grade of their first ranks. ``matrix`` has a row per class of the second finest level (``level``): its name, its
-        number of queries, and their number per class of the first result. ``pairs`` are the most frequent confusions,
-        each with a gallery.
+        number of queries, and their number per class of the first result. ``cells`` has the queries that a cell opens,
+        by row and column.
     """
     assert evaluation.ranked is not None
     levels, rows = evaluation.levels, np.flatnonzero(first.findable)
@@ -43,14 +45,14 @@ def describe_mistakes(evaluation: Evaluation, first: FirstRanks, name_of: NameOf
     notes = []
     for c, pairs in enumerate(confused):
         taken = dict[int, list[str]]()
-        for own, other, _, count in pairs:
+        for own, other, count in pairs:
             taken.setdefault(own, []).append(f"{name_of(c, other)} {count}")
         notes.append({own: f"taken for {', '.join(said[:_MOST_NAMED])}" for own, said in taken.items()})
     wrong = [np.where(labels[:, c] < 0, np.nan, grades[:, 0] < len(levels) - c) for c in range(len(levels))]
     measures = {f"error at {level}": error for level, error in zip(levels, wrong, strict=True)}
 
-    def show(queries: Any) -> Any:
-        return strips(rows[queries].tolist(), {"": evaluation}, {"": first}, metric, name_of)
+    def show(queries: Any, **options: int) -> Any:
+        return strips(rows[queries].tolist(), {"": evaluation}, {"": first}, metric, name_of, **options)
 
     order, outcomes = np.argsort(grades.mean(axis=1), kind="stable"), []
     for grades_of in ((len(levels),), range(1, len(levels)), (0,)):  # right, right above, wrong everywhere
@@ -65,21 +67,36 @@ def describe_mistakes(evaluation: Evaluation, first: FirstRanks, name_of: NameOf
         "outcomes": outcomes,
         "level": levels[level],
         "matrix": [(name_of(level, own), len(of), [(of == c).sum() for c in classes]) for own, of in of_class.items()],
-        "pairs": [
-            (f"{name_of(level, own)} taken for {name_of(level, other)}: {count}", show([example]))
-            for own, other, example, count in confused[level][:_MOST_PAIRS]
-        ],
+        "cells": {
+            cell: show(queries, shown=1) for cell, queries in _opened(labels[:, level], found[:, level], classes)
+        },
     }
 
 
-def _confusions(own: np.ndarray, found: np.ndarray) -> list[tuple[int, int, int, int]]:
-    """Return every pair of a query's class and another class found: both classes, one query, and the number of queries.
-
-    The most frequent pair comes first.
-    """
+def _confusions(own: np.ndarray, found: np.ndarray) -> list[tuple[int, int, int]]:
+    """Return every pair of a query's class and another class found, and its number of queries, most frequent first."""
     cases = np.flatnonzero((own != found) & (own >= 0) & (found >= 0))
-    pairs, example, counts = np.unique(
-        np.stack([own, found], axis=1)[cases], axis=0, return_index=True, return_counts=True
-    )
+    pairs, counts = np.unique(np.stack([own, found], axis=1)[cases], axis=0, return_counts=True)
     order = np.argsort(-counts, kind="stable")
-    return [(*pairs[i].tolist(), int(cases[example[i]]), int(counts[i])) for i in order]
+    return [(*pairs[i].tolist(), int(counts[i])) for i in order]
+
+
+def _opened(own: np.ndarray, found: np.ndarray, classes: list[int]) -> list[tuple[tuple[int, int], np.ndarray]]:
+    """Return the queries that each cell of the table of confusions opens, by row and column.
+
+    Cells get their queries in turns, the most frequent confusion first, so that as many cells as possible have one.
+
+    Args:
+        own: (Q,) classes of the queries.
+        found: (Q,) classes of their first results.
+        classes: classes of the table's rows and columns.
+    """
+    cells = dict[tuple[int, int], np.ndarray]()
+    for one, other, count in _confusions(own, found):
+        if one in classes and other in classes:
+            cases = np.flatnonzero((own == one) & (found == other))
+            spread = np.unique(np.linspace(0, count - 1, _MOST_PAIRS).astype(int))
+            cells[classes.index(one), classes.index(other)] = cases[spread]
+    turns = [cell for turn in range(_MOST_PAIRS) for cell, queries in cells.items() if len(queries) > turn]
+    number = Counter(turns[:_MOST_OPENED])
+    return [(cell, cells[cell][:taken]) for cell, taken in number.items()]

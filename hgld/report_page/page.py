@@ -13,6 +13,7 @@ from hgld.evaluation.trained_on import TRAINED_ON, was_trained_on
 from hgld.files import write_atomic
 from hgld.html_page import render_page
 from hgld.published import OwnResults, PaperTable, PublishedValue, find_table, lay_out
+from hgld.report_page.changes import describe_changes
 from hgld.report_page.curves import (
     MeanCurves,
     draw_answer_risks,
@@ -23,13 +24,7 @@ from hgld.report_page.curves import (
 )
 from hgld.report_page.embedding_map import NameOf, draw_maps
 from hgld.report_page.figures import SERIES, Figures, grade_index
-from hgld.report_page.gallery import (
-    MOST_PICTURE_BYTES,
-    Strip,
-    Thumbnails,
-    changed_queries,
-    strips,
-)
+from hgld.report_page.gallery import MOST_PICTURE_BYTES, Thumbnails
 from hgld.report_page.mistakes import describe_mistakes
 from hgld.report_page.rankings import MOST_QUERIES, FirstRanks, first_ranks, gain_of
 from hgld.report_page.runs import Evaluation, Run, read_runs
@@ -146,7 +141,7 @@ def _split_section(
         "maps": maps,
         "shown": shown,
         "mistakes": describe_mistakes(ranked[shown], first[shown], names[shown], metric) if shown else None,
-        "albums": _albums(ranked, first, names, scores.baseline, metric),
+        "changes": describe_changes(ranked, first, names, scores.baseline, metric),
         "pictured": dataset is not None,
         "missing": missing,
     }
@@ -174,26 +169,6 @@ def _name_of(evaluation: Evaluation, dataset: "ShardDataset | None") -> NameOf:
         return names[label] if label < len(names) else str(label)
 
     return name
-
-
-def _albums(
-    ranked: Mapping[str, Evaluation],
-    first: Mapping[str, FirstRanks],
-    names: Mapping[str, NameOf],
-    baseline: str,
-    metric: str,
-) -> list[tuple[str, list[Strip]]]:
-    """Return galleries with headings: the queries that changed most from the baseline, or first run, to another."""
-    paired = {n: e for n, e in ranked.items() if metric in e.report.query_metrics and len(e.report.per_query)}
-    leading = baseline if baseline in paired else next(iter(paired), "")
-    for name, other in paired.items():  # only one other run, because each adds many images
-        one = paired[leading]
-        if name != leading and other.report.settings.get("labels_sha256") == one.report.settings.get("labels_sha256"):
-            pair, changed = {leading: one, name: other}, changed_queries(one, other, metric)
-            headings = f"Most improved from {leading} to {name}", f"Most worsened to {name}"
-            made = zip(headings, (strips(rows, pair, first, metric, names[leading]) for rows in changed), strict=True)
-            return [(heading, found) for heading, found in made if found]
-    return []
 
 
 # -- papers' tables ---------------------------------------------------------------------------------------------------

@@ -36,6 +36,12 @@ def test_tables_sort_and_the_page_fits_both_widths_and_themes(tmp_path, report):
             assert len(values) == 2
             assert values == sorted(values, reverse=turn == "descending")
         page.run("document.querySelectorAll('details').forEach(one => one.open = true)")
+        opened = "document.querySelectorAll('[popover]:popover-open figure.tile').length"
+        page.run("document.querySelector('.confusion td button').focus()")
+        page.press("Enter")
+        page.until(f"{opened} >= 2 && {opened} % 2 === 0")  # queries, each with its first result
+        page.press("Escape")
+        page.until(f"{opened} === 0 && document.activeElement.matches('.confusion td button')")
         corners = []
         for width, scheme in ((1280, "light"), (420, "dark")):
             page.scheme(scheme)

@@ -1,9 +1,12 @@
 """Curves, grades per rank and maps, against their definitions and the results of ``evaluate``."""
 
+import re
 import tracemalloc
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from hypothesis import given
@@ -14,7 +17,8 @@ from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.scores import prepare_embeddings
 from hgld.metrics import GainFunction
 from hgld.prediction.calibration import level_risk
-from hgld.report_page import rankings
+from hgld.report_page import mistakes, rankings
+from hgld.report_page.changes import describe_changes
 from hgld.report_page.curves import MeanCurves, precision_recall, reliability, severity
 from hgld.report_page.embedding_map import _scatter
 from hgld.report_page.figures import SERIES, Figures
@@ -191,11 +195,64 @@ def test_mistakes_count_the_first_results_by_class_level_and_outcome():
     for own, queries, counts in made["matrix"]:
         assert queries == sum(f"b{one}" == own for one, _ in pairs)
         assert counts == [pairs.count((int(own[1:]), int(other[1:]))) for other in classes]
+    listed, spelled = [label for label, _, _ in made["matrix"]], lambda tile: re.findall(r"b: (b\d+)", tile.says)[0]
+    for (row, column), strips in made["cells"].items():
+        assert row != column
+        assert 1 <= len(strips) == min(6, made["matrix"][row][2][column])
+        for strip in strips:
+            assert (spelled(strip.query), spelled(strip.ranked[0][1][0])) == (listed[row], listed[column])
+            assert len(strip.ranked[0][1]) == 1
+    off = {(i, j) for i, (_, _, counts) in enumerate(made["matrix"]) for j, n in enumerate(counts) if n and i != j}
+    assert set(made["cells"]) == off
     shares = [np.mean([r.grades[0] in of for r in cases]) for of in ({3}, {1, 2}, {0})]
     assert [share for share, _ in made["outcomes"]] == pytest.approx(shares)
     for (_, strips), frames in zip(made["outcomes"], ({7}, {1, 2}, {0}), strict=True):
         assert len(strips) == 2
         assert all(strip.ranked[0][1][0].frame in frames for strip in strips)
+
+
+def test_cells_share_the_queries_so_that_each_opens_one_before_any_opens_two(monkeypatch):
+    monkeypatch.setattr(mistakes, "_MOST_OPENED", 7)
+    own, found = np.repeat([0, 0, 1, 2, 2], [9, 3, 1, 4, 5]), np.repeat([1, 2, 0, 1, 2], [9, 3, 1, 4, 5])
+    opened = dict(mistakes._opened(own, found, [0, 1, 2]))
+    assert {cell: len(queries) for cell, queries in opened.items()} == {(0, 1): 2, (2, 1): 2, (0, 2): 2, (1, 0): 1}
+    assert all((own[q] == row).all() and (found[q] == column).all() for (row, column), q in opened.items())
+
+
+@pytest.mark.parametrize("scale", [1, -1])
+def test_changes_per_class_equal_the_means_of_its_queries_with_resampled_intervals(scale):
+    one, other = evaluation(seed=0, size=150), evaluation(seed=0, size=150)
+    worse = other.report.per_query["H-AP"].to_numpy() - scale * 0.1 * (one.ranked.query.labels[:, 0] % 3)
+    table = other.report.per_query.with_columns(pl.Series("H-AP", worse))
+    other = replace(other, report=replace(other.report, per_query=table))
+    runs, name_of = {"one": one, "other": other}, lambda level, label: f"{'abc'[level]}{label}"
+    ranks = {name: first_ranks(run.ranked) for name, run in runs.items()}
+    made = describe_changes(runs, ranks, dict.fromkeys(runs, name_of), "one", "H-AP")
+    assert made is not None
+    assert made["pair"] == ("one", "other")
+    before, labels = one.report.per_query["H-AP"].to_numpy(), one.ranked.query.labels
+    assert [level for level, _ in made["levels"]] == ["c", "b", "a"]
+    for level, rows in made["levels"]:
+        c = "abc".index(level)
+        assert {row.name for row in rows} == {f"{level}{label}" for label in labels[:, c] if label >= 0}
+        assert [row.after - row.before for row in rows] == sorted([row.after - row.before for row in rows])[::-1]
+        for row in rows:
+            of = np.flatnonzero((labels[:, c] == int(row.name[1:])) & ~np.isnan(before) & ~np.isnan(worse))
+            assert row.queries == len(of)
+            assert [row.before, row.after] == pytest.approx([before[of].mean(), worse[of].mean()])
+            units = [[q] for q in of] if c == 0 else [of[labels[of, 0] == k] for k in np.unique(labels[of, 0])]
+            assert np.isnan(row.low) == (len(units) < 5)
+            if len(units) >= 5:  # the reference draws its resamples one by one, with other random numbers
+                rng, change = np.random.default_rng(1), worse - before
+                means = [
+                    change[np.concatenate([units[i] for i in rng.integers(0, len(units), len(units))])].mean()
+                    for _ in range(500)
+                ]
+                assert [row.low, row.high] == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.02)
+            assert row.change == ("up" if row.low > 0 else "down" if row.high < 0 else "")
+    assert {row.change for _, rows in made["levels"] for row in rows} == {"", "down" if scale > 0 else "up"}
+    other.report.settings["labels_sha256"] = "of other queries"
+    assert describe_changes(runs, ranks, dict.fromkeys(runs, name_of), "one", "H-AP") is None
 
 
 def test_reliability_of_tenths_equals_their_means():
