@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def load_model(source: Any, which: 'Literal["best", "last"]' = "best", **options: Any) -> "Model":
-    """Load any model that embeds images: a run, a network of a library, an ONNX file, a torch module with a transform.
+    """Load any model that embeds images: a run, a library's network, an ONNX file, or a torch module with a transform.
 
     ``load_model`` of :mod:`hgld.training.inference.model` describes the arguments.
     """

@@ -1,4 +1,4 @@
-"""Web addresses: validity, text for messages, allowed redirects, private addresses and waiting times."""
+"""Web addresses: check URLs, redirects and private addresses; hide secrets in messages; read Retry-After headers."""
 
 import ipaddress
 import re
@@ -50,16 +50,17 @@ def without_secrets(url: str) -> str:
 def redirect_target(place: str, location: str, allowed: Collection[str] = ()) -> str:
     """Return the URL to which a redirect leads.
 
-    A redirect may lead to the same host and port with the same scheme or from http to https, or to an allowed host. It
-    may never lead from https to http.
+    A redirect is allowed if it stays on the same host and port with the same scheme, or changes only from http to
+    https. A redirect to a host in ``allowed`` is allowed too, but never one from https to http.
 
     Args:
         place: the requested URL.
         location: the ``Location`` header of the response, as ``http.client`` reads it (Latin-1).
-        allowed: further hosts, each as ``host`` (at the scheme's default port) or ``host:port``.
+        allowed: further hosts to which a redirect may lead, each as ``host`` (at the scheme's default port) or
+            ``host:port``.
 
     Raises:
-        RedirectError: the redirect leads to a host that is not allowed, or is not an http(s) URL.
+        RedirectError: the redirect leads to a host that is not allowed, or its target is not an http(s) URL.
     """
     given = location.encode("latin-1", errors="replace").decode(errors="replace")
     try:

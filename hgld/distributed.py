@@ -175,7 +175,7 @@ def shutdown(processes: Processes) -> None:
 
 @contextmanager
 def process_group(device: str, hint: Callable[[], str]) -> Iterator[Processes]:
-    """Join the processes in the ``with`` block (:func:`launch`, :func:`shutdown`); report a lost one with ``hint``.
+    """Join the processes in the ``with`` block (:func:`launch`, :func:`shutdown`); report a lost process with ``hint``.
 
     If the processes are connected already, they stay connected afterwards.
 
@@ -296,7 +296,7 @@ def wrap_model(model: nn.Module, processes: Processes, *, sync_batch_norm: bool 
         sync_batch_norm: whether to compute batch norm's statistics over all processes.
 
     Raises:
-        ConfigError: synchronised batch norm on a CPU, for which torch has no implementation.
+        ConfigError: ``sync_batch_norm`` is set on a CPU, for which torch has no implementation.
     """
     if processes.count == 1:
         return model
@@ -366,7 +366,7 @@ def from_all(data: bytes, processes: Processes) -> list[bytes]:
 
 
 def share_statistics(module: nn.Module, processes: Processes) -> None:
-    """Copy the norms' running statistics of the main process to all processes, so that all have the same model."""
+    """Copy the running statistics of batch norms from the main process to all, so that all have the same model."""
     for norm in module.modules():
         if processes.count > 1 and isinstance(norm, _NormBase):
             for statistic in norm.buffers(recurse=False):

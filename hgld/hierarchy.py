@@ -109,7 +109,7 @@ class Hierarchy:
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Sequence[str | None]] | pl.DataFrame | Any) -> "Hierarchy":
-        """Build from a table with one column per level (finest first) and one row per item or class.
+        """Build a tree from a table with one column per level (finest first) and one row per item or class.
 
         Class ids follow the sorted names of a level, so they do not depend on the order of the rows. ``None``, NaN and
         the empty string are unknown.
@@ -134,7 +134,7 @@ class Hierarchy:
     def from_labels(
         cls, labels: np.ndarray, levels: Sequence[str], names: Sequence[Sequence[str]] | None = None
     ) -> "Hierarchy":
-        """Build from an (N, L) integer table of labels, finest level first, -1 if unknown.
+        """Build a tree from an (N, L) integer table of labels, finest level first, -1 if unknown.
 
         Args:
             labels: (N, L) class ids of N items.
@@ -165,7 +165,7 @@ class Hierarchy:
     def from_edges(
         cls, edges: Iterable[tuple[Any, Any]] | Mapping[Any, Any], levels: Sequence[str] | None = None
     ) -> "Hierarchy":
-        """Build from pairs of a child and its parent.
+        """Build a tree from pairs of a child and its parent.
 
         The classes without children are the finest level. A single class above all others is excluded, because it
         distinguishes nothing. If a branch has fewer levels than the longest branch, its finest class also fills the
@@ -177,7 +177,7 @@ class Hierarchy:
             levels: names of the levels, finest first; default: ``level0``, ``level1``, ...
 
         Raises:
-            HierarchyError: a class has two parents, the edges form a circle, there are no classes, or the number of
+            HierarchyError: a class has two parents, the edges form a cycle, there are no classes, or the number of
                 names differs from the number of levels.
 
         >>> tree = Hierarchy.from_edges([("dog", "pet"), ("cat", "pet"), ("oak", "plant")], levels=("kind", "top"))
@@ -203,7 +203,7 @@ class Hierarchy:
 
     @classmethod
     def from_networkx(cls, graph: "Graph[Any]", levels: Sequence[str] | None = None) -> "Hierarchy":
-        """Build from a directed graph of networkx: one that :meth:`to_networkx` made, or any tree.
+        """Build a tree from a directed graph of networkx: a graph that :meth:`to_networkx` made, or any tree.
 
         Edges point from parent to child, as in networkx's own trees. If several edges point to one class, hgld assumes
         that edges point from child to parent. :meth:`from_edges` explains the levels.
@@ -275,7 +275,7 @@ class Hierarchy:
             level: name or column; the finest by default.
 
         Returns:
-            None if they have no common ancestor.
+            (level, name); None if the classes have no common ancestor.
 
         Raises:
             HierarchyError: there is no such class or level.

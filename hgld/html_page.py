@@ -25,7 +25,7 @@ _QUALITY = 82
 
 @functools.cache  # compiling templates takes most of the time of a small page
 def _environment(folder: Path) -> jinja2.Environment:
-    """Return the templates of a folder and of all pages: they escape every value and fail for a missing one."""
+    """Return the templates of a folder and of all pages: they escape every value, and fail if a value is missing."""
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder, PAGES]),
         autoescape=True,
@@ -39,7 +39,7 @@ def _environment(folder: Path) -> jinja2.Environment:
 
 
 def render_page(template: Path, scripts: Iterable[str | Path] = (), **values: object) -> str:
-    """Return a page: one HTML file that loads nothing and runs no script but those of hgld.
+    """Return a page: one HTML file that loads nothing and runs only hgld's own scripts.
 
     Args:
         template: template of the page, which extends ``page.html``.

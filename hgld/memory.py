@@ -1,4 +1,4 @@
-"""The memory that a process uses at most for reading one table, and for images that its threads decode together.
+"""Maximum memory that a process uses to read one table, and to decode images in several threads.
 
 The environment variable ``HGLD_MEMORY`` sets it in bytes, or with K, M, G or T (powers of 1,024). The default is 2% of
 the memory of the machine or its container, and at least 512 MiB. If the images of several threads would take more
@@ -77,13 +77,13 @@ class SharedMemory:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all that is held; a forked process calls this, because it has no threads of its parent."""
+        """Forget all reserved memory; a forked process calls this, because it has no threads of its parent."""
         self._held = 0
         self._changed = threading.Condition()
 
     @contextmanager
     def hold(self, size: int) -> Iterator[None]:
-        """Wait until ``size`` more bytes fit into the limit of all threads, or no thread holds any; then hold them."""
+        """Wait until ``size`` more bytes fit into the limit of all threads, or no thread holds memory; then hold it."""
         if size <= _UNCOUNTED:
             yield
             return

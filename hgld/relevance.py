@@ -89,7 +89,7 @@ def graded_relevance(
       (HAPPIER, supplementary A.2); ``w_p = 1/L`` unless given, renormalised over the levels that have positives
     - ``exponential``: ``2^l - 1``, NDCG's gain (Järvelin and Kekäläinen 2002; Burges et al. 2005)
 
-    The gain of grade 0 is 0 under every kind.
+    The gain of grade 0 is 0 for every kind.
 
     Args:
         grades: (Q, G) integers in 0..L, one row per query.
@@ -187,7 +187,7 @@ class GainFunction:
         return total / (counts + query).clamp(min=1)
 
     def level_weights(self, counts: Tensor) -> Tensor:
-        """Return the weight of every level's AP for every query; 0 if the query has no positive there, else with sum 1.
+        """Return the weight of every level's AP for every query: 0 for a level without positives; the sum is 1.
 
         Args:
             counts: (Q, L + 1) int64, number of items per grade.

@@ -87,7 +87,7 @@ def parquet_schema(source: Source, *, where: str | None = None, fix: str = "") -
     """Return the names and types of a parquet table's columns.
 
     Raises:
-        TableError: not a readable parquet file.
+        TableError: the file is not readable parquet.
     """
     with _footer_of(source, where, fix):
         return _scan(source).collect_schema()
@@ -97,7 +97,7 @@ def parquet_metadata(source: Source, *, where: str | None = None) -> dict[str, s
     """Return the metadata that a parquet table's writer added, such as its schema version.
 
     Raises:
-        TableError: not a readable parquet file.
+        TableError: the file is not readable parquet.
     """
     with _footer_of(source, where) as footer:
         return footer.metadata
@@ -139,7 +139,7 @@ def row_groups(source: Source) -> list[int]:
     """Return the number of rows of every row group of a parquet table, from its footer.
 
     Raises:
-        TableError: not a readable parquet file.
+        TableError: the file is not readable parquet.
     """
     with _footer_of(source) as footer:
         return [group[3] for group in footer.groups]

@@ -1,3 +1,3 @@
-"""Version of hgld, which files and reports state."""
+"""Version of hgld; files and reports state it."""
 
 __version__ = "0.2.0"

@@ -78,7 +78,7 @@ class FetchResult:
         bytes: size of the file.
         received: bytes received over the network in this run.
         outcome: result: ``fetched``, ``resumed`` (an earlier run had fetched part of it) or ``there`` (nothing to do).
-        checked: whether it matched a published checksum.
+        checked: whether the file matched a published checksum.
     """
 
     path: Path
@@ -92,7 +92,7 @@ class Downloader:
     """Downloader of several files at a time.
 
     Args:
-        workers: files at a time.
+        workers: number of files that are downloaded at a time.
         retries: number of consecutive attempts without progress after which the download of a file fails.
         timeout: seconds to wait for the next bytes.
         progress: function that receives the number of finished files and of received MiB.
@@ -123,7 +123,7 @@ class Downloader:
     def fetch(self, files: Sequence[RemoteFile]) -> list[FetchResult]:
         """Fetch all files; complete and correct ones are left as they are.
 
-        A file that cannot be fetched does not stop the others.
+        If a file cannot be fetched, the downloads of all other files go on.
 
         Returns:
             the outcome of every file, in the order of ``files``.

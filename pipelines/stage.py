@@ -146,7 +146,7 @@ def fingerprint(path: Path) -> FileFacts:
 
 
 def plain(value: Any) -> Any:
-    """Return a JSON-ready copy of a config: dataclasses become objects, paths text, tuples lists."""
+    """Return a JSON-ready copy of a config: dataclasses become objects, paths become text, tuples become lists."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
     if isinstance(value, Mapping):
@@ -170,7 +170,7 @@ def run_stage(
     """Run ``work`` for the stage ``name`` under ``root``, unless it was done already with the same key.
 
     Args:
-        name: the stage's name, also that of its directory ``root/name``.
+        name: name of the stage, and of its directory ``root/name``.
         root: the build's directory of stages.
         version: number that has to be raised when the stage's code makes other files from the same inputs.
         config: a frozen dataclass or JSON-ready mapping of what changes the output (no paths, no worker counts).

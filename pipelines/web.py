@@ -112,7 +112,7 @@ class PoliteClient:
         Raises:
             AnswerError: this request got no usable answer.
             ServiceError: the server refuses all requests, or asks for a very long wait.
-            BudgetSpentError: the request budget is spent.
+            BudgetSpentError: all requests of the budget are used.
         """
         asked = {**params, "format": "json", "formatversion": "2", "maxlag": _MAXLAG}
         return self._retry(lambda: self._ask_api(url, asked))
@@ -140,7 +140,7 @@ class PoliteClient:
         Raises:
             AnswerError: this request got no usable answer.
             ServiceError: the server refuses all requests, or asks for a very long wait.
-            BudgetSpentError: the request budget is spent.
+            BudgetSpentError: all requests of the budget are used.
         """
         sent = {"Content-Type": "application/json", **(headers or {})}
 

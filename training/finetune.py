@@ -1,7 +1,7 @@
 """All numbers of a fine-tune: fixed values, and the candidates from which :mod:`hgld.training.plan` chooses.
 
-They were tuned by hand in single runs on photographs of groceries and landmarks, with one class split and one seed
-each. No search on validation classes has confirmed them.
+The numbers were tuned by hand in single runs on photographs of groceries and landmarks, with one class split and one
+seed each. No search on validation classes has confirmed them.
 """
 
 from dataclasses import dataclass, replace

@@ -437,7 +437,7 @@ def _reports(state: TrainState, model: Any, run: Path | None) -> dict[str, Retri
 def _better_with_start(
     state: TrainState, monitor: TrainingMonitor, reports: dict[str, RetrievalReport]
 ) -> dict[str, RetrievalReport]:
-    """Evaluate weights between the initial and the last ones; keep them if they are better according to ``monitor``.
+    """Evaluate weights between the initial and the last weights; keep them if ``monitor`` is better with them.
 
     Args:
         state: the run after its last step.

@@ -1,7 +1,7 @@
 """The plan of a fine-tune: values for all options that the user did not set, from network, data and machine.
 
-It is made once, when a run begins, and kept in the run's ``config.json``, so that a resumed run keeps its values, on
-any number of processes.
+The plan is made once, when a run begins, and kept in the run's ``config.json``, so that a resumed run keeps its values,
+on any number of processes.
 """
 
 import importlib.util
@@ -140,7 +140,7 @@ def plan_table(config: TrainConfig) -> str:
 
 
 def plan_run(config: TrainConfig, place: str, out: Path | None, processes: Processes) -> TrainConfig:
-    """Derive the options that depend on network and data; :func:`try_machine` derives the others.
+    """Derive the options that depend on network and data; :func:`try_machine` derives all other options.
 
     Args:
         config: options of the run.
@@ -371,7 +371,7 @@ def choose_test_size(
         model: model with the run's initial weights, on its device.
         place: dataset directory or its URL.
         processes: processes of the run.
-        best_of: entry of ``evaluate_on`` and metric by which checkpoints are chosen; empty if none is.
+        best_of: entry of ``evaluate_on`` and metric by which checkpoints are chosen; empty if no checkpoint is chosen.
     """
     if "test_size" not in config.to_derive:
         return config

@@ -44,8 +44,8 @@ class LineReporter(ProgressReporter):
     """Reporter for files and pipes: a line at the start, one per minute with the time left, one per evaluation.
 
     Args:
-        result: prints a line of the run's results.
-        note: prints a note, separately from the results.
+        result: function that prints a line of the run's results.
+        note: function that prints a note, separately from the results.
         clock: function that returns the time in seconds.
     """
 
@@ -133,8 +133,8 @@ def progress_reporter(
 
     Args:
         out: the stream that people may look at.
-        result: prints a line of the run's results, if ``out`` is not such a terminal.
-        note: prints a note, separately from the results.
+        result: function that prints a line of the run's results, if ``out`` is not such a terminal.
+        note: function that prints a note, separately from the results.
     """
     reporter: ProgressReporter = BarReporter(out) if is_terminal(out) else LineReporter(result, note)
     try:
@@ -164,7 +164,7 @@ def metrics_text(metrics: Mapping[str, float], monitor: str = "") -> str:
 
     Args:
         metrics: values by name, the finest level first.
-        monitor: metric by which the best checkpoint is chosen; empty if none is.
+        monitor: metric by which the best checkpoint is chosen; empty if no checkpoint is chosen.
     """
     finest = next((name for name in metrics if name.partition("/")[0] == "R@1"), "")
     chosen = [name for name in metrics if name in (finest, "H-AP", "ASI", monitor)] or list(metrics)

@@ -76,7 +76,8 @@ class TrainState:
         scaler: gradient scaler for fp16.
         average: the average of the weights, if one is kept.
         step: number of steps done.
-        best_of: entry of ``evaluate_on`` and metric by which the best checkpoint is chosen; empty if none is.
+        best_of: entry of ``evaluate_on`` and metric by which the best checkpoint is chosen; empty if no checkpoint is
+            chosen.
         judged: number of epochs that need no evaluation any more; -1: the initial model is still to be evaluated.
         best: metric, value, epoch and step of the best evaluation; empty before the first.
         values: the last evaluation's metrics by split.

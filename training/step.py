@@ -3,9 +3,9 @@
 Micro-batches work by multi-stage back-propagation, also called gradient cache (Revaud et al., "Learning with Average
 Precision: Training Image Retrieval with a Listwise Loss", ICCV 2019, section 3.3). First the embeddings of all
 micro-batches are computed without a graph. Then the loss gives its gradient with respect to the embeddings. Last, every
-micro-batch passes the model again, with a graph, to propagate its part of that gradient to the parameters. A batch of
-any size needs the memory of one micro-batch, at the cost of one more forward pass. Since the loss is computed once, the
-gradients equal the gradients of the whole batch.
+micro-batch passes through the model again, with a graph, to propagate its part of that gradient to the parameters. A
+batch of any size needs the memory of one micro-batch, at the cost of one more forward pass. Since the loss is computed
+once, the gradients equal the gradients of the whole batch.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,8 @@ class StepInput:
         labels: (b, L) integers on the CPU.
         instances: (b,) integers on the CPU, equal for views of one image.
         seed: seed of the step, the same on every process. The model's random numbers depend on it and on the process's
-            rank. The criterion's depend only on the seed, because every process must compute the same loss.
+            rank. The criterion's random numbers depend only on the seed, because every process must compute the same
+            loss.
     """
 
     images: Tensor
@@ -62,7 +63,7 @@ class Backward:
         criterion: ``(embeddings, labels, instances) -> (loss, parts)`` of the whole batch.
         processes: processes of the run.
         prepare: function that turns a micro-batch of images as read into the model's input (on the device, normalised).
-        micro_batch_size: number of images that pass the model at once; 0: all.
+        micro_batch_size: number of images that pass through the model at once; 0: all.
         autocast: function that returns the context for the model's precision.
         scale: function that multiplies the loss before its backward pass (fp16's loss scale).
     """

@@ -47,7 +47,7 @@ def plan_sweep(config: TrainConfig, sweeps: Sequence[str], seeds: int = 1) -> tu
     """Plan the runs of a sweep, with the seeds of a combination one after another, and check the options of all runs.
 
     Args:
-        config: options that all runs have in common; its seed is the first.
+        config: options that all runs have in common; its seed is the first seed.
         sweeps: ``field=a,b,c``, one per field; semicolons separate the values of a field that is a list.
         seeds: number of runs of every combination, with consecutive seeds.
 

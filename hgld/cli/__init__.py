@@ -134,7 +134,7 @@ def _stops_by_signals() -> Iterator[None]:
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Print hgld's warnings as a line, without the place in the code that Python adds."""
+    """Print each of hgld's warnings as one line, without the file and line of code that Python adds."""
     with warnings.catch_warnings():
         usual = warnings.showwarning
 

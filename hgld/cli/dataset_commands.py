@@ -221,8 +221,8 @@ class DatasetsOptions:
 def datasets(asked: DatasetsOptions, *, as_json: bool) -> None:
     """List the datasets that hgld can shard; with a NAME, print its card and how to obtain the files.
 
-    The counts come from publications. Your own images need no card: hgld build-shards --help explains the names folders
-    and manifest.
+    The counts come from publications. Your own images need no card: hgld build-shards --help explains how to build a
+    dataset of them.
     """
     from hgld.pipelines.shards.cards import load_card
     from hgld.pipelines.shards.sources import has_card, source_name
@@ -269,7 +269,7 @@ def _card_facts(source: str, card: "DataCard") -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class CardOptions:
-    """A dataset whose card to make."""
+    """The dataset whose card is rewritten."""
 
     root: Path = setting(..., "Dataset directory.", argument=True, path="existing")
 
@@ -278,7 +278,8 @@ class CardOptions:
 def card(asked: CardOptions, *, as_json: bool) -> None:
     """Rewrite README.md and croissant.json of the dataset directory ROOT from its manifest.
 
-    The output lists differences from the published counts. The manifest then has the checksums of the new files.
+    The output lists the counts that differ from the published counts. The command also updates the checksums in
+    dataset.json.
     """
     from hgld.pipelines.shards.build import differences_text
     from hgld.pipelines.shards.cards import CARD, CROISSANT, remake_card

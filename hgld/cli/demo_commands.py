@@ -1,6 +1,6 @@
 """Subcommand ``demo``: everything in one folder, from landmark names to a report.
 
-Only this module joins ``pipelines``, which builds the data, and ``training``.
+Only this module uses both ``pipelines``, which builds the data, and ``training``.
 """
 
 import json
@@ -139,8 +139,8 @@ def _run(out: Path, seed: int, size: DemoSize, progress: "Progress") -> DemoResu
 def demo_runs(seed: int, *, epochs: int, steps: int) -> dict[str, "TrainConfig"]:
     """Return the configs of the two runs by name; they differ only in the label levels that the loss uses.
 
-    Both train the small residual net from scratch with the learning rates of the small recipes. ROADMAP is HAPPIER with
-    one level: the same surrogate of AP and the same proxies, only for landmarks.
+    Both train the small residual net from scratch with the learning rates of the small recipes. The ROADMAP run is
+    HAPPIER with one level: it has the same surrogate of AP and the same proxies, but only landmark labels.
 
     Args:
         seed: seed of all random numbers: the runs start from the same weights and see the same batches.

@@ -280,7 +280,7 @@ def _keep_in_run(run: Path, report: "RetrievalReport", splits: "SplitEmbedder", 
 
 
 def _smaller_table(report: "RetrievalReport") -> str:
-    """Return a table of the metrics of truncated and quantized embeddings, and the differences from full ones."""
+    """Return a table of the metrics of truncated and quantized embeddings, and their differences from full vectors."""
     from hgld.evaluation.report import markdown_table
 
     rows, metrics, full = [], [], report.values

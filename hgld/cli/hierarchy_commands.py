@@ -122,7 +122,7 @@ def build_hierarchy(asked: BuildOptions, configs: dict[type, Any], *, as_json: b
 
 
 def _choose_as_published(configs: dict[type, Any]) -> tuple[str, ...]:
-    """Set the paper's choices in the configs, except for flags that were given; return each choice in a sentence."""
+    """Set the paper's choices in the configs, except for flags that were given; return one sentence per choice."""
     from hgld.published.statements import statements_of
 
     source_of, said = click.get_current_context().get_parameter_source, []
@@ -213,9 +213,9 @@ class ReviewOptions:
 def review(asked: ReviewOptions, *, as_json: bool) -> None:
     """Finish the groups of BUILD_DIR on a local web page.
 
-    The page first asks the questions that correct most names. After each decision it estimates all other names again.
-    Decisions are appended to your file at once; build again with --decisions FILE to apply them. Only this machine can
-    open the page; Ctrl-C ends it.
+    The page first asks the questions that correct most names. After each decision it estimates the groups of all other
+    names again. Decisions are appended to your file at once; build again with --decisions FILE to apply them. Only this
+    machine can open the page; Ctrl-C ends it.
 
     With --propose a language model proposes names and moves. The page shows them like another annotator's decisions,
     and never applies them itself. The variable HGLD_PROPOSE_KEY holds the API key.

@@ -1,4 +1,4 @@
-"""Options for a model and its view of images, and functions that open such models."""
+"""Options that choose a model and its preprocessing of images, and functions that open such models."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -84,7 +84,7 @@ class ModelOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SeenOptions:
-    """Evaluation on images that a run was trained on."""
+    """Option that allows evaluation on images that a run was trained on."""
 
     seen: bool = setting(
         False, "Allow evaluation on images that the run was trained on; every output states this.", common=False
@@ -216,7 +216,7 @@ def say_warnings(facts: Mapping[str, Any]) -> None:
     """Print a warning if the view reduced images, and one if the run was trained on queries.
 
     Args:
-        facts: settings of a report, facts of ``Embedder.view_facts``, or what :meth:`SeenOptions.check` returns.
+        facts: settings of a report, or the result of ``Embedder.view_facts`` or :meth:`SeenOptions.check`.
     """
     if reduced := facts.get("reduced"):
         echo(

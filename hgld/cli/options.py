@@ -216,7 +216,8 @@ def verb(
     ``as_json`` is True with ``--json``. If two dataclasses have the same flag, it sets the fields of both.
 
     Args:
-        more: further dataclasses with flags; the function takes their instances by class as ``configs``.
+        more: further dataclasses with flags. The function gets their instances as the mapping ``configs``, whose keys
+            are the dataclasses.
         overrides: whether the function gets only the fields of ``more`` that the user set, as a mapping ``given``, in
             place of ``configs``; switches then also have a form that turns them off.
         sections: headings of the dataclasses in the help; default: the name of the dataclass, or Options.

@@ -15,8 +15,8 @@ from hgld.errors import ConfigError
 class BatchBuffers:
     """A pool of memory for uint8 batches. Allocating new memory would take a quarter of the decoding time.
 
-    A batch's memory returns to the pool when the last tensor that shares it is deleted, so a batch that is kept keeps
-    its pixels. Threads can share the pool.
+    A batch's memory returns to the pool when the last tensor that shares it is deleted, so a batch keeps its pixels for
+    as long as it is used. Threads can share the pool.
 
     Args:
         pin_memory: whether to use page-locked memory, for asynchronous copies to a GPU. torch itself reuses such memory

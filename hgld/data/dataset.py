@@ -124,8 +124,8 @@ def open_dataset(
             (docs/reference/dataset-files.md). Other schemes: options of fsspec, such as credentials and endpoints.
         transform: function that makes ``dataset[i]["image"]`` from an RGB image; None leaves the image unchanged; a
             ``DataLoader`` then gets the central square at 224 pixels.
-        verify_reads: whether to check the bytes of every image against the SHA-256 in the index (20 microseconds per
-            image of 27 KB, and 32 bytes of memory); None: only if they come from a URL.
+        verify_reads: whether to check the bytes of every image against the SHA-256 in the index; None: only if they
+            come from a URL. The check takes 20 microseconds and 32 bytes of memory per image of 27 KB.
 
     Raises:
         InputError: there is no dataset, its files contradict each other, or the split does not exist.
@@ -272,7 +272,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
         """Return the items at these positions as a dataset of their own, in this order, numbered from 0.
 
         Raises:
-            IndexError: a position beyond the dataset.
+            IndexError: a position is outside the dataset.
         """
         i = self._positions(positions)
         chosen = copy(self)
@@ -401,7 +401,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
         An item has ``image`` (transformed), ``labels`` (L,), ``index`` and ``key``.
 
         Raises:
-            IndexError: a position beyond the dataset.
+            IndexError: a position is outside the dataset.
             InputError: there is no such column, or an image cannot be read.
         """
         if isinstance(index, str):
@@ -481,7 +481,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
 
     @cached_property
     def lists(self) -> dict[str, np.ndarray]:
-        """Positions in this dataset of the items of each named list that protocols need.
+        """Positions in this dataset of the items of each named list; some protocols need such lists.
 
         A list without any of these items is omitted.
 

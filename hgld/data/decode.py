@@ -60,7 +60,7 @@ def decode_whole(image: EncodedImage, boxed: Size | None = None) -> Pixels:
 
 @contextmanager
 def _whole(image: EncodedImage, boxed: Size | None) -> Iterator[Pixels]:
-    """Decode as :func:`decode_whole`, and hold the memory until the caller has used the pixels."""
+    """Decode as :func:`decode_whole`; count the pixels as used memory until the ``with`` block ends."""
     with ExitStack() as held:
         try:
             with open_image(image.data) as picture:

@@ -305,7 +305,7 @@ Form = dict[str, tuple[type, Callable[[Any], object], str]]  # per field: its ty
 
 
 def _read_fields(facts: Any, form: Form, where: str) -> dict[str, Any]:
-    """Check and return the fields of a JSON object that a form lists.
+    """Check and return the fields of a JSON object; ``form`` lists their names, types and checks.
 
     Raises:
         InputError: a field is missing, or has another type or an invalid value.

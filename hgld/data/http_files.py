@@ -148,7 +148,7 @@ class _Watch:
         """Return the seconds to wait for the next bytes.
 
         Raises:
-            RemoteFault: the time is over.
+            RemoteFault: the time limit has passed.
         """
         left = self._deadline.left()
         if self.in_headers:

@@ -51,7 +51,7 @@ def fits_batch(total: float | NDArray[Any], share: float | NDArray[Any] = 1.0) -
 
     Args:
         total: total number of bytes of the images.
-        share: share of a batch that the images make up.
+        share: share of a batch's memory that these images may use.
     """
     return total <= share * MOST_BATCH_BYTES
 
@@ -88,7 +88,7 @@ def turn_of(orientation: int) -> Turn:
 
 
 def upright_size(width: int, height: int, turn: Turn) -> Size:
-    """Return width and height after the turn; given the upright size, this is the stored size."""
+    """Return width and height after the turn; given the upright size, return the stored size."""
     return (height, width) if turn.swapped else (width, height)
 
 
@@ -110,7 +110,7 @@ def stored_rectangle(upright: Rectangle, width: int, height: int, turn: Turn) ->
 
 
 def turned(pixels: Pixels, turn: Turn) -> Pixels:
-    """Turn an image (H, W, 3); the result is a view or new memory."""
+    """Turn an image (H, W, 3); the result may share the image's memory."""
     if turn.swapped:
         pixels = np.asarray(cv2.transpose(pixels), dtype=np.uint8)
     if turn.mirrored or turn.upside_down:
@@ -160,10 +160,10 @@ def is_jpeg(data: bytes) -> bool:
 
 
 def jpeg_head(data: bytes) -> JpegHead:
-    """Return the head of a JPEG.
+    """Return the segments of a JPEG before its first scan, and whether the JPEG has only one scan.
 
     Raises:
-        ImageError: ``too-many-blocks``.
+        ImageError: the JPEG has too many segments (``too-many-blocks``).
     """
     at, frame = len(_START), b""
     for _ in range(_MOST_SEGMENTS):
@@ -199,7 +199,7 @@ def check_blocks(data: bytes) -> None:
     """Raise an error if an image has so many blocks that reading its header would take long.
 
     Raises:
-        ImageError: ``too-many-blocks``.
+        ImageError: the image has too many blocks (``too-many-blocks``).
     """
     if is_jpeg(data):
         jpeg_head(data)
@@ -213,7 +213,8 @@ def check_cost(data: bytes, width: int, height: int) -> None:
     """Raise an error if decoding an image would take too much memory or time.
 
     Raises:
-        ImageError: ``too-many-pixels``, ``too-many-scans`` or ``too-many-blocks``.
+        ImageError: the limit is exceeded that the reason names: ``too-many-pixels``, ``too-many-scans`` or
+            ``too-many-blocks``.
     """
     pixels, most = width * height, MOST_PIXELS if is_jpeg(data) else MOST_PIXELS_WHOLE
     if pixels > most:
@@ -321,8 +322,8 @@ def read_header(data: bytes) -> ImageHeader:
     """Read the header of a JPEG, PNG, WebP or GIF; a missing or invalid orientation becomes 1.
 
     Raises:
-        ImageError: ``empty``, ``undecodable`` (none of these formats, or damaged), ``too-many-pixels``,
-            ``too-many-scans`` or ``too-many-blocks``.
+        ImageError: the image cannot be used; the reason is ``empty``, ``undecodable`` (none of these formats, or
+            damaged), ``too-many-pixels``, ``too-many-scans`` or ``too-many-blocks``.
     """
     size, segments = _jpeg_size(data), jpeg_head(data).segments
     if size is None or not segments:
@@ -338,8 +339,8 @@ def open_image(data: bytes) -> Iterator[Image.Image]:
     """Open an image with Pillow, which reads the header, after checking hgld's limits.
 
     Raises:
-        ImageError: ``empty``, ``undecodable`` (none of these formats, or damaged), ``too-many-pixels``,
-            ``too-many-scans`` or ``too-many-blocks``.
+        ImageError: the image cannot be used; the reason is ``empty``, ``undecodable`` (none of these formats, or
+            damaged), ``too-many-pixels``, ``too-many-scans`` or ``too-many-blocks``.
     """
     if not data:
         raise ImageError("empty", "no bytes")

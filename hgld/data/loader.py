@@ -93,9 +93,9 @@ class _Pending(NamedTuple):
 
     Attributes:
         wanted: the items of the batch.
-        places: their positions in the epoch.
+        places: positions of these items in the epoch.
         images: the batch, which the threads fill.
-        parts: per thread, the first row that it fills, and its future.
+        parts: per thread, the first row that the thread fills, and the thread's future.
     """
 
     wanted: BatchItems
@@ -124,7 +124,7 @@ def cores_of_process() -> int:
 class BatchDecoder:
     """Decoder of batches in threads, ahead of the consumer; it can replace damaged items.
 
-    Can be pickled. Its arguments are described in :class:`Loader`.
+    A decoder can be pickled. :class:`Loader` describes its arguments.
     """
 
     def __init__(self, view: View, workers: int, prefetch: int, seed: int, pin_memory: bool, on_fault: OnFault) -> None:

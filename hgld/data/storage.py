@@ -35,7 +35,7 @@ def advise(descriptor: int, offset: int, size: int, *, sequential: bool = False)
         descriptor: descriptor of the open file.
         offset: first byte.
         size: number of bytes; 0: to the end of the file.
-        sequential: whether the file is read from front to back; otherwise the range is read soon.
+        sequential: whether the file is read from front to back. False: only this range will be read, and soon.
     """
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_SEQUENTIAL if sequential else os.POSIX_FADV_WILLNEED)
@@ -156,8 +156,8 @@ READING: ContextVar[ReadingPolicy] = ContextVar("READING", default=ReadingPolicy
 class ShardStorage:
     """One folder of files, on a disk or at a URL.
 
-    Can be pickled, and used after a fork: every process opens its own files and connections. A name or link that leads
-    out of the folder raises an error.
+    A storage can be pickled, and used after a fork: every process opens its own files and connections. A name or link
+    that leads out of the folder raises an error.
 
     Args:
         root: a folder, or a URL of one of the schemes in :data:`SCHEMES`.
@@ -165,7 +165,7 @@ class ShardStorage:
             options of fsspec, such as credentials and endpoints.
 
     Raises:
-        ConfigError: the scheme is unknown or a chain of schemes, or the root is a folder and there are options.
+        ConfigError: the scheme is unknown or a chain of schemes, or options are given for a folder.
     """
 
     def __init__(self, root: str | Path, options: Mapping[str, Any] | None = None) -> None:

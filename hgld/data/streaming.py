@@ -82,32 +82,32 @@ def stream(
 
     For a dataset directory, a sampler (:class:`hgld.samplers.shard_order.ShardOrderSampler`) plans the batches from the
     index. A :class:`hgld.data.loader.Loader` with that sampler gives the same batches. An epoch contains every labelled
-    item at least once. If the size of a group is no multiple of k, some of its items are repeated. The last batch
+    item at least once. If the size of a group is not a multiple of k, some of its items are repeated. The last batch
     repeats the first groups of the epoch. A batch contains a class only once if the windows allow that. Resuming within
     an epoch reads only the images that are still needed.
 
-    For bare tars, hgld finds the groups while it reads the tars from front to end. The shards of a sequence repeat
-    without end, so ``batches_per_epoch`` sets the length of an epoch. If a class is in several sequences, it may be in
-    a batch several times. Resuming reads the epoch's shards again, without decoding.
+    For tars without an index, hgld finds the groups while it reads the tars from front to end. The shards of a sequence
+    repeat without end, so ``batches_per_epoch`` sets the length of an epoch. If a class is in several sequences, it may
+    be in a batch several times. Resuming reads the epoch's shards again, without decoding.
 
     If an item cannot be read or decoded, another item of its class replaces it, and ``Batch.faults`` lists it. The
-    encoded images of a batch may have 4 GiB in total; in bare shards, images that exceed their share are replaced and
-    listed too.
+    encoded images of a batch may have at most 4 GiB in total. In shards without an index, an image that exceeds its
+    share of this limit is replaced and listed too.
 
     Args:
         root_or_urls: a dataset directory or its URL; or the shards, as a list or as one string that ends in ``.tar``,
             with braces expanded: ``https://host/train-{000000..000012}.tar``.
         p: P, number of classes in a batch, over all processes.
         k: K, number of items per class.
-        split: the split of a dataset directory; ignored for bare shards.
+        split: the split of a dataset directory; ignored for a list of shards.
         levels: levels of a dataset directory to keep, finest first; None: all levels.
         view: crops and augmentation of the images; None: ``TrainView()``.
         seed: seed of all random numbers.
         process_index: rank of this process, which chooses its part of every batch.
-        process_count: number of processes; divides ``num_streams``.
-        num_streams: number of shard sequences that are read in parallel by all processes together; divides P. It
-            changes the batches. Default: the largest number up to 8 (and up to the number of bare shards) that p and
-            process_count allow.
+        process_count: number of processes; it must divide ``num_streams``.
+        num_streams: number of shard sequences that are read in parallel by all processes together; it must divide P. It
+            changes the batches. Default: the largest number up to 8 that ``p`` and ``process_count`` allow; without an
+            index, at most the number of shards.
         window: number of batches whose groups a sequence mixes; larger windows mix better.
         short: rule for groups of fewer than k items: ``repeat`` uses their items more than once in a batch, ``drop``
             excludes the groups, ``refuse`` raises an error.
@@ -167,9 +167,9 @@ class ShardStream(IterableDataset[Batch]):
     position.
 
     Attributes:
-        dataset: the dataset directory; None for bare shards.
+        dataset: the dataset directory; None for shards without an index.
         sampler: sampler of the batches, with the number of items without a class (``left_out``) and in short groups
-            (``dropped``); None for bare shards.
+            (``dropped``); None for shards without an index.
         epoch: the epoch that the next batch belongs to.
         step: the number of the next batch in its epoch.
     """
@@ -257,7 +257,7 @@ class _Grouping(NamedTuple):
 
     @property
     def own_streams(self) -> range:
-        """The sequences of this process."""
+        """Numbers of the sequences that this process reads."""
         share = self.num_streams // self.process_count
         return range(self.process_index * share, (self.process_index + 1) * share)
 
@@ -288,7 +288,7 @@ class _IndexedSource:
                 yield from block
 
     def _read_blocks(self, epoch: int, step: int) -> "Generator[list[_ReadItems], None, None]":
-        """Read several batches together, because adjacent items share a request; the first blocks are shorter."""
+        """Read several batches together, because adjacent items share a request; the first reads have fewer batches."""
         sizes, most = self.dataset.places[3], 1
         block: list[_ReadItems] = []
         for now in range(step, len(self.sampler)):
@@ -329,7 +329,7 @@ class _ReadItems(BatchItems):
 
 
 class Item(NamedTuple):
-    """An image of a bare shard, with a number made from its key, its upright size after cropping, and its labels."""
+    """An image of a shard without an index: a number made from its key, its upright size after cropping, its labels."""
 
     number: int
     image: EncodedImage
@@ -348,7 +348,7 @@ class Run(NamedTuple):
 
 
 class BareShards:
-    """Reader of class runs from tars, which are read from front to end and then again without end.
+    """Reader of class runs from tars without an index, each read from front to end; after the last tar it starts again.
 
     Args:
         tars: tars in the order of the epoch.
@@ -364,7 +364,7 @@ class BareShards:
         self._passed: Counter[str] = Counter()
 
     def runs(self) -> Generator[Run, None, None]:
-        """Read the tars without end, and yield runs of items of one class.
+        """Read the tars again and again, and yield runs of items of one class.
 
         Raises:
             InputError: a tar cannot be read, a run is too short with ``refuse``, or all tars together contain no run.
@@ -484,7 +484,7 @@ def _item(sample: Sample, key: str, where: str) -> Item:
 
 
 class _BareSource:
-    """Batches of bare shards, made from class runs in the order of the tars."""
+    """Batches of shards without an index, made from class runs in the order of the tars."""
 
     dataset = sampler = None
 
@@ -516,7 +516,7 @@ class _Chunk(NamedTuple):
 
 
 class _BareStream:
-    """One sequence of bare shards: every batch draws chunks from a window of chunks."""
+    """One sequence of shards without an index: every batch draws chunks from a window of chunks."""
 
     def __init__(self, tars: Sequence[Tar], number: int, epoch: int, how: _Grouping, stack: ExitStack) -> None:
         self._k, self._per_batch = how.k, how.p // how.num_streams
@@ -592,7 +592,7 @@ class _FoundItems(BatchItems):
         return self._found[item].image.where
 
     def candidates(self, item: int, damaged: set[int]) -> Iterator[int]:
-        """Yield replacements: items of its group outside the batch, items of the batch, groups of the window."""
+        """Yield an item's replacements: from its group outside the batch, then the batch, then the window's groups."""
         chunk = self._chunks[self._chunk_of[item]]
         row = [id(one) for one in chunk.picks].index(id(self._found[item]))
         others = [*chunk.others, *chunk.picks]

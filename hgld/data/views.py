@@ -98,12 +98,13 @@ _EIGENVECTORS = np.array([[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140]
 
 
 def color_matrices(numbers: Floats, jitter: float, lighting: float) -> Floats:
-    """Draw maps of colours for N images: colour jitter and lighting noise.
+    """Draw one linear map of colours for each of N images: colour jitter and lighting noise.
 
     Args:
         numbers: (N, 7) random numbers, uniform in (0, 1).
-        jitter: s; brightness, contrast and saturation change by factors in [1 - s, 1 + s].
-        lighting: standard deviation of the noise along the principal components.
+        jitter: strength s of the colour jitter: brightness, contrast and saturation change by factors in [1 - s, 1 +
+            s].
+        lighting: standard deviation of the lighting noise along the principal components.
 
     Returns:
         (N, 3, 7): with x a pixel and m the mean pixel, both RGB in 0..255, the new pixel is
@@ -134,7 +135,7 @@ def change_colors(pixels: Pixels, matrix: Floats) -> Pixels:
         matrix: (3, 7), one map from :func:`color_matrices`.
 
     Returns:
-        (H, W, 3), new memory.
+        a new (H, W, 3) array.
     """
     mean = np.array(cv2.mean(pixels)[:3])
     offset = matrix[:, 3:6] @ mean + matrix[:, 6]
@@ -173,7 +174,7 @@ def random_rectangles(numbers: Floats, share: float, size: int) -> Integers:
 
 
 def erase(pixels: Pixels, rectangle: Integers) -> Pixels:
-    """Paint a rectangle (left, top, width, height) on a copy of an (H, W, 3) image; no copy for an empty one."""
+    """Paint a rectangle (left, top, width, height) on a copy of an (H, W, 3) image; return the image if it is empty."""
     left, top, width, height = (int(value) for value in rectangle)
     if width:
         pixels = pixels.copy()
@@ -195,7 +196,7 @@ def apply_policy(pixels: Pixels, numbers: Floats) -> Pixels:
         numbers: (5,) random numbers, uniform in (0, 1). They choose the policy, its steps to apply, and their signs.
 
     Returns:
-        (H, W, 3), new memory.
+        a new (H, W, 3) array.
     """
     import torch
     from PIL import Image
@@ -344,7 +345,8 @@ class TrainView:
     ) -> ViewParameters:
         """Draw crops, as a pure function of (seed, epoch, position).
 
-        Without ``resize`` they are like torchvision's RandomResizedCrop, with it like its RandomCrop.
+        Without ``resize`` the crops are like torchvision's RandomResizedCrop, with ``resize`` like torchvision's
+        RandomCrop.
 
         Args:
             widths: (N,) widths of the upright images, or of their boxes if they have one, in pixels.
@@ -355,7 +357,7 @@ class TrainView:
                 :func:`places` returns the positions of a batch.
 
         Raises:
-            ConfigError: sizes below one pixel, or arrays of different lengths.
+            ConfigError: a size is below one pixel, or the arrays have different lengths.
         """
         sizes, places = _checked(widths, heights, positions)
         is_colored = self.jitter > 0 or self.lighting > 0
@@ -433,7 +435,7 @@ class TestView:
     ) -> "TestView":
         """Return the view with another size or resize mode.
 
-        None keeps a value, but if ``size`` changes, ``resize`` changes in proportion.
+        An argument of None leaves its field unchanged, but if ``size`` changes, ``resize`` changes in proportion.
 
         Raises:
             ConfigError: ``resize`` is below the size, or images would have too many pixels.
@@ -514,7 +516,8 @@ class TestView:
             positions: ignored.
 
         Raises:
-            ConfigError: sizes below one pixel, arrays of different lengths, or whole images of several shapes.
+            ConfigError: a size is below one pixel, the arrays have different lengths, or views of whole images have
+                different shapes.
         """
         sizes, _ = _checked(widths, heights, np.zeros_like(np.asarray(widths)) if positions is None else positions)
         height, width = self.shape(*sizes.T)
@@ -536,7 +539,7 @@ def places(step: int, count: int, first: int = 0) -> Integers:
     Args:
         step: number of the batch in its epoch, from 0.
         count: number of items of the part.
-        first: slot of the part's first item.
+        first: slot of the part's first item in the whole batch, from 0.
 
     Returns:
         (count,) positions.

@@ -390,7 +390,7 @@ def embeddings_fingerprint(*embeddings: Array) -> str:
 
 @dataclass(frozen=True)
 class _Ranking:
-    """A ranking of queries, block by block: of the whole gallery, or of the first ranks if the metrics need no more."""
+    """A ranking of queries, block by block, down to the last rank that the metrics need."""
 
     query: Tensor | Rows
     gallery: Tensor | Rows

@@ -50,7 +50,7 @@ class Heads:
 
 
 def worth_heads(depth: int, num_gallery: int) -> bool:
-    """Tell whether only the first ``depth`` ranks are cheaper to compute than whole rows of scores."""
+    """Tell whether it is cheaper to compute only the first ``depth`` ranks than whole rows of scores."""
     return depth * _FEWEST_ITEMS_A_PLACE <= num_gallery
 
 

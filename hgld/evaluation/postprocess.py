@@ -67,7 +67,7 @@ class Whitening:
             dimensions: C, number of components to keep; None: all. A component without variance (from a feature that
                 is always 0, or from few items) is divided by the smallest variance above 0. So no component is lost,
                 and a classifier can follow the whitening.
-            power: 0.25 square-rooted, 0.5 full whitening, 0 plain PCA.
+            power: exponent of the variances: 0.25 for square-rooted whitening, 0.5 for full whitening, 0 for plain PCA.
 
         Raises:
             InputError: there are fewer than two embeddings, or they vary in fewer than ``dimensions`` dimensions.
@@ -202,7 +202,7 @@ def expand_queries(
         (Q, D) float32 unit rows; the unchanged queries if ``query_expansion`` is None.
 
     Raises:
-        InputError: embeddings of the wrong shape or dtype.
+        InputError: embeddings have the wrong shape or dtype.
         ConfigError: k exceeds the gallery, or alpha is below 0.
     """
     if options.query_expansion is None:

@@ -92,7 +92,7 @@ def find_spans(scores: np.ndarray, spans: np.ndarray) -> None:
     """Find the range of the magnitudes of each row's scores.
 
     Args:
-        scores: (q, G) float32, finite, or -inf for items out of the ranking.
+        scores: (q, G) float32, finite, or -inf for items that are not ranked.
         spans: (q, 2) int64, filled with the smallest magnitude above 0 (the bits of the float32 number as an integer),
             and the number of integers from it to the greatest magnitude.
     """
@@ -159,8 +159,8 @@ def _sorted_keys(scores: np.ndarray, grades: np.ndarray, bits_of_grade: np.uint6
 def _walk_sorted(keys: np.ndarray, num: int, bits_of_grade: np.uint64, grades: np.ndarray, ranks: np.ndarray) -> None:
     """Store grades and ranks of the ``num`` positives of a sorted row; equal scores share their last rank.
 
-    The positives are stored from index 1 on. Items before the first positive are written to index 0, which spares a
-    condition.
+    The positives are stored from index 1 on. Items before the first positive are written to index 0, which saves a
+    condition in the loop.
     """
     mask = (np.uint64(1) << bits_of_grade) - np.uint64(1)
     size = keys.shape[0]
@@ -564,8 +564,8 @@ def rank_rows(
     """Order every row and fill the sums of :class:`hgld.evaluation.statistics.OrderStatistics`.
 
     Args:
-        scores: (q, G) float32, finite, or -inf for items out of the ranking.
-        grades: (q, G) uint8, 0 for items out of the ranking.
+        scores: (q, G) float32, finite, or -inf for items that are not ranked.
+        grades: (q, G) uint8, 0 for items that are not ranked.
         totals: (q, L + 1) int64, number of items of each grade.
         relevance: (q, L + 1) float64, relevance of each grade in H-AP.
         wanted: the sums to compute, and their constants.

@@ -174,7 +174,7 @@ class Retrieval:
         return embeddings[first], table[first]
 
     def torchmetric(self, value: str | None = None) -> Any:
-        """Return a ``torchmetrics.Metric`` with the same options and its own batches; needs the package torchmetrics.
+        """Return a ``torchmetrics.Metric`` with the same options, which collects its own batches; needs torchmetrics.
 
         Args:
             value: name of one metric to compute, as a scalar for ``self.log``; None: all metrics, as a dictionary.

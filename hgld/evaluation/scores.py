@@ -229,7 +229,7 @@ def _check_rows(rows: Tensor, norms: Tensor, side: str, start: int, normalize: b
 
 @contextmanager
 def exact_products(device: torch.device) -> Iterator[None]:
-    """Compute matrix products in true float32 within the body: no TF32, bfloat16, autocast or gradients."""
+    """Compute matrix products in true float32 in the ``with`` block: no TF32, bfloat16, autocast or gradients."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -317,8 +317,9 @@ def score_tiles(query: "Tensor | Rows", gallery: "Tensor | Rows", part: range) -
         part: indices of consecutive queries.
 
     Yields:
-        (start, columns, scores): gallery index of the first new item; range of columns of ``scores`` that hold the
-        items from ``start`` on; scores, contiguous (len(part), ...), whose memory the next table reuses.
+        (start, columns, scores). ``start`` is the gallery index of the first new item. ``columns`` is the range of
+        columns of ``scores`` that hold the items from ``start`` on. ``scores`` is contiguous, (len(part), ...); the
+        next table reuses its memory.
     """
     size = _rounded_up(len(part), _ROW_MULTIPLE)
     query = _padded(query, size)

@@ -51,7 +51,7 @@ class OrderStatistics(NamedTuple):
 
     @classmethod
     def zeros(cls, num_queries: int, num_levels: int, num_depths: int) -> "OrderStatistics":
-        """Return sums of zero."""
+        """Return statistics whose sums are all 0."""
         q, levels, k = num_queries, num_levels, num_depths
         return cls(
             ap=np.zeros((q, levels)),
@@ -306,9 +306,9 @@ class ClassDistances:
 def class_distances(embeddings: Array, labels: Array) -> ClassDistances:
     """Compute the mean intra-class and inter-class distance, exact over all pairs in O(N D).
 
-    PNP (Li et al., "Rethinking the Optimization of Average Precision", AAAI 2022) prints them by the definition of Roth
-    et al., "Revisiting Training Strategies and Generalization Performance in Deep Metric Learning", ICML 2020. Their
-    code gives a class of one item the largest intra-class distance; here such a class has none.
+    PNP (Li et al., "Rethinking the Optimization of Average Precision", AAAI 2022) prints these distances as Roth et al.
+    define them ("Revisiting Training Strategies and Generalization Performance in Deep Metric Learning", ICML 2020).
+    The code of Roth et al. gives a class of one item the largest intra-class distance; here such a class has none.
 
     Args:
         embeddings: (N, D) of any floating dtype; this function normalises them.
@@ -318,7 +318,8 @@ def class_distances(embeddings: Array, labels: Array) -> ClassDistances:
         the mean distance within classes and the mean distance between classes.
 
     Raises:
-        InputError: embeddings or labels of the wrong shape or dtype, NaN, Inf, zero vectors, no labelled item.
+        InputError: embeddings or labels have the wrong shape or dtype, embeddings hold NaN, Inf or zero vectors, or no
+            item has a label.
     """
     unit, classes = _labelled(embeddings, labels)
     counts = np.bincount(classes)
@@ -355,10 +356,11 @@ def clustering_nmi(embeddings: Array, labels: Array, *, seed: int = 0) -> float:
         seed: seed of k-means++.
 
     Returns:
-        0 (independent) to 1 (the same partition).
+        a number from 0 (clusters and classes are independent) to 1 (clusters and classes are the same).
 
     Raises:
-        InputError: embeddings or labels of the wrong shape or dtype, NaN, Inf, zero vectors, no labelled item.
+        InputError: embeddings or labels have the wrong shape or dtype, embeddings hold NaN, Inf or zero vectors, or no
+            item has a label.
     """
     from sklearn.cluster import KMeans  # slow to import, and no other metric needs it
     from sklearn.metrics import normalized_mutual_info_score
@@ -397,8 +399,8 @@ def order_statistics(
     """Rank every row on the CPU, over as many threads as torch has.
 
     Args:
-        scores: (q, G) float32 on the CPU, finite, or -inf for items out of the ranking.
-        grades: (q, G) uint8, 0 for items out of the ranking.
+        scores: (q, G) float32 on the CPU, finite, or -inf for items that are not ranked.
+        grades: (q, G) uint8, 0 for items that are not ranked.
         counts: (q, L + 1) int64, number of items of each grade.
         relevance: (q, L + 1) float64, relevance of each grade in H-AP.
         depths: (K,) int64, the k of the metrics, ascending.
@@ -436,7 +438,7 @@ def order_statistics_torch(
     depth: int | None,
     kinds: Collection[str],
 ) -> OrderStatistics:
-    """Rank every row on any torch device; arguments and result are those of :func:`order_statistics`."""
+    """Rank every row on any torch device; arguments and result are the same as in :func:`order_statistics`."""
     device, size = scores.device, scores.shape[1]
     sums = OrderStatistics.zeros(len(scores), counts.shape[1] - 1, len(depths))
     # One tensor holds all sums, so that the host waits for a GPU once per block.

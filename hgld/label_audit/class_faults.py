@@ -44,7 +44,7 @@ class ClassFault:
         score: similarity to planted errors.
         probability: probability of the error.
         evidence: measured features by name.
-        parts: indices of items of both classes (one), or of the class and of the proposed parent (parent).
+        parts: indices of items of the two classes; for ``parent`` the second class is the proposed parent.
     """
 
     kind: Literal["one", "parent"]
@@ -208,12 +208,12 @@ def planted_posterior(found: np.ndarray, planted: np.ndarray, most: float) -> tu
 
 
 def mixture_posterior(found: np.ndarray, planted: np.ndarray, most: float) -> np.ndarray:
-    """Return the probability that each score is of an error: it rises with the score and is 0 below the median.
+    """Return the probability that each score belongs to an error: it rises with the score and is 0 below the median.
 
     Args:
         found: (M,) scores of existing pairs.
         planted: (K,) scores of planted errors.
-        most: largest share of errors in ``found``, below 0.5: the median must be of a sound pair.
+        most: largest share of errors in ``found``, below 0.5: the median score must belong to a correct pair.
     """
     sound, fault = _density(found, found, 1), _density(found, planted, -1)
     share = min(most, share_of_faults(found, planted))
@@ -244,7 +244,7 @@ def _density(scores: np.ndarray, sample: np.ndarray, side: int) -> np.ndarray:
     """Return the density of the scores under a Student's t distribution fitted to one side of a sample.
 
     The distribution is centred at the sample's median. Its scale is the spread on one side of the median. Clearly
-    sound or clearly wrong pairs are on the other side, perhaps far away, and would widen the density.
+    correct or clearly wrong pairs are on the other side, perhaps far away, and would widen the density.
     """
     middle = np.median(sample)
     beyond = side * (sample - middle)

@@ -160,7 +160,7 @@ def _nearest(
 def find_copies(
     unit: np.ndarray, labels: np.ndarray, splits: Sequence[str], images: ImageCopies
 ) -> list[tuple[int, int, float, float]]:
-    """Find items of other splits that are copies of training items (of the largest split if none is ``train``).
+    """Find items of other splits that are copies of training items (of the largest split if no split is ``train``).
 
     The probability of a copy comes from a comparison with decoys: training items and their nearest training item of
     another finest class. A pair less similar than 99% of the synthetic copies gets probability 0.

@@ -39,10 +39,10 @@ def write_audit(
         decisions: for every row of ``audit.classes``, an entry for a file of decisions, or an empty text.
         decisions_header: first lines of the file of decisions.
         dataset: dataset with the images, in the order of the audit's items; None: the page has no images.
-        names: name of each audited input under its role, for the page.
+        names: names of the audited inputs by their role, for the page.
 
     Returns:
-        the paths of the files, by content.
+        the paths of the files; the keys describe their content.
 
     Raises:
         StorageError: a file cannot be written.

@@ -9,9 +9,9 @@ candidates gives p(z | x), the probability of the true finest class z. Its logit
 - the class's log probability by a cross-validated regression
 - per level, the logarithm of the share of neighbours in z's class of that level
 
-A noisy channel turns z into the label y. With probability e_0, y is z. With probability e_l, y is drawn uniformly from
-the classes whose finest common level with z is l + 1 (l = 0 ... L - 1; above the coarsest level all classes meet).
-The weights and e maximise the likelihood of the labels::
+A noisy channel turns z into the label y. With probability e_0, y is z. With probability e_l, for l = 1 ... L, y is
+drawn uniformly from the classes whose finest common level with z is l. Levels count from 0, the finest; at level L,
+above the coarsest, all classes meet. The weights and e maximise the likelihood of the labels::
 
     p(y | x) = sum over z of p(z | x) p(y | z)
 
@@ -177,7 +177,7 @@ def log_joint(values: Tensor, evidence: Tensor, filled: Tensor, met: Tensor, cha
     """Return (N, M) log p(z | x) p(y | z) of every candidate z and the label y.
 
     Args:
-        values: (F + L,) weights before softplus, then the logits of e_1 ... e_L; that of e_0 is 0.
+        values: (F + L,) weights before softplus, then the logits of e_1 ... e_L; the logit of e_0 is 0.
         evidence: (N, M, F) features of each item's M candidates.
         filled: (N, M) bool, True for padding, which holds no candidate.
         met: (N, M) result of :func:`meeting_levels` for y and z.

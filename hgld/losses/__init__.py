@@ -1,7 +1,7 @@
 """Rank losses, decomposability and proxy losses, and their compositions.
 
-Losses are called as ``loss(embeddings, labels)`` or ``loss(embeddings, labels, ref_embeddings, ref_labels)``. They call
-functions of (scores, grades). Names are imported lazily (PEP 562).
+Losses are called as ``loss(embeddings, labels)`` or ``loss(embeddings, labels, ref_embeddings, ref_labels)``. Inside,
+they call functions that take scores and grades. Names are imported lazily (PEP 562).
 """
 
 from importlib import import_module

@@ -17,7 +17,7 @@ from hgld.losses.rank_loss import RankLoss, RankOptions, item_roles, read_scores
 
 
 def soft_histograms(scores: Tensor, roles: Tensor, bins: int, low: float) -> tuple[Tensor, Tensor]:
-    """Share every item linearly between its two nearest of ``bins`` centres, evenly spaced from 1 down to ``low``.
+    """Share every item linearly between the two nearest of ``bins`` bin centres, evenly spaced from 1 down to ``low``.
 
     Args:
         scores: (Q, G) floating point; a score beyond the outermost centre falls wholly into that centre's bin.
@@ -93,7 +93,7 @@ class SoftBinAP(RankLoss):
         options: ``normalize``, ``exclude_self`` and ``reduction`` of :class:`hgld.losses.RankLoss`.
 
     Raises:
-        ConfigError: fewer than two bins, ``low`` not below 1, or an unknown value of ``ties``.
+        ConfigError: ``bins`` is below 2, ``low`` is not below 1, or ``ties`` is unknown.
     """
 
     other_names: ClassVar[Mapping[str, str]] = {"num_bins": "bins"}

@@ -15,11 +15,11 @@ class BlackboxAP(RankLoss):
     """1 - AP of exact ranks (Rolinek et al., "Optimizing Rank-based Metrics with Blackbox Differentiation", CVPR 2020).
 
     The ranks of a query's gallery items have no useful derivative. So the backward pass moves the scores by ``lambda_``
-    times the incoming gradient of the ranks, divided by the gallery's size, and ranks them again. The gradient of the
-    scores is the difference of the two rankings over ``lambda_``. As in the published code, ranks among the positives
-    alone count as constants. The published code draws the margin of every pair from a half-normal distribution. Here
-    the margin is a constant, as in the paper, so that the loss is a function of its input. Ties count against the
-    query.
+    times the incoming gradient with respect to the ranks, divided by the gallery's size, and ranks them again. The
+    gradient of the scores is the difference of the two rankings divided by ``lambda_``. As in the published code, ranks
+    among the positives alone count as constants. The published code draws the margin of every pair from a half-normal
+    distribution. Here the margin is a constant, as in the paper, so that the loss is a function of its input. Ties
+    count against the query.
 
     The gradient is not linear in the incoming gradient: a factor on the loss multiplies ``lambda_``. So do not scale
     this loss, as ``torch.amp.GradScaler`` does for fp16: its first factor, 65,536, would move the scores far past one
@@ -85,7 +85,7 @@ def blackbox_ap_loss(
 
 @operator("hgld::blackbox_ap_backward", lambda by_values, scores, *_: contiguous_like(scores))
 def _blackbox_ap_backward(by_values: Tensor, scores: Tensor, roles: Tensor, lambda_: float, margin: float) -> Tensor:
-    """Return the gradient of the scores (Q, G): the difference of two rankings over ``lambda_``."""
+    """Return the gradient of the scores (Q, G): the difference of two rankings divided by ``lambda_``."""
     gradient = torch.zeros_like(scores, memory_format=torch.contiguous_format)
     for block in row_blocks(scores):
         gradient[block] = _Ranking(scores[block], roles[block], margin).slopes(by_values[block], lambda_)

@@ -115,7 +115,8 @@ class _Published(Composition):
         temperature: temperature of the proxies' softmax.
 
     Raises:
-        ConfigError: ``proxy`` without ``num_classes`` and ``dim``, or an invalid option of one of the two losses.
+        ConfigError: ``proxy`` is chosen without ``num_classes`` and ``dim``, or an option of one of the two losses is
+            invalid.
     """
 
     def __init__(
@@ -168,7 +169,8 @@ class ROADMAP(_Published):
             ``normalize``, ``exclude_self`` and ``reduction``. The second term gets the options that it also has.
 
     Raises:
-        ConfigError: ``proxy`` without ``num_classes`` and ``dim``, or an invalid option of one of the two losses.
+        ConfigError: ``proxy`` is chosen without ``num_classes`` and ``dim``, or an option of one of the two losses is
+            invalid.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ class PairLoss(RankLoss):
         summed: whether to sum the losses of a query's pairs instead of averaging them; ``nonzero`` remains a mean.
 
     Raises:
-        ConfigError: an unknown reduction.
+        ConfigError: the reduction is unknown.
     """
 
     reductions = get_args(PairReduction)
@@ -97,7 +97,7 @@ class CalibrationLoss(PairLoss):
         options: ``reduction``, ``level`` and ``normalize`` of :class:`PairLoss`.
 
     Raises:
-        ConfigError: an unknown reduction, or thresholds that are not numbers.
+        ConfigError: the reduction is unknown, or a threshold is not a number.
 
     >>> import torch
     >>> loss = CalibrationLoss(exclude_self=True)
@@ -150,7 +150,7 @@ class Contrastive(PairLoss):
             sum over a query's pairs.
 
     Raises:
-        ConfigError: an unknown variant or reduction, or a margin out of range.
+        ConfigError: the variant or reduction is unknown, or the margin is out of range.
 
     >>> import torch
     >>> loss = Contrastive(0.5, variant="cosine")
@@ -301,7 +301,7 @@ class Margin(RankLoss):
 
     Args:
         dim: D, the dimension of the embeddings, on which the density depends.
-        margin: half the width between positives and negatives, in distance.
+        margin: half the width of the gap between positives and negatives, as a distance.
         beta: initial boundary; the boundary is a parameter with its own learning rate (0.1 in MultiGrain).
         cutoff: distance below which negatives are as likely as at this distance.
         reach: distance beyond which negatives are drawn only if the anchor has no nearer negative; 2: no limit.

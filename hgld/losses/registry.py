@@ -48,7 +48,7 @@ _OPTIONS = {option for entry in LOSSES.values() for option in entry.options.valu
 
 
 def loss_names() -> tuple[str, ...]:
-    """Return the names of all losses: those of hgld, then those of other packages."""
+    """Return the names of all losses: first hgld's losses, then losses of other packages."""
     return (*LOSSES, *PLUGINS.names())
 
 

@@ -472,7 +472,7 @@ class PNP(SurrogateLoss):
             (implementation: auto, pair or eager), ``normalize``, ``exclude_self`` and ``reduction``.
 
     Raises:
-        ConfigError: an unknown variant or method, or numbers that are not positive.
+        ConfigError: the variant or method is unknown, or a number is not positive.
     """
 
     def __init__(
@@ -511,7 +511,7 @@ def pnp_loss(
     left_out: Tensor | None = None,
     method: Method = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """Return PNP of every query, with the formulas of :class:`PNP`.
+    """Return the PNP loss of every query, with the formulas of :class:`PNP`.
 
     Args:
         scores: (Q, G) floating point; half precision is converted to float32.
@@ -527,7 +527,7 @@ def pnp_loss(
         values (Q,), 0 if undefined, and valid (Q,) bool.
 
     Raises:
-        ConfigError: an unknown variant, or numbers that are not positive.
+        ConfigError: the variant is unknown, or a number is not positive.
         InputError: an argument has the wrong shape or dtype.
     """
     scores, grades = read_ranked(scores, grades, left_out)

@@ -417,8 +417,9 @@ def calibrate(
     without their class in the gallery get the total weight ``unknown``.
 
     Confidences hold only for galleries like this one, because the number of classes and their distances decide how
-    often the nearest are right. So use the gallery that will be searched. If no query has a class at a level, the
-    level has the confidence of the next finer level. From more than 10,000 queries 10,000 are drawn, with seed 0.
+    often the nearest neighbours are right. So use the gallery that will be searched. If no query has a class at a
+    level, the level has the confidence of the next finer level. From more than 10,000 queries 10,000 are drawn, with
+    seed 0.
 
     Args:
         query_embeddings: (Q, D) of any floating dtype.

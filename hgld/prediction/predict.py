@@ -27,7 +27,7 @@ class Answer:
     """The prediction for one query.
 
     Attributes:
-        level: level of the predicted class; None: no class is sure enough.
+        level: level of the predicted class; None: no class has enough confidence.
         path: class by level, from the predicted level up, finest first, as a name if the gallery's labels are names,
             else as an id. Levels at which the class is unknown are omitted.
         confidence: probability that the prediction is right; 0 without a prediction.
@@ -259,7 +259,7 @@ def known_within(
 
     Raises:
         ConfigError: a level is unknown.
-        InputError: no item is left, or ``within`` mixes up ids and names.
+        InputError: no item is left, or ``within`` mixes ids and names.
     """
     kept, columns = np.ones(len(gallery_labels), bool), []
     for name, wanted in within.items():

@@ -92,7 +92,7 @@ def search(
 
     Raises:
         InputError: an array has the wrong shape or dtype, or an image cannot be read.
-        ConfigError: k is below 1, or the query is images and there is no model.
+        ConfigError: k is below 1, or the query holds images and there is no model.
 
     >>> import numpy as np, hgld
     >>> found = hgld.search(np.array([1.0, 0.1]), np.array([[0.0, 1.0], [1.0, 0.0], [0.7, 0.7]]), k=2)

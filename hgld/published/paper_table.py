@@ -75,7 +75,7 @@ _MOST_COLUMNS = 6  # maximum number of columns in a block, so that it fits into 
 
 @dataclass(frozen=True)
 class OwnResults:
-    """Results of a run, to print beside a paper's.
+    """Results of a run, to print beside a paper's results.
 
     Attributes:
         name: name of the run, with its task if the run has several.
@@ -244,7 +244,7 @@ def _title(values: Sequence[PublishedValue], facts: Mapping[str, Sequence[str]])
 
 
 def _headings(columns: Sequence[_Column]) -> tuple[tuple[str, ...], ...]:
-    """Return the lines of every column's heading: dataset, part and level where columns differ in them, then metric."""
+    """Return the lines of every column's heading: dataset, part and level if columns differ in them, then metric."""
     lines = list(zip(*columns, strict=True))
     datasets, parts, metrics, levels, _ = lines
     shown = [line for line, told in ((datasets, len({*datasets}) > 1), (parts, any(parts))) if told]

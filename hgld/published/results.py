@@ -192,7 +192,7 @@ def published_values() -> tuple[PublishedValue, ...]:
 def belongs(dataset: str, value: PublishedValue) -> bool:
     """Return whether a value can be compared with an evaluation on the dataset of this name in ``dataset.json``.
 
-    The values of iNaturalist's species hold for two levels and for seven, so ``inat-full`` has them too.
+    Values at iNaturalist's species level hold for two levels and for seven, so they also belong to ``inat-full``.
     """
     same = value.dataset == _SAME_IMAGES.get(dataset) and value.level == "species"
     return value.dataset == dataset or same

@@ -93,6 +93,6 @@ def statements_of(paper: str, names: Collection[str]) -> list[Statement]:
 
     Args:
         paper: key of :data:`hgld.published.PAPERS`.
-        names: names that subjects may mean, such as a recipe's, and ``loss:HAPPIER``.
+        names: names that subjects may mean, such as the name of a recipe, and ``loss:HAPPIER``.
     """
     return [one for one in all_statements() if one.paper == paper and one.applies_to(names)]

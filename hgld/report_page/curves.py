@@ -1,4 +1,4 @@
-"""Plots of the report page: precision and recall, grades by rank, training, and the risk of answers."""
+"""Plots of the report page: precision and recall, grades by rank, training, and the risk of predictions."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -88,7 +88,7 @@ class MeanCurves:
 def draw_precision_recall(
     figures: Figures, curves: Mapping[str, MeanCurves], levels: Sequence[str], note: str, split: str
 ) -> list[Figure]:
-    """Draw a figure per level and one of the hierarchy, a line per run."""
+    """Draw one figure per level and one of the hierarchy, each with one line per run."""
     drawn = []
     means = [(series, name, found.means()) for series, (name, found) in enumerate(curves.items())]
     for i, what in enumerate([*levels, ""]):
@@ -142,10 +142,10 @@ class Severity:
 
     @property
     def mean(self) -> float:
-        """Levels to climb, averaged over the mistakes; NaN without a mistake.
+        """Number of levels up to a common class, averaged over the mistakes; NaN without a mistake.
 
-        The height of the lowest common ancestor (Bertinetto et al., "Making Better Mistakes", CVPR 2020); L means
-        nothing in common.
+        This is the height of the lowest common ancestor (Bertinetto et al., "Making Better Mistakes", CVPR 2020); it is
+        L without a common class.
         """
         if not self.mistakes > 0:
             return math.nan
@@ -280,9 +280,10 @@ def draw_answer_risks(figures: Figures, runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def reliability(risk: LevelRisk, parts: int = 10) -> tuple[list[float], list[float]]:
-    """Return mean confidence and share of right answers of parts with equally many queries, the least confident first.
+    """Return mean confidence and share of right predictions of equal parts of the queries, the least confident first.
 
-    They are computed from the risk-coverage curve. The confidence between two of its points is the mean of both.
+    Both numbers are computed from the risk-coverage curve. Between two points of the curve, the confidence is the mean
+    of their confidences.
     """
     coverage, ends = np.array([0.0, *risk.coverage]), np.array([risk.threshold[0], *risk.threshold])
     sure = np.cumsum([0.0, *((ends[1:] + ends[:-1]) / 2 * np.diff(coverage))])

@@ -25,7 +25,7 @@ NameOf = Callable[[int, int], str]
 def tsne(points: np.ndarray, seed: int = 0) -> np.ndarray:
     """Map points to the plane by t-SNE (van der Maaten and Hinton, JMLR 2008) of cosine distances.
 
-    It starts at the points' first two principal components.
+    t-SNE starts at the first two principal components of the points.
 
     Args:
         points: (N, D) unit rows; :func:`why_no_map` must be empty for them.
@@ -62,7 +62,7 @@ def draw_maps(
         figures: object that draws and collects the figures.
         items: gallery of an evaluation.
         levels: names of the levels, finest first.
-        name_of: names of the classes.
+        name_of: function that returns the name of a class, given level and id.
         run: name of the run.
         split: name of the split.
 

@@ -55,7 +55,7 @@ class Figure:
     Attributes:
         name: file name without suffix.
         title: title of the figure.
-        term: glossary entry that explains how to read it; empty if no page shows the figure.
+        term: glossary entry that explains how to read the figure; empty if no page shows the figure.
         note: text on how the figure was made and what was left out.
         svg: markup for the page, coloured by CSS variables.
     """
@@ -150,7 +150,7 @@ class Figures:
         legend: str | None = None,
         **axes_properties: Any,
     ) -> Figure:
-        """Draw a plot of lines; ``axes_properties`` are those of :meth:`matplotlib.axes.Axes.set`."""
+        """Draw a plot of lines; ``axes_properties`` are arguments of :meth:`matplotlib.axes.Axes.set`."""
 
         def draw(axes: "Axes") -> None:
             entries = []

@@ -22,18 +22,18 @@ def describe_mistakes(evaluation: Evaluation, first: FirstRanks, name_of: NameOf
 
     Args:
         evaluation: an evaluation with embeddings.
-        first: its first ranks.
-        name_of: names of the classes.
+        first: first ranks of every query of the evaluation.
+        name_of: function that returns the name of a class, given level and id.
         metric: metric whose value the page shows next to a query.
 
     Returns:
         None without such queries, else the variables of the template. ``tree`` is the icicle of the queries' classes,
         with the error at every level and what each class is taken for. ``outcomes`` has three entries: right, wrong but
         right at a coarser level, wrong at every level. Each entry has the outcome's share of the queries, and the
-        galleries of two queries. They are one third and two thirds through the outcome's queries, sorted by the mean
-        grade of their first ranks. ``matrix`` has a row per class of the second finest level (``level``): its name, its
-        number of queries, and their number per class of the first result. ``cells`` has the queries that a cell opens,
-        by row and column.
+        galleries of two queries. These two queries are at one third and two thirds of the outcome's queries, sorted by
+        the mean grade of their first ranks. ``matrix`` has a row per class of the second finest level (``level``): its
+        name, its number of queries, and the number of these queries per class of the first result. ``cells`` has the
+        queries that a cell opens, by row and column.
     """
     assert evaluation.ranked is not None
     levels, rows = evaluation.levels, np.flatnonzero(first.findable)

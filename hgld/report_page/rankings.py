@@ -22,7 +22,7 @@ class FirstRanks:
     """The first :data:`FIRST_RANKS` ranks of every query, without the query itself; equal scores by ascending grade.
 
     Attributes:
-        items: (Q, R) gallery indices; R is the gallery's size if this is smaller.
+        items: (Q, R) gallery indices; R is :data:`FIRST_RANKS`, or the gallery's size if it is smaller.
         grades: (Q, R) uint8 grades of these items.
         findable: (Q,) whether the gallery has an item of the query's own finest class.
     """
@@ -53,7 +53,7 @@ def first_ranks(
         progress: function that is called with the task, the number of finished queries and the total.
 
     Raises:
-        InputError: embeddings with NaN, Inf or zero rows.
+        InputError: the embeddings hold NaN, Inf or zero rows.
     """
     leave_one_out = ranked.gallery is None
     num_queries, num_gallery = len(ranked.query.labels), len(ranked.other_side.labels)

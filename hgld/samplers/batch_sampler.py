@@ -25,7 +25,7 @@ _FRACTION_BITS = 53
 
 
 def word_source(*key: int) -> np.random.Philox:
-    """Return a random bit generator (Philox, uint64) seeded with ``key``, integers below 2**32 except the first."""
+    """Return a random bit generator (Philox, uint64) seeded with integers; all but the first are below 2**32."""
     return np.random.Philox(np.random.SeedSequence(key[0], spawn_key=key[1:]))
 
 
@@ -140,7 +140,7 @@ class ClassItems:
             what: word for the classes in messages.
 
         Raises:
-            ConfigError: a class is too small and ``short`` is "refuse", or ``short`` is none of the three.
+            ConfigError: a class is too small and ``short`` is "refuse", or ``short`` has an unknown value.
         """
         check_choice("short", short, get_args(Short))
         known = np.flatnonzero(labels >= 0)

@@ -182,7 +182,7 @@ class PKSampler(BatchSampler):
         dropped: number of items in classes that ``short="drop"`` dropped.
 
     Raises:
-        ConfigError: there are too few classes, options exclude each other, or process_count does not divide p.
+        ConfigError: there are too few classes, options contradict each other, or process_count does not divide p.
 
     >>> labels = np.array([0, 0, 0, 1, 1, 2, 2, 2])
     >>> sampler = PKSampler(labels, p=2, k=2)
@@ -352,7 +352,7 @@ def _classes_by_super(classes: ClassItems, coarse: np.ndarray) -> list[np.ndarra
 
 
 def _combinations(by_super: list[np.ndarray], p: int, size: int) -> tuple[np.ndarray, int]:
-    """Return (C, size) combinations of super-classes with at least p classes in total, and the number of others."""
+    """Return (C, size) combinations of super-classes with at least p classes together; count all other combinations."""
     count = math.comb(len(by_super), size)
     if not 0 < count <= _MOST_COMBINATIONS:
         raise ConfigError(

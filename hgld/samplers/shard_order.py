@@ -42,7 +42,7 @@ class ReadingOrder:
 
 
 class ShardOrderSampler(BatchSampler):
-    """P x K batches for shards that are read one after another; they depend only on the index, not on reading.
+    """P x K batches for shards that are read one after another; the batches depend only on the index.
 
     Every group is shuffled and cut into chunks of k; the last chunk is filled with the group's first items. An epoch
     has every chunk once. Its last batch is filled with the first chunks of the epoch, which differ from epoch to epoch.

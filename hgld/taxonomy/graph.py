@@ -34,7 +34,7 @@ class Taxonomy:
         counts: numbers of rows that the reader excluded or changed, per reason.
 
     Raises:
-        HierarchyError: parents form a circle, or a path to the top has more than 1,000 steps.
+        HierarchyError: the parents form a cycle, or a path to the top has more than 1,000 steps.
     """
 
     ids: tuple[str, ...]
@@ -250,7 +250,7 @@ class TaxonomyBuilder:
             by_usage: whether the most frequent class of each synonym comes first (see :class:`Taxonomy`).
 
         Raises:
-            HierarchyError: there is no class, a parent was not declared, or the parents form a circle or too long a
+            HierarchyError: there is no class, a parent was not declared, or the parents form a cycle or too long a
                 chain.
         """
         if not self._classes:

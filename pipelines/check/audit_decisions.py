@@ -1,7 +1,7 @@
 """Decisions about a hierarchy that an audit proposes, in the format of a decisions file.
 
 The finest classes are the names of a build, the next level holds its groups, and the level above them the top classes.
-Some errors have no decision, for instance two finest classes that are one.
+No decision can correct some errors, for instance two finest classes that are the same thing.
 """
 
 from collections.abc import Mapping, Sequence

@@ -219,7 +219,7 @@ def rebuild_index(
     Args:
         root: folder with the tars.
         levels: names of the levels, finest first, for tars that do not state them; else ``level0``, ``level1``, ...
-        force: replace a readable index that has a manifest.
+        force: whether to replace a readable index that has a manifest.
         workers: number of shards read at a time; 0: one per core.
         progress: called for every shard.
 

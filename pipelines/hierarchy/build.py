@@ -150,7 +150,7 @@ def _plan_levels(config: BuildConfig) -> _Levels:
 
 
 def run_stages(root: Path, config: BuildConfig, levels: _Levels, progress: Progress) -> dict[str, StageRun]:
-    """Run all stages up to the export; return their runs by name, in order."""
+    """Run all stages up to the export; return each stage's result by its name, in order."""
     plan, groups = levels.plan, levels.groups
     stages = {"scrape": _names(root, config, levels, progress)}
     for name, stage in (("clean", clean), ("embed", embed), ("evidence", evidence)):
@@ -218,7 +218,7 @@ def _publish(out: Path, stages: Mapping[str, StageRun], facts: Mapping[str, Any]
 
 
 def _replace(out: Path, made: Mapping[str, Path], record: Mapping[str, Any]) -> None:
-    """Replace the files one by one, ``provenance.json`` last; until then the old one names the files to remove."""
+    """Replace the files one by one, ``provenance.json`` last; until then, its old version names the files to remove."""
     if (out / PROVENANCE).exists():
         (out / PROVENANCE).replace(out / _REPLACING)
     try:

@@ -59,8 +59,8 @@ class Coverage:
         levels: the compared levels of the file, finest first.
         not_compared: levels of the file that were not compared.
         items: number of items of the table.
-        labelled: items with a label at the finest level compared; other items do not enter the measures.
-        shared: labelled items that the other table labels too.
+        labelled: number of items with a label at the finest level compared; other items do not enter the measures.
+        shared: number of labelled items that the other table labels too.
         groups: number of distinct labels at the finest level compared.
     """
 

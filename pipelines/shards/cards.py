@@ -160,7 +160,7 @@ def known_card(manifest: Manifest) -> DataCard | None:
 
 
 def published_differences(card: DataCard, manifest: Manifest) -> pl.DataFrame:
-    """Compare a build's counts with the published ones.
+    """Compare a build's counts with the published counts.
 
     Returns:
         one row per difference, in the order of the card, with the columns split, what (``items``, or ``classes of
@@ -185,7 +185,7 @@ def _compared(published: PublishedSplit, found: SplitFacts | None) -> Iterator[t
 
 
 def own_licence(manifest: Manifest) -> str:
-    """Return the licence that the builder of a dataset stated; empty if none was."""
+    """Return the licence that the builder of a dataset stated; empty if no licence was stated."""
     licence = manifest.provenance.get("licence")
     return licence if isinstance(licence, str) and licence != "not stated" else ""
 

@@ -209,7 +209,7 @@ def is_build(folder: Path, source: str) -> bool:
     """Tell whether a folder of labels is a hierarchy build; otherwise the source reads its files itself.
 
     Raises:
-        ConfigError: the source reads no labels of its own, and the folder is no hierarchy build.
+        ConfigError: the source reads no labels of its own, and the folder is not a hierarchy build.
     """
     own = source in _READ_OWN_LABELS
     if (folder / LABELS).is_file():

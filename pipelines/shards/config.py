@@ -1,7 +1,7 @@
 """The options of a build of shards: how the release is read, and how the shards are written.
 
-This module imports nothing heavy, because ``hgld build-shards --help`` is made from it: every field is a flag, its
-metadata the flag's help. Fields that cannot change the dataset's bytes say so with ``key=False``.
+This module imports nothing heavy, because ``hgld build-shards --help`` is made from it: every field is a flag, and its
+metadata is the flag's help. Fields that cannot change the dataset's bytes say so with ``key=False``.
 """
 
 from dataclasses import dataclass

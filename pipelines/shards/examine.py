@@ -239,7 +239,7 @@ class Examination:
     Attributes:
         items: the usable items, with the catalog's columns and facts about their bytes; ``origin`` and
             ``source_offset`` locate the bytes.
-        rejected: the other items, and the files that the adapter excluded, with the columns of ``rejected.parquet``.
+        rejected: all other items, and the files that the adapter excluded, with the columns of ``rejected.parquet``.
         origins: tars and spools; ``origin`` is a position in this list.
         tars: file, role, bytes and md5 of every tar.
         notes: notes for people, one line each.

@@ -94,9 +94,9 @@ def read_inside(root: Path, file: str, most: int) -> bytes:
         most: largest allowed size in bytes.
 
     Raises:
-        ImageError: ``missing``, ``unreadable``, ``too-large``, or ``unsafe-path``: the path leads out of the folder (by
-            ``..`` or a link), or is not a regular file.
-        InputError: the disk or the network fails; the file itself may be sound.
+        ImageError: the file cannot be used; the reason is ``missing``, ``unreadable``, ``too-large``, or
+            ``unsafe-path``: the path leads out of the folder (by ``..`` or a link), or is not a regular file.
+        InputError: the disk or the network fails; the file itself may be intact.
     """
     home = os.path.realpath(root)
     try:
@@ -139,7 +139,7 @@ def check_decodes(data: bytes, header: ImageHeader) -> None:
     does not decode without a warning.
 
     Raises:
-        ImageError: ``truncated`` or ``undecodable``.
+        ImageError: the image cannot be decoded; the reason is ``truncated`` or ``undecodable``.
     """
     if header.format == "JPEG" and decodes_strictly(data):
         return

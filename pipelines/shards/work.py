@@ -121,7 +121,7 @@ def finished_dataset(out: Path, key: str) -> Manifest | None:
 
     Raises:
         ConfigError: the folder holds another dataset.
-        InputError: its manifest cannot be read.
+        InputError: the manifest of the dataset in the folder cannot be read.
     """
     if not (out / MANIFEST).is_file():
         return None
@@ -184,7 +184,7 @@ def begin_packing(work: WorkFolder, shards: Collection[str]) -> None:
     still names every shard to remove.
 
     Args:
-        work: work folder with the plans of the shards of this run and of earlier ones.
+        work: work folder with the plans of the shards of this run and of earlier runs.
         shards: names of this run's shards.
     """
     manifest = work.out / MANIFEST

@@ -43,7 +43,7 @@ class Classifier:
         weight: (C, D) floating-point weights, one row per class.
         bias: (C,) bias of each class.
         scale: factor of the cosines; None: the classifier reads the embedding without normalisation.
-        level: level of the hierarchy at which its classes are.
+        level: level of the hierarchy to which the classes belong.
         names: names of the C classes.
     """
 
@@ -61,7 +61,7 @@ class Classifier:
         return self.scale * linear(normalize(embeddings, dim=1), normalize(weight, dim=1)) + bias
 
     def top_k(self, embeddings: Tensor, targets: Tensor, ks: Sequence[int]) -> dict[str, np.ndarray]:
-        """Tell whether each item's class is among the k classes with the highest scores; in a tie, it ranks last.
+        """Tell whether each item's class is among the k classes with the highest scores; in a tie, this class is last.
 
         Args:
             embeddings: (N, D) embeddings of the images.

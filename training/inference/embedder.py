@@ -116,7 +116,7 @@ class Embedder:
         checkpoint: name of the checkpoint with the model's weights; empty during training and for a pretrained network.
         selection: how that checkpoint was chosen (:func:`hgld.training.checkpoint.selection_of`).
         network: the pretrained network; None: the model is from a run.
-        gem_p: exponent that GeM pooling got for this view; None: the model's own exponent.
+        gem_p: exponent that GeM pooling uses with this view; None: the model's own exponent.
         classifier: classifier of the network; None: it has none.
         recipe: name of the recipe that the model was trained by; empty if none is known.
         spent: counts images and seconds of embedding; None: nothing is counted.
@@ -299,7 +299,7 @@ def trained_embedder(source: Path | Network, *, device: str = "", **options: Any
     Args:
         source: folder of a run or of one of its checkpoints, or a network.
         device: ``cpu``, ``cuda``, ...; default: a GPU if there is one.
-        **options: keyword arguments of :func:`make_embedder`, whose errors are raised, too.
+        **options: keyword arguments of :func:`make_embedder`; errors of that function are raised too.
 
     Raises:
         HgldError: another process died.
@@ -338,8 +338,8 @@ def make_embedder(
         max_pixels: maximum number of pixels of an image that is not resized.
         scales: factors of the sizes; an image's embedding is the mean over these sizes.
         scale_p: exponent of that mean.
-        batch_size: number of images per forward pass and process; None: as in training, but at most 256; 64 for a
-            network.
+        batch_size: number of images per forward pass and process; None: the batch size of the training, at most 256;
+            for a network 64.
         workers: threads that read and decode; None: as in training.
         amp: precision of the model's arithmetic: ``off``, ``bf16`` or ``fp16``; None: as in training.
         gem_p: exponent of GeM pooling; ``auto``: the best one for ``size`` on training images
@@ -350,7 +350,7 @@ def make_embedder(
     Raises:
         InputError: there is no checkpoint, or it cannot be read; or there are no training images for ``auto``.
         ConfigError: the device does not exist, ``resize`` is below ``size``, ``gem_p`` is given for a model without
-            GeM, or the network lacks the pooling or size.
+            GeM, or the network does not support the pooling or the image size.
         MissingResourceError: a network's weights or library are not available.
     """
     config = TrainConfig()

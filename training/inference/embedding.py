@@ -57,9 +57,9 @@ def embed(
     scale. An embedding is then the mean direction of its embeddings at all scales, or their generalised mean
     (Radenović, Tolias and Chum, "Fine-tuning CNN Image Retrieval with No Human Annotation", TPAMI 2019, section 3.4).
 
-    Images of one shape pass the model together, so that nothing is padded, and an embedding does not depend on the
-    other images of its batch. A batch has at most ``batch_size`` images, and as many pixels as ``batch_size`` squares
-    of the view's size, or one image.
+    Images of one shape pass through the model together, so that nothing is padded, and an embedding does not depend on
+    the other images of its batch. A batch has at most ``batch_size`` images, and as many pixels as ``batch_size``
+    squares of the view's size, or one image.
 
     Args:
         model: model on the device where it computes; it is in evaluation mode during the call.
@@ -124,7 +124,7 @@ class _Plan(BatchSampler):
     """The batches in which processes embed a dataset: images whose views have one shape, the largest views first.
 
     Batches are dealt to the processes in turn. Every process makes the same number of passes; a process that has fewer
-    batches repeats one of the first.
+    batches repeats one of the first batches.
     """
 
     def __init__(

@@ -54,7 +54,7 @@ class ImageEmbedder(nn.Module):
 def export_model(path: Path, out: Path, which: Literal["best", "last"] = "best") -> Path:
     """Write a trained model as one file, and ``OUT.json`` next to it, which describes how to prepare images.
 
-    The written file is run on random images, and its embeddings are compared with the model's.
+    The written file is run on random images, and its embeddings are compared with the model's embeddings.
 
     Args:
         path: folder of a run or of a checkpoint.
@@ -131,7 +131,7 @@ def _images(count: int, size: int) -> Tensor:
 
 
 def _compare(path: Path, embedder: nn.Module, size: int) -> None:
-    """Raise an error if the file's embeddings of noise images differ from the model's."""
+    """Raise an error if the file's embeddings of noise images differ from the model's embeddings."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])

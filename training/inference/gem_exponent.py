@@ -50,7 +50,8 @@ def best_gem_p(
 
     Returns:
         the best p (the smallest of equally good ones), and the score of every candidate. A query with n other views of
-        its image scores the share of them among its n nearest items; a candidate's score is the mean over the queries.
+        its image scores the share of these views among its n nearest items; a candidate's score is the mean over the
+        queries.
 
     Raises:
         ConfigError: the model does not pool by GeM, or a candidate is not above 0.

@@ -74,7 +74,7 @@ class Model:
             images: one image or several: paths, PIL images, or uint8 RGB arrays or tensors, (H, W, 3) or (3, H, W); or
                 a folder, a dataset's directory or URL, or a dataset. A folder's images come in the order of
                 ``hgld.open_dataset(folder).keys``.
-            batch_size: images at a time; None: as the model was loaded.
+            batch_size: images at a time; None: the value with which the model was loaded.
             progress: whether to show a bar on stderr, if that is a terminal.
 
         Returns:
@@ -149,7 +149,7 @@ class Model:
         options: EvaluationOptions | None = None,
         progress: bool = False,
     ) -> RetrievalReport:
-        """Evaluate the model on a dataset: by its own protocol, or every image against the others.
+        """Evaluate the model on a dataset: by its own protocol, or every image against all other images.
 
         Args:
             data: a dataset's directory or URL, or a folder of class folders; or an open dataset, whose images query
@@ -214,7 +214,7 @@ def load_model(
         which: checkpoint of a run: ``best`` (the last one if the run has no best checkpoint yet) or ``last``.
         transform: function that turns a PIL image into the (3, H, W) tensor that a torch module takes; only with a
             torch module.
-        weights: weights of a network: ``default`` (its library's), a tag, a file, or ``none`` (random).
+        weights: weights of a network: ``default`` (the library's weights), a tag, a file, or ``none`` (random).
         pooling: pooling of a network: ``avg``, ``gem``, ``max``, ``crow``, ``rmac`` or ``token``; empty: its own
             vector, else the average.
         device: ``cpu``, ``cuda``, ...; default: a GPU if there is one.
@@ -223,7 +223,7 @@ def load_model(
 
     Raises:
         InputError: the run does not exist, or a file is damaged or belongs to another network.
-        ConfigError: the network does not exist, or does not have an option.
+        ConfigError: the network does not exist, or does not support an option.
         MissingExtraError: its library is not installed.
         MissingResourceError: its weights are not available here.
     """

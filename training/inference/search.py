@@ -114,7 +114,7 @@ def calibration_of(
 ) -> tuple[Calibration | None, str]:
     """Return the calibration to predict with, and the reason if the run's own calibration is not used.
 
-    A run's own file is used by default, so a file that is damaged or belongs to another model is no error here.
+    A run's own file is used by default, so a file that is damaged or belongs to another model is not an error here.
 
     Args:
         embedder: the model that predicts.
@@ -235,8 +235,8 @@ def search(
         progress: called with a task, the number of units done and their total.
 
     Returns:
-        the matches of the files, then of the texts; with an index, only the main process searches, and the others
-        return nothing.
+        the matches of the files, then of the texts; with an index, only the main process searches, and the other
+        processes return nothing.
 
     Raises:
         InputError: a file, or every item of the dataset, cannot be read; the embeddings have another dimension than the

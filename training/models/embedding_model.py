@@ -71,8 +71,8 @@ class GeM(nn.Module):
 class CroW(nn.Module):
     """Cross-dimensional weighting: a sum over positions with weights per position and per channel.
 
-    A position's weight is the square root of its share of all activation. A channel's weight is larger, the fewer
-    positions it is active at.
+    A position's weight is the square root of its share of all activation. A channel has a larger weight if it is active
+    at fewer positions.
 
     Kalantidis, Mellina and Osindero, "Cross-dimensional Weighting for Aggregated Deep Convolutional Features", ECCV
     workshops 2016.
@@ -90,8 +90,8 @@ class CroW(nn.Module):
 class RMac(nn.Module):
     """R-MAC: the sum of the unit vectors of the maxima of square regions at three scales.
 
-    Tolias, Sicre and Jégou, "Particular object retrieval with integral max-pooling of CNN activations", ICLR 2016.
-    There each region's vector is whitened too; here the whitening of embeddings comes after the sum.
+    Tolias, Sicre and Jégou, "Particular object retrieval with integral max-pooling of CNN activations", ICLR 2016. In
+    the paper each region's vector is whitened too; here the whitening of embeddings comes after the sum.
     """
 
     def forward(self, features: Tensor) -> Tensor:

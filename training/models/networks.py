@@ -49,7 +49,7 @@ def source_of(name: str, weights: str = "default", pooling: str = "") -> Path | 
         pooling: pooling of a network.
 
     Raises:
-        ConfigError: the name is neither, or weights or a pooling are given for a run.
+        ConfigError: the name is neither a folder nor a network, or weights or a pooling are given for a run.
     """
     folder = Path(name).expanduser()
     if name.partition(":")[0] in {*BACKBONES, *PLUGINS.names()} or (folder / SAVED).is_file():

@@ -24,7 +24,7 @@ class SmallNet(nn.Module):
     stride: at full resolution its stage would take two thirds of a step's time.
 
     Args:
-        width: channels of the first stage; the later ones have 2, 4 and 6 times as many.
+        width: channels of the first stage; the later stages have 2, 4 and 6 times as many.
 
     Attributes:
         num_features: F, channels of the map.
@@ -50,7 +50,7 @@ class StandardizedConv2d(nn.Module):
     """A convolution without bias whose kernels have mean 0 and norm 1 (weight standardisation, Qiao et al. 2019).
 
     Attributes:
-        weight: (C_out, C_in, K, K) parameter, initialised as PyTorch initialises a convolution's.
+        weight: (C_out, C_in, K, K) parameter, initialised as PyTorch initialises the weight of a convolution.
     """
 
     def __init__(self, channels_in: int, channels_out: int, kernel_size: int, *, stride: int = 1) -> None:
@@ -80,13 +80,13 @@ def _convolution(channels_in: int, channels_out: int, stride: int = 1) -> nn.Mod
 class SmallResNet(nn.Module):
     """A residual net (He et al., CVPR 2016): a stem and four basic blocks; all but the first block halve the map.
 
-    Shortcuts average before their 1 x 1 convolution (ResNet-D; He et al., "Bag of Tricks", CVPR 2019). Its channels are
-    multiples of 32, which suits the bf16 matrix units of CPUs: with ``--amp bf16`` it is as fast as :class:`SmallNet`
-    with 2.6 times the parameters. It has batch norm, because group norm has no fast kernel on CPUs. So its features in
-    training depend on the other images of the batch.
+    Shortcuts average before their 1 x 1 convolution (ResNet-D; He et al., "Bag of Tricks", CVPR 2019). The net's
+    numbers of channels are multiples of 32, which suits the bf16 matrix units of CPUs: with ``--amp bf16`` it is as
+    fast as :class:`SmallNet` with 2.6 times the parameters. It has batch norm, because group norm has no fast kernel on
+    CPUs. So its features in training depend on the other images of the batch.
 
     Args:
-        width: channels of the first stage; the later ones have 2, 4 and 8 times as many.
+        width: channels of the first stage; the later stages have 2, 4 and 8 times as many.
 
     Attributes:
         num_features: F, channels of the map.

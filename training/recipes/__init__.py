@@ -1,7 +1,7 @@
 """Recipes: named configs of runs, for the user's own images and for published results that hgld can repeat.
 
-They are made from the settings of the datasets (``settings``), the losses and where each is trained (``table``), and
-the values that papers report (``published``).
+Recipes are made from the settings of the datasets (``settings``), the losses and the settings in which each loss is
+trained (``table``), and the values that papers report (``published``).
 """
 
 import difflib
@@ -24,7 +24,7 @@ def register_recipe(recipe: Recipe) -> Recipe:
     """Register a recipe for :func:`find_recipe` and the command line.
 
     Raises:
-        ConfigError: another recipe has its name.
+        ConfigError: another recipe has the same name.
     """
     if recipe.name in RECIPES:
         taken = RECIPES[recipe.name].line
@@ -37,7 +37,7 @@ def find_recipe(name: str) -> Recipe:
     """Return the recipe of a name.
 
     Raises:
-        ConfigError: there is no such recipe; the nearest is named.
+        ConfigError: there is no such recipe; the message names the nearest recipe.
     """
     if name not in RECIPES:
         near = difflib.get_close_matches(name, RECIPES, n=1)
@@ -50,7 +50,7 @@ def load_recipe(name: str) -> TrainConfig:
     """Return the config of a recipe.
 
     Raises:
-        ConfigError: there is no such recipe; the nearest is named.
+        ConfigError: there is no such recipe; the message names the nearest recipe.
     """
     return find_recipe(name)()
 

@@ -181,7 +181,7 @@ class Recipe:
         return self.published.rows[0].text if isinstance(self.published, Published) else self.published
 
     def facts_of(self, config: TrainConfig) -> str:
-        """Return commands, dataset, weights, hardware, hours, published values and statements in 120 columns.
+        """Return commands, dataset, weights, hardware, hours, published values and statements, 120 columns wide.
 
         Args:
             config: config that was made from the recipe.

@@ -138,7 +138,7 @@ PLUGINS = Plugins("hgld.protocols", "protocol", PROTOCOLS)
 
 
 def protocol_names() -> list[str]:
-    """Return the names of all protocols: those of hgld, then those of other packages."""
+    """Return the names of all protocols: first hgld's protocols, then protocols of other packages."""
     return [*PROTOCOLS, *PLUGINS.names()]
 
 

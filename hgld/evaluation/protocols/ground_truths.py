@@ -28,7 +28,8 @@ def read_in_shop(path: str | Path) -> pl.DataFrame:
         ``query`` or ``gallery``), in the order of the file.
 
     Raises:
-        TableError: a line is not an image, an item and a split, or the number of lines differs from the first line's.
+        TableError: a line does not consist of image, item and split, or the number of lines differs from the number in
+            the first line.
     """
     file = Path(path)
     lines = [line.split() for line in read_text(file).splitlines()]

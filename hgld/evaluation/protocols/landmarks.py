@@ -2,8 +2,9 @@
 
 - Google Landmarks v2 retrieval (Weyand et al., CVPR 2020): test images query the index; mAP@100 on two halves.
 - Revisited Oxford and Paris (Radenović et al., CVPR 2018): an image that shows the landmark clearly is *easy*,
-  otherwise *hard*; an image that shows too little of it is *junk*. In the task easy, easy images are positives and hard
-  images are junk; in hard, the reverse; in medium, easy and hard images are positives.
+  otherwise *hard*; an image that shows too little of it is *junk*. In the task *easy*, easy images are positives and
+  hard images are junk. In the task *hard*, hard images are positives and easy images are junk. In the task *medium*,
+  easy and hard images are positives.
 - INRIA Holidays (Jégou, Douze, Schmid, ECCV 2008): 500 queries against 1,491 photographs; a query is excluded from its
   own ranking.
 - INRIA Copydays (Douze et al., CIVR 2009): edited copies query the 157 originals, among distractors. MultiGrain reports

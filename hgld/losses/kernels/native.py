@@ -1,8 +1,9 @@
 """The rank metrics over all (positive, item) pairs on the CPU: float32, compiled by numba, in torch's threads.
 
 A row is laid out by ascending grade, so that the items below a positive are one contiguous run and no inner loop has a
-mask. Forward kernels write the smooth hrank and rank of every positive, and their derivatives by its own score.
-Backward kernels turn the metric's derivatives by hrank and rank into derivatives by the scores of all items.
+mask. Forward kernels write the smooth hrank and rank of every positive, and their derivatives with respect to its own
+score. Backward kernels turn the metric's derivatives with respect to hrank and rank into derivatives with respect to
+the scores of all items.
 
 The compiler may reorder sums to vectorise them, because a loss promises error bounds only. The metrics
 (:mod:`hgld.evaluation.ranks`) report numbers, so their sums keep their order.
@@ -147,7 +148,8 @@ def sup_forward(
         gains: (q, L + 1) float64, gain of each grade.
         step: (4,) float32: tau, rho and delta of SupRank's step, and the step's value at delta.
         offsets: (q + 1,) where each row's positives begin in ``found``.
-        found: (5, P) float64, filled with hrank, rank, their derivatives by the positive's own score, and the gain.
+        found: (5, P) float64, filled with hrank, rank, their derivatives with respect to the positive's own score, and
+            the gain.
     """
     zero, half, one = np.float32(0), np.float32(0.5), np.float32(1)  # Python numbers would turn the sums into float64
     inverse, rho, delta, line = one / step[0], step[1], step[2], step[3]
@@ -194,7 +196,7 @@ def sup_backward(
     by_rank: np.ndarray,
     slopes: np.ndarray,
 ) -> None:
-    """Compute the gradient of the metric by every score.
+    """Compute the gradient of the metric with respect to every score.
 
     Args:
         ordered: (q, G) array of :func:`by_grade`.
@@ -202,11 +204,11 @@ def sup_backward(
         starts: (q, L + 2) array of :func:`by_grade`.
         step: (4,) float32: tau, rho and delta of SupRank's step, and the step's value at delta.
         offsets: (q + 1,) where each row's positives begin in ``by_self`` and ``by_rank``.
-        by_self: (P,) float32, derivative of the metric by each positive's own score, which is part of all its
-            differences.
-        by_rank: (P,) float32, derivatives of the metric by the ranks.
-        slopes: (q, G) output: the derivative of the metric by each score; entries of items with score -inf are not
-            written.
+        by_self: (P,) float32, derivative of the metric with respect to each positive's own score, which is part of all
+            its differences.
+        by_rank: (P,) float32, derivatives of the metric with respect to the ranks.
+        slopes: (q, G) output: the derivative of the metric with respect to each score; entries of items with score -inf
+            are not written.
     """
     one, rho, delta = np.float32(1), step[1], step[2]
     inverse = one / step[0]
@@ -244,7 +246,7 @@ def smooth_forward(
 ) -> None:
     """Compute hrank and rank of every positive, with a sigmoid for every step.
 
-    The arguments are the same as in :func:`sup_forward`, except that ``step`` (1,) holds tau.
+    ``step`` is (1,) float32: tau, the width of the sigmoid. The other arguments are the same as in :func:`sup_forward`.
     """
     zero, inverse = np.float32(0), np.float32(1) / step[0]
     for row in range(ordered.shape[0]):
@@ -285,9 +287,10 @@ def smooth_backward(
     by_rank: np.ndarray,
     slopes: np.ndarray,
 ) -> None:
-    """Compute the gradient of the metric by every score, with a sigmoid for every step.
+    """Compute the gradient of the metric with respect to every score, with a sigmoid for every step.
 
-    The arguments are the same as in :func:`sup_backward`, plus ``by_hrank``: (P,) derivatives of the metric by hrank.
+    The arguments are the same as in :func:`sup_backward`, plus ``by_hrank``: (P,) derivatives of the metric with
+    respect to hrank.
     """
     inverse = np.float32(1) / step[0]
     gradient = np.empty(ordered.shape[1], np.float32)

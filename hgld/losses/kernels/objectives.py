@@ -123,7 +123,7 @@ class Positives:
 
 @dataclass(frozen=True)
 class Terms:
-    """The contribution of each positive to the metric, and the metric's derivatives by its ``hrank`` and ``rank``."""
+    """The contribution of each positive to the metric, and its derivatives with respect to ``hrank`` and ``rank``."""
 
     values: Tensor
     by_hrank: Tensor
@@ -219,7 +219,7 @@ class NegativesPenalty:
         alpha: parameter of ``Dq``.
 
     Raises:
-        ConfigError: an unknown variant, or numbers that are not positive.
+        ConfigError: the variant is unknown, or ``b`` or ``alpha`` is not positive.
     """
 
     variant: PenaltyVariant = "Dq"

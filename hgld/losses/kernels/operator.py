@@ -69,7 +69,7 @@ def operator(
 def table_operator(
     name: str, fake: Callable[..., Any], backward: Callable[..., Tensor]
 ) -> Callable[[Callable[..., Tensor]], Any]:
-    """Register a function of ``(scores, roles, *numbers)`` whose backward pass recomputes from these arguments.
+    """Register a function of ``(scores, roles, *numbers)`` whose backward pass needs only these arguments.
 
     Args:
         name: ``hgld::...``.

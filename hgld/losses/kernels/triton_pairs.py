@@ -106,7 +106,7 @@ def _rank_positives(
     block_k: tl.constexpr,
     block_j: tl.constexpr,
 ):
-    """Compute hrank, rank and their derivatives by the positives' own scores, for a block of one query's positives."""
+    """Compute hrank, rank and their derivatives with respect to the scores of a block of one query's positives."""
     blocks = tl.cdiv(size, block_k)
     row = (tl.program_id(0) // blocks).to(tl.int64)
     begin = tl.load(starts + row) + tl.program_id(0) % blocks * block_k

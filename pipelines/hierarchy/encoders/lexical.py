@@ -154,7 +154,7 @@ class LexicalEncoder:
         """Return the (N, D) float32 rows of fitted or new names.
 
         Rows have unit length, but a new name that shares nothing with the fitted names has a zero row. Fitted names
-        that are outside all axes, because they share nothing with the others, share one additional axis.
+        that share nothing with any other fitted name are outside all axes; they get one additional axis together.
         """
         rows = self._space.rows(names) if names else np.zeros((0, self.dim))
         progress("embed", len(names), len(names))

@@ -58,7 +58,7 @@ class Encoder(Protocol):
     """Protocol for encoders, which turn names into rows of one space.
 
     Attributes:
-        name: readable name of the encoder; of a path, only the last part.
+        name: readable name of the encoder, with only the last part of a path.
         key: text that changes whenever the same name would get another row.
         templates: prompts with ``{}`` for the name, whose rows are averaged; empty: only the name.
     """
@@ -164,8 +164,8 @@ PREFERRED = (  # best published average of sentence-transformers first; multilin
 def local_encoder() -> tuple[str, str]:
     """Return the best encoder on this machine, and the reason for the choice.
 
-    The first that is available of: the folder that ``HGLD_SENTENCE_ENCODER`` names; the first of :data:`PREFERRED` in
-    Hugging Face's cache; ``lexical``.
+    This is the first available one of three: the folder that ``HGLD_SENTENCE_ENCODER`` names; the first of
+    :data:`PREFERRED` in Hugging Face's cache; ``lexical``.
     """
     from huggingface_hub import try_to_load_from_cache  # slow to import, and needed by few builds
 

@@ -186,8 +186,8 @@ class Belief:
         levels: (S,) levels of the log-odds in S states.
         states: (S,) probabilities of the states.
         missed: (M, S) probabilities that a name was accepted without looking and is wrong.
-        repeated: numbers of names that the person was asked again: with the same answer, and with another.
-        between_groups: deviation of groups from the level.
+        repeated: numbers of names that the person was asked twice: with the same answer, and with different answers.
+        between_groups: standard deviation of the groups' average log-odds from the taxonomy's average.
     """
 
     levels: np.ndarray
@@ -220,7 +220,7 @@ def believe(
         odds: (M,) log-odds that the build's group is wrong, before any decision.
         kept: (M,) bool, True if the decision is the build's group.
         accepted: (M,) bool, True if the person accepted the shown group, False if the person chose another.
-        repeated: numbers of names that the person was asked again: with the same answer, and with another.
+        repeated: numbers of names that the person was asked twice: with the same answer, and with different answers.
         spreads: deviations of taxonomies and of groups from the model.
     """
     levels = _LEVELS * spreads.between_sets * _WIDER
@@ -255,14 +255,14 @@ def still_wrong(
     Errors are not independent. The average log-odds of a taxonomy may differ from the model, and the average of a group
     from its taxonomy. If these averages are known, the number is approximately normal. Its variance is the variance of
     independent names plus the variance of the groups' averages. Decided names are wrong by slips, and if they were
-    accepted blindly. Of two answers about a name, either may be the slip.
+    accepted blindly. If a person gave two answers about a name, either answer may be the slip.
 
     Args:
         odds: (N,) log-odds that undecided placements are wrong.
-        counted: (N,) items of the undecided names, or ones.
+        counted: (N,) number of items of each undecided name, or 1 per name to count names.
         groups: (N,) labels 0..G-1 of groups whose errors are correlated; -1: no group.
         belief: beliefs from the M decided names.
-        decided: (M,) items of the decided names, or ones.
+        decided: (M,) number of items of each decided name, or 1 per name to count names.
     """
     random, (same, other) = np.random.default_rng(0), belief.repeated
     slips = random.beta(_SLIPS[0] + other / 2, _SLIPS[1] + same + other / 2, _DRAWS)

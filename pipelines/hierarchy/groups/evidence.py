@@ -15,8 +15,8 @@ their agreement beyond chance.
 * A block of meaning (descriptions, classes) is used if it agrees with the other blocks of meaning beyond chance. Its
   weight is proportional to that agreement.
 * The block of form (wording) is used if its agreement with the first block is at least a quarter. In small groups,
-  similar wording means a similar kind ("arch bridge", "toll bridge"). In few large groups wording says nothing, and
-  there it does not agree with meaning.
+  similar wording means a similar kind ("arch bridge", "toll bridge"). If there are few, large groups, wording says
+  nothing, and it does not agree with meaning.
 
 Sources that ``--evidence`` names are always used. The stability of one block's groupings is no measure of its quality:
 wording gives wrong groups that recur on every resample.

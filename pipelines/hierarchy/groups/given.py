@@ -2,7 +2,7 @@
 
 A table has the column ``name``. Optional columns are ``description``, ``parent`` (the name of the coarser group) and
 ``seeds`` (names that belong to the group, separated by ``|``). A group with children is a class of a coarser level;
-names are put into the other groups only. The parents are the level above the groups, the parents' parents the next
+names are put into the other groups only. The parents form the level above the groups, and their parents form the next
 level. A group with fewer ancestors than others has no class at the coarsest levels.
 
 A name that equals a group or one of its seeds goes into this group. Other names go into the group that a regression
@@ -219,7 +219,8 @@ def place_names(
         names: N names.
         given: the G predefined groups.
         examples: texts of the groups.
-        least: a name with no higher cosine to an example gets no group, unless it equals a group or a seed.
+        least: minimum cosine: a name whose cosine to every example is at most this value gets no group, unless it
+            equals a group or a seed.
     """
     count = len(given.groups)
     exact: dict[str, int] = {}

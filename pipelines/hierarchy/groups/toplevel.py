@@ -74,7 +74,7 @@ class Decision:
         evidence: readable reason for the decision.
         margin: lead over the next class.
         leading: the class with the most evidence, even if the evidence does not decide.
-        is_outside: whether the graph puts most of the group below none of the predefined classes.
+        is_outside: whether, in the graph, most of the group is below none of the predefined classes.
     """
 
     top: str | None
@@ -184,7 +184,7 @@ class Tops:
         encoded: function that returns the encoder and its (N, D) unit rows of all names; called only if they are
             needed.
         around: (N, E) unit rows of the joint evidence, which determine the neighbours of names.
-        margin: smallest lead over the next class with which the largest share decides.
+        margin: minimum lead of the largest share over the next one; with a smaller lead the group is undecided.
     """
 
     def __init__(

@@ -40,8 +40,8 @@ class ClassGraph:
 
     Args:
         labels: label of every class of the table (None: no label in any language).
-        parents: ids of the direct superclasses by class. Parents may be missing in ``labels``; a class that names
-            itself as its parent is not its own parent.
+        parents: ids of the direct superclasses by class. Parents may be missing in ``labels``; if a class names itself
+            as its parent, this parent is ignored.
 
     Attributes:
         ids: all classes of the graph, sorted, including parents that are missing in ``labels``.

@@ -208,7 +208,7 @@ class NameTable:
         Args:
             file: the list or table.
             columns: columns to read, ``name`` among them; other columns are ignored.
-            aliases: name of the column by each of its other spellings.
+            aliases: other spellings of column names, each with the name of its column.
 
         Raises:
             TableError: the file is missing, empty, too large or not UTF-8. Or its first line is a header without

@@ -2,10 +2,10 @@
 
 A stated language decides: the language of the name, else the language of the whole list. Otherwise, a name is evidently
 English if it has Latin letters without accents, a word of ``english_words.txt`` and no function word of another
-language (``foreign_words.txt``). These English words are rare in other languages. If a fifth of the names in Latin
-letters are evidently English, they count as English. So do names without accents and foreign words that end in one of
-their words, such as "afghan restaurant" beside "seafood restaurant". All other names stay unchanged, such as
-"platanoides" and "Brücke".
+language (``foreign_words.txt``). These English words are rare in other languages. If at least a fifth of the names in
+Latin letters are evidently English, these names count as English. A name without accents and foreign words then counts
+as English too if its last word is in one of these names: "afghan restaurant" beside "seafood restaurant". All other
+names stay unchanged, such as "platanoides" and "Brücke".
 """
 
 import re

@@ -112,7 +112,7 @@ class Settlement:
         withheld: decisions without effect because of an open conflict.
         overruled: decisions that later decisions replaced, or that are about a group without names.
         unmatched: decisions, or parts of them, that do not fit the build.
-        conflicts: sorted by kind and name.
+        conflicts: the conflicts, sorted by kind and name.
         agreements: one agreement per pair of annotators and type of subject.
     """
 
@@ -357,8 +357,8 @@ def side_by_side(settlement: Settlement, grouping: Grouping) -> dict[str, Any]:
 def adopting(subject: Subject, claim: Claim, grouping: Grouping) -> list[DecisionFields]:
     """Return the decisions that adopt another annotator's claim; empty if no decision can.
 
-    A group that one annotator renamed has another label for the other one, and a group that one made may be missing for
-    the other one. So claims refer to the numbers of the clustering's groups.
+    If one annotator renamed a group, it has a different label among the other annotator's groups. If one annotator made
+    a group, the other annotator may lack it. So claims refer to the numbers of the clustering's groups.
 
     Args:
         subject: the subject of the claim.

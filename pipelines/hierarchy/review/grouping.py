@@ -102,7 +102,7 @@ class Grouping:
         claims: last claim about each subject.
         unmatched: decisions, or parts of them, that do not fit the build.
         members: names of every group; the inverse of ``place``.
-        answers: groups that decisions about a name itself gave it, in order, by name.
+        answers: groups that decisions about the name itself gave to each name, in order.
     """
 
     place: dict[str, Assignment]
@@ -187,7 +187,7 @@ class Grouping:
 
     @property
     def refused(self) -> dict[str, set[GroupId]]:
-        """By name, the groups that it does not belong to; a label that no group has means a proposed group."""
+        """By name, the groups to which it does not belong; a label that no group has stands for a proposed group."""
         found: dict[str, set[GroupId]] = {}
         for kind, of, group in self.claims:
             if kind == "not in" and group is not None:
@@ -281,7 +281,7 @@ class Grouping:
             self._rekey(group, self.target(to), entry)
 
     def _rekey(self, old: str, new: GroupId, entry: Entry) -> None:
-        """Give another label to a group that a decision made; the label identifies such a group.
+        """Give a new label to a group that a decision made; the label identifies such a group.
 
         So annotators who chose the same last label agree, whatever they called the group before.
         """

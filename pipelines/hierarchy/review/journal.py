@@ -163,7 +163,7 @@ class Journal:
 
         Raises:
             StaleError: another program changed the file; nothing is deleted.
-            InputError: there is no entry, it is another person's, or somebody wrote it by hand.
+            InputError: there is no entry, or the last entry is another person's or was written by hand.
             StorageError: the file is not writable, or the disk does not confirm the deletion.
         """
         taken = [entry.decision for entry in self.entries[-count:]]

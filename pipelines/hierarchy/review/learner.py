@@ -45,7 +45,7 @@ class Estimates:
 
     Attributes:
         names: the N names.
-        items: (N,) numbers of items.
+        items: (N,) number of items of each name.
         groups: the K groups that names can be in.
         labels: labels of the groups.
         standing: (N,) index of each name's group in ``groups``; -1: no group.
@@ -101,7 +101,7 @@ class Learner:
     Args:
         names: the N names.
         rows: (N, D) unit rows, the joint evidence of names.
-        items: (N,) numbers of items.
+        items: (N,) number of items of each name.
         place: group of every name in the build.
         examples: (E,) group numbers and (E, D) rows of the texts of predefined groups. Default: the mean of the rows
             of each group's names.

@@ -67,8 +67,8 @@ class Proposals:
         who: the annotator, ``model:NAME``.
         decisions: number of decisions by action.
         dropped: number of invalid answers, or parts of answers, by reason.
-        asked: number of questions that this call got answered.
-        cached: number of questions that earlier calls got answered.
+        asked: number of questions that the model answered in this call.
+        cached: number of questions that the model answered in earlier calls.
         unasked: number of questions without an answer.
         requests: number of requests, including retries.
         note: why questions have no answer; empty if all have one.

@@ -44,7 +44,8 @@ class Screen:
         items: expected number of items (or names, if the queue counts names) that one action corrects.
         blocks: (start, stop) ranges of ``names`` that are subtrees, the whole screen first.
         again: whether the person accepted these names before.
-        level: a level above the groups, if ``names`` are groups whose class at this level is asked; None: names.
+        level: level above the groups, if the page asks for the class of the groups in ``names`` at this level; None:
+            ``names`` are names.
     """
 
     names: tuple[str, ...]
@@ -78,7 +79,8 @@ class Queue:
 
         Args:
             now: the estimates.
-            skipped: names that a person skipped. They come back when their estimate changes or no others are left.
+            skipped: names that a person skipped. They come back when their estimate changes, or when no other names are
+                left.
         """
         asked, again = now.undecided, now.again
         if skipped:

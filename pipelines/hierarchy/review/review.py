@@ -161,7 +161,7 @@ def estimated(grouping: Grouping, learner: Learner | None) -> tuple[Estimates | 
 def reviewed_names(
     table: pl.DataFrame, grouping: Grouping, learned: Mapping[str, float] | None = None
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the names that stay, with their labels, and the dropped names.
+    """Return the names that are not dropped, with their labels, and the dropped names.
 
     Args:
         table: the cluster stage's names.

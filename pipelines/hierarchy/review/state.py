@@ -119,7 +119,7 @@ class Review:
         """Check decisions against the names and groups, write all of them or none, and return the changes.
 
         Args:
-            actions: per action, its decisions. One undo takes back one action.
+            actions: the decisions of each action. One undo takes back one action.
             revision: the revision that the page shows.
 
         Raises:
@@ -270,7 +270,7 @@ class Review:
         return {**row, "images": self.thumbnails.count((row["split"], row["landmark_id"])), "given": given}
 
     def labels(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return proposed labels for a new group of these names, the best first; labels of other groups excluded.
+        """Return proposed labels for a new group of these names, the best first; labels of other groups are excluded.
 
         Raises:
             InputError: there are no names or too many, or a name is unknown.

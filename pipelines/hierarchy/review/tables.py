@@ -45,8 +45,8 @@ class BuildTables:
         directory: the build's folder.
 
     Attributes:
-        names: cluster/names.parquet.
-        groups: toplevel/groups.parquet.
+        names: the table ``cluster/names.parquet``.
+        groups: the table ``toplevel/groups.parquet``.
         place: group number by name.
         labels: label by group.
 
@@ -93,7 +93,7 @@ class BuildTables:
 
     @cached_property
     def levels(self) -> pl.DataFrame | None:
-        """toplevel/levels.parquet; None if the build has none."""
+        """The table ``toplevel/levels.parquet``; None if the build has none."""
         file = self._stages / "toplevel" / LEVELS
         return read_parquet(file) if file.is_file() else None
 
@@ -126,7 +126,8 @@ class BuildTables:
     def landmarks(self, name: str, start: int, most: int) -> list[dict[str, Any]]:
         """Return at most ``most`` landmarks of a name from position ``start``.
 
-        Each has split, landmark_id, id, title, supercategory, description and link (the item's page at its source).
+        Each landmark has the fields split, landmark_id, id, title, supercategory, description and link (the item's page
+        at its source).
         """
         rows = self._landmarks.filter(pl.col("name") == name).slice(start, most).drop("name", "images")
         return [{**row, "link": link_of(row.pop("category"), row["id"])} for row in rows.iter_rows(named=True)]
@@ -151,10 +152,10 @@ class BuildTables:
         return dict(self.names.select("name", "landmarks").iter_rows())
 
     def labels_for(self, names: Sequence[str], taken: Collection[str]) -> list[dict[str, str]]:
-        """Return labels for a new group of names, each with its reason, the best first; labels of ``taken`` excluded.
+        """Return labels for a new group of names, each with its reason, the best first, without labels in ``taken``.
 
-        First the label that the build would give the group, then words that at least half of the names share, then the
-        names with most items.
+        The first label is the one that the build would give the group. Then come words that at least half of the names
+        share, then the names with most items.
         """
         facts = [(name, self.sizes[name], self._cleaned[name]) for name in sorted(names)]
         members = [Member(name, size, tuple(ids or ()), 0.0, english) for name, size, (ids, _, english) in facts]
@@ -218,7 +219,7 @@ class Thumbnails:
         listed: image paths by item, if the build lists them; empty: the items are landmarks.
 
     Raises:
-        ConfigError: the folder does not exist or has no known layout, or a listed path leaves it.
+        ConfigError: the folder does not exist or has no known layout, or a listed path leaves the folder.
         TableError: the folder's ``images.csv`` cannot be used.
     """
 

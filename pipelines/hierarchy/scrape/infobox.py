@@ -1,8 +1,8 @@
 """Parser of the Wikidata infobox on a Commons category page, which states the classes of a landmark.
 
 The published pipeline gets names from this infobox. `Template:Wikidata Infobox` puts the table ``id="wdinfobox"`` on
-the page; its row "Instance of" has the names. beautifulsoup4 uses lxml here: a broken page (open cells, thousands of
-stray ``<``) takes lxml milliseconds, and Python's html.parser minutes.
+the page; its row "Instance of" has the names. beautifulsoup4 uses lxml here. Broken pages (open cells, thousands of
+stray ``<``) take lxml milliseconds; they would take Python's html.parser minutes.
 """
 
 import re
@@ -210,7 +210,7 @@ def _item(box: Tag) -> str | None:
 
 
 def _redirect(page: BeautifulSoup) -> str | None:
-    """Return the target of a redirect: stated by a redirect page, by the template's box, or by a redirect followed."""
+    """Return the target of a redirect: from a redirect page, from the template's box, or from a followed redirect."""
     notice = page.find(class_="redirectMsg")
     link = notice.find("a", href=True) if notice is not None else _soft_redirect(page)
     if link is None and page.find(class_="mw-redirectedfrom") is not None:

@@ -1,7 +1,7 @@
 """Resolution of categories: find each category's next open question, and ask all open questions batch by batch.
 
-Pure functions of the store resolve a category. So the same answers give the same statuses, whatever the order of the
-answers and the number of runs.
+Pure functions resolve a category from the answers in the store. So the same answers give the same statuses, whatever
+the order of the answers and the number of runs.
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -74,7 +74,7 @@ def answer_all(
         The resolution of each title.
 
     Raises:
-        ConfigError: the request budget is spent; earlier answers are kept.
+        ConfigError: all requests of the budget are used; earlier answers are kept.
         ServiceError: the servers cannot be reached, or give no usable answer many times in a row.
         StorageError: the disk is full.
     """

@@ -50,7 +50,7 @@ def run(
     Raises:
         TableError: a table cannot be used.
         ConfigError: the servers' rules do not allow the contact or rate, the store has answers from another source, or
-            the request budget is spent.
+            all requests of the budget are used.
         ServiceError: the servers kept rejecting requests; earlier answers are kept.
         StorageError: the disk is full; earlier answers are kept.
     """

@@ -9,7 +9,7 @@ folder::
     test/images_000.tar ... images_019.tar      md5sum/train/md5.images_000.txt ...
     metadata/train_clean.csv ...                ground_truth/retrieval_solution_v2.1.csv ...
 
-The files are those of https://github.com/cvdfoundation/google-landmark.
+The files come from https://github.com/cvdfoundation/google-landmark.
 
 Splits: ``train`` = the images of train_clean.csv whose landmark has hierarchical labels; ``gallery`` = the index images
 of such landmarks; ``query`` = the test images that the retrieval solution scores.

@@ -92,7 +92,7 @@ def read_revisited_images(name: str, source: Path, options: "SourceConfig") -> C
     """Read revisited Oxford or Paris: the splits query (with boxes), gallery and, with ``--distractors``, distractors.
 
     Radenović, Iscen, Tolias, Avrithis, Chum: "Revisiting Oxford and Paris: Large-Scale Image Retrieval Benchmarking",
-    CVPR 2018. No image has a known landmark, as file names only state the search term; judgements are ``easy``,
+    CVPR 2018. No image has a known landmark, because file names only state the search term; judgements are ``easy``,
     ``hard`` and ``junk``. Layout::
 
         roxford5k/gnd_roxford5k.pkl         or rparis6k/gnd_rparis6k.pkl

@@ -21,7 +21,7 @@ Multiple Semantic Scales", CVPR 2021. Layout of the vehicles (``dyml_vehicle``) 
     bmk_fine/query.csv          fname, labels; gallery.csv too; bmk_middle and bmk_coarse likewise
     bmk_fine/query/0.jpg ...    and gallery/
 
-and of the products (``dyml_product``)::
+Layout of the products (``dyml_product``)::
 
     train/label.csv, train/imgs/                            as above
     mini-bmk_all_in_one/label.csv, mini-bmk_all_in_one/imgs/    the same

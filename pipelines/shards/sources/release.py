@@ -67,7 +67,7 @@ def read_bytes(path: Path, most: int = MAX_LIST_BYTES) -> bytes:
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the place (file and number) and the text of every line that is not blank.
+    """Yield the location (file and line number) and the text of every line that is not blank.
 
     Raises:
         InputError: the file is missing.
@@ -86,7 +86,7 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def read_words(path: Path, columns: Sequence[str], *, header: bool = False) -> Iterator[tuple[str, list[str]]]:
-    """Yield the place of every line (file and number) and its words, one word per column.
+    """Yield the location of every line (file and line number) and its words, one word per column.
 
     Args:
         path: path of the list.
@@ -114,7 +114,7 @@ def read_csv(path: Path, columns: Sequence[str], *, filled: Sequence[str] = ()) 
 
     Args:
         path: path of the CSV file.
-        columns: columns to read; others are ignored.
+        columns: columns to read; other columns are ignored.
         filled: columns that must have no empty cell.
 
     Raises:
@@ -176,7 +176,7 @@ def _load_mats(asked: Sequence[tuple[str, bytes, Sequence[str]]]) -> list[dict[s
 
 
 def mat_rows(path: Path, table: np.ndarray, fields: Mapping[str, type]) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the place and the fields, texts or whole numbers, of every entry of a MATLAB struct array.
+    """Yield the location and the fields, texts or whole numbers, of every entry of a MATLAB struct array.
 
     Raises:
         TableError: a field is missing, or is not a single value of its type.
