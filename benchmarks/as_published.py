@@ -33,7 +33,8 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]  # hgld may not be installed; the fake wikis are beside the tests
+# lets imports find hgld if it is not installed, and the tests' fake wikis
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from rehearsed.release import COMMONS  # noqa: E402
 from rehearsed.servers import Wikis  # noqa: E402
@@ -88,7 +89,7 @@ def synthetic(world: World, wikis: str, work: Path) -> Dataset:
 def build(dataset: Dataset, out: Path, flags: list[str]) -> pl.DataFrame:
     """Build a hierarchy; return name, label, and the known group of most of the name's landmarks."""
     words = ["build-hierarchy", *dataset.flags, "--as-published", "--out", str(out), *flags]
-    with redirect_stdout(StringIO()):  # the errors go to stderr
+    with redirect_stdout(StringIO()):  # hides progress; errors still appear on stderr
         try:
             hgld.cli.main(words)
         except SystemExit as end:

@@ -176,7 +176,7 @@ def cross_validated(vectors: np.ndarray, labels: np.ndarray, count: int) -> np.n
     rows = (vectors - vectors.mean(axis=0)) / vectors.std(axis=0)
     shares = np.zeros((len(rows), count))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # warnings about small classes and the iteration limit
+        warnings.simplefilter("ignore")  # hides warnings about small classes and about the iteration limit
         for seen, left in StratifiedKFold(_FOLDS, shuffle=True, random_state=0).split(rows, labels):
             model = LogisticRegression(max_iter=100).fit(rows[seen], labels[seen])
             shares[np.ix_(left, model.classes_)] = model.predict_proba(rows[left])

@@ -68,7 +68,7 @@ class Made:
         return self.work / "hgld"
 
 
-Sides = dict[str, Callable[[], float]]  # functions that return one measurement
+Sides = dict[str, Callable[[], float]]  # name of an implementation -> function that returns one measurement
 
 
 def take_turns(group: str, unit: str, sides: Sides, rounds: int) -> list[Row]:

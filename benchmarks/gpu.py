@@ -220,7 +220,7 @@ def right(bench: Bench) -> Iterator[Case]:
 def batch_of(items: int, *, ties: bool) -> tuple[Tensor, Tensor]:
     embeddings, labels = loss_benchmark.make(items, 16)
     if ties:
-        embeddings = embeddings[torch.arange(items) // 2 * 2]  # copy every second item, to get equal scores
+        embeddings = embeddings[torch.arange(items) // 2 * 2]  # duplicate every second item, so that scores are tied
     return embeddings, labels
 
 
@@ -275,7 +275,7 @@ def metric_error(bench: Bench, *, ties: bool) -> Values:
 
 # -- Losses: Triton, compiled torch over the positives, the equations -------------------------------------------------
 
-_MOST_CUBIC = 1024  # largest batch for (B, B, B) tables
+_MOST_CUBIC = 1024  # maximum batch size for losses that build (B, B, B) tensors
 
 
 def losses(bench: Bench) -> Iterator[Case]:
@@ -664,12 +664,12 @@ def run_part(part: str, bench: Bench, done: dict[str, dict[str, Values]]) -> boo
             began = time.monotonic()
             try:
                 own[name] = {"values": case()}
-            except Exception:  # noqa: BLE001  # the next case may work
+            except Exception:  # noqa: BLE001  # a failed case must not stop the next cases
                 own[name] = {"traceback": traceback.format_exc()}
             own[name]["seconds"] = round(time.monotonic() - began, 2)
             print(f"{part} | {name} | {in_short(own[name])}", flush=True)
             write(bench.out, done)
-    except Exception:  # noqa: BLE001  # as above
+    except Exception:  # noqa: BLE001  # a failed case must not stop the next cases
         own["the part itself"] = {"traceback": traceback.format_exc()}
         write(bench.out, done)
     return True

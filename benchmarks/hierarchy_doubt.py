@@ -56,7 +56,7 @@ SETS = (  # printed name, folder, column of names, column of groups
 )
 NUMBERS = (1.0, 0.5, 2.0, 0.0)  # number of groups as a multiple of the reference's; 0: chosen from the data
 GIVEN = (1.0, 2 / 3)  # shares of the reference groups that are predefined
-ALONE = 0.1  # error label of a name alone in its group, if most of its reference group is in another group
+ALONE = 0.1  # error label of a name that is alone in its group while most of its reference group is in another group
 PENALTY = 0.003
 MOST_NAMES = 400  # maximum number of names that the fit uses per placement
 SHARE = 0.2
@@ -69,15 +69,17 @@ SHARE = 0.2
 class Placements:
     """Groups of one dataset and encoder: features of each name, whether its group is wrong, and its confidence."""
 
-    kind: str  # found or given (predefined) groups
+    kind: str  # "found" (by clustering) or "given" (predefined): where the groups come from
     shown: str
     source: str  # taxonomy that the names come from
     encoder: str
     number: float
     groups: np.ndarray
     marks: Mapping[str, np.ndarray]
-    wrong: np.ndarray  # bool; a tie goes to the first reference group
-    soft: np.ndarray  # 0..1, for the fit: error probability, between 0 and 1 for ties and names alone in a group
+    # (N,) bool: the name is in the wrong group; if two reference groups tie, the first one counts as right
+    wrong: np.ndarray
+    # (N,) labels 0..1 of the fit: error probability, strictly between 0 and 1 for ties and for names alone in a group
+    soft: np.ndarray
     confidence: np.ndarray
 
 
@@ -150,7 +152,8 @@ def accuracies(
             for seed in range(seeds):
                 drawn = np.random.default_rng(seed).permutation(len(names))
                 members = [drawn[truth[drawn] == group] for group in range(len(titles))]
-                chosen = [part[: min(count, len(part) - 1)] for part in members]  # one name of a group is tested
+                # each group keeps at least one name that is not tested
+                chosen = [part[: min(count, len(part) - 1)] for part in members]
                 seen = np.concatenate(chosen)
                 of = [
                     GivenGroup(text, "", "", tuple(names[i] for i in part))

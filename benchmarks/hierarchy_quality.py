@@ -129,7 +129,7 @@ def quality(spaces: list[Spaces], seeds: int) -> Iterator[str]:
     yield f"| rows and clustering | {' | '.join(heads)} | mean |"
     yield f"|---|{'---|' * (len(spaces) + 1)}"
     for variant in VARIANTS:
-        found = np.array([scores(space, variant, seeds) for space in spaces])  # (datasets, seeds, 2)
+        found = np.array([scores(space, variant, seeds) for space in spaces])  # (datasets, seeds, 2 scores)
         cells = [_cell(each.mean(axis=0), each.std(axis=0)) for each in found]
         spread = found.mean(axis=0).std(axis=0)
         yield f"| {variant} | {' | '.join(cells)} | {_cell(found.mean(axis=(0, 1)), spread)} |"

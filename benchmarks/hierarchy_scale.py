@@ -56,7 +56,7 @@ def make_names(count: int, rng: np.random.Generator) -> list[str]:
         if not place.startswith("(") and (modifier or place)
     ]
     chosen = [combined[i] for i in rng.permutation(len(combined))]
-    names = list(dict.fromkeys([*HEADS, *chosen]))[:count]  # "national park" is made twice
+    names = list(dict.fromkeys([*HEADS, *chosen]))[:count]  # the generator makes "national park" twice
     if len(names) < count:
         raise SystemExit(f"only {len(names)} names can be made from the word lists; lower --names")
     return names
@@ -66,7 +66,7 @@ def write_table(file: Path, landmarks: int, names: list[str], rng: np.random.Gen
     """Write a table like a scraped one: landmark_id, category, supercategory; one landmark in three has no name."""
     frequency = 1 / np.arange(1, len(names) + 1)
     chosen = rng.choice(len(names), size=landmarks, p=frequency / frequency.sum())
-    chosen[: len(names)] = np.arange(len(names))  # so that every name occurs
+    chosen[: len(names)] = np.arange(len(names))  # each name occurs at least once
     unnamed = rng.random(landmarks) < 1 / 3
     unnamed[: len(names)] = False
     spelling = rng.integers(0, 20, size=landmarks)

@@ -53,7 +53,7 @@ DIFFERS = {
     "authors BlackboxAP": "its margin is multiplied by random normal numbers",
     "pml SmoothAPLoss": "its classes are blocks of B / 4 consecutive items; with labels of such blocks hgld's agrees",
 }
-# Exponents of the batch size in the growth of seconds and bytes; the default is 2.
+# Seconds and bytes grow with these powers of the batch size; the default exponent is 2.
 GROWTH = {
     "equations SupHAP, B x B x B": (3, 3),
     "equations SupHAP, query by query": (3, 2),
@@ -146,7 +146,7 @@ def sup_hap_query_by_query(embeddings: Tensor, labels: Tensor) -> Tensor:
         loss.backward()
         value += loss.item()
     assert leaf.grad is not None
-    linear = (scores * leaf.grad).sum()  # has the same gradient as the losses
+    linear = (scores * leaf.grad).sum()  # linear function of the scores with the same gradient as the sum of the losses
     return linear - linear.detach() + value
 
 

@@ -44,7 +44,7 @@ MUTATED = (
     "training/step.py",
     "training/loop.py",
 )
-NEAR = 10  # number of test files that run first
+NEAR = 10  # number of test files nearest to the mutated module, which run first
 FAILED = r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$"
 _BOTH_WAYS = (
     *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)),
@@ -233,7 +233,7 @@ def ranked_tests(mutation: Mutation) -> list[str]:
         found = reached()[test]
         steps = 0 if any(word in Path(test).stem for word in words) else found.get(name, math.inf)
         if steps == math.inf and any(re.search(rf"\b{word}\b", (ROOT / test).read_text("utf-8")) for word in words):
-            steps = 3  # distance of a module that code loads by name
+            steps = 3  # assumed import distance of a test that names the module only in a string
         return steps, len(found), test
 
     return sorted(reached(), key=rank)
@@ -252,7 +252,7 @@ class Copy:
         excluded = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", ".venv", ".hypothesis", "site", "build")
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(ROOT, folder, symlinks=True, ignore=excluded)
-        self.broken: set[str] = set()  # tests that fail without a mutation
+        self.broken: set[str] = set()  # tests that fail even without a mutation
         self.stamp = 1_000_000_000
 
     def test(self, mutation: Mutation, nearest: bool) -> str | None:
@@ -273,7 +273,7 @@ class Copy:
 
     def _first_failure(self, file: str, source: bytes, words: list[str]) -> str | None:
         """Return the first test that fails with the given text of a file, or None if all pass."""
-        self.stamp += 10  # Python reuses byte code of a file with the same time, so each version gets a new time
+        self.stamp += 10  # Python reuses byte code if a file's time is unchanged, so each version gets a new time
         (self.folder / file).write_bytes(source)
         os.utime(self.folder / file, (self.stamp, self.stamp))
         kernels = self.folder / "compiled"
@@ -302,7 +302,7 @@ class Copy:
                 return f"no end within {self.limit:.0f} s"
             log.seek(0)
             text = log.read()
-        if code in {0, 5}:  # 5: pytest found no test
+        if code in {0, 5}:  # exit code 5: pytest found no test
             return None
         if code in {3, 4}:
             raise RuntimeError(f"pytest did not run ({code}):\n{text[-3000:]}")

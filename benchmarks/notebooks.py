@@ -26,9 +26,9 @@ from PIL import Image
 
 FOLDER = Path(__file__).parents[1] / "docs" / "notebooks"
 NAMES = ("hierarchy", "shards", "happier", "evaluate", "report")  # in reading order
-SECONDS = 900  # seconds per cell
+SECONDS = 900  # time limit per cell, in seconds
 _CONTINUED = re.compile(r"^\s*!(?:.*\\\n)+", re.MULTILINE)  # a shell command and its continuation lines
-_KEPT = ("image/png", "text/html", "text/plain")  # the first of these formats is kept
+_KEPT = ("image/png", "text/html", "text/plain")  # an output keeps only the first of these formats that it has
 
 
 def read_notebook(name: str) -> dict[str, Any]:

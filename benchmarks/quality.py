@@ -66,9 +66,11 @@ LEVELS = {
 }
 RESULTS = Path(__file__).parent / "results"
 NETWORK = "timm:tf_efficientnet_lite0"
-RECIPES = {"grocery": "grocery", "gldv2_washington": "gldv2-washington", "omniglot": "omniglot"}  # recipe: small-NAME
+# the recipe's name is small- and this value
+RECIPES = {"grocery": "grocery", "gldv2_washington": "gldv2-washington", "omniglot": "omniglot"}
 _PROXIES = ("lr_proxies", (3e-3, 1e-2))
-SEARCHED: dict[str, tuple[dict[str, Any], tuple[str, tuple[Any, ...]]]] = {  # config of a loss, option to search
+# loss -> (its config, (option to search, values to try))
+SEARCHED: dict[str, tuple[dict[str, Any], tuple[str, tuple[Any, ...]]]] = {
     "SmoothAP": ({"loss": "SmoothAP"}, ("tau", (0.01, 0.05))),
     "NormSoftmax": ({"loss": "NormSoftmax"}, _PROXIES),
     "Triplet": ({"loss": "Triplet"}, ("margin", (0.1, 0.2))),
@@ -79,14 +81,15 @@ SEARCHED: dict[str, tuple[dict[str, Any], tuple[str, tuple[Any, ...]]]] = {  # c
     "HAPPIER_F": ({"loss": "HAPPIER", "alpha": 3.0}, _PROXIES),
 }
 FINE_ONLY = ("SmoothAP", "NormSoftmax", "Triplet", "ROADMAP")
-CSL_MARGINS = {4: (0.25, 0.32, 0.38, 0.45)}  # interpolates the published margins of 3 levels
+# number of levels -> margins, interpolated from the published margins for 3 levels
+CSL_MARGINS = {4: (0.25, 0.32, 0.38, 0.45)}
 PIXELS, UNTRAINED, START = "raw pixels, 32 px", "untrained net", "start: views, no labels"
 UNTOUCHED, WHITENED = "untouched network", "untouched network, PCA whitening"
 BY_DEFAULT = "hgld train, no other option"
 OURS, JUDGE = "HAPPIER", "H-AP"
 VAL_CLASSES, TEST_CLASSES = 0.2, 0.5
 _UNTRAINED = {"epochs": 0, "steps_per_epoch": 0, "warmup_steps": 0, "evaluate_every": 0}
-_WHITENING_POWER = 0.25  # square root of full whitening (power 0.5), which loses more on these datasets
+_WHITENING_POWER = 0.25  # square-rooted whitening; full whitening (power 0.5) loses more on these datasets
 _RESAMPLES = 2000
 _KEY = ("stage", "dataset", "loss", "pair", "config")
 _DEFAULTS = flat(TrainConfig())
@@ -315,7 +318,7 @@ def measure(job: Job) -> dict[str, Any]:
             row |= _on_test(embedder, job)
     ended = os.times()
     row["processor_seconds"] = round(ended.user + ended.system - began.user - began.system, 1)
-    row |= {"resumed": True} if resumed else {}  # after a resume, seconds count only the last call
+    row |= {"resumed": True} if resumed else {}  # after a resume, the measured seconds are only of the last call
     if job.loss != START:
         shutil.rmtree(job.out, ignore_errors=True)
     return row
@@ -405,7 +408,8 @@ def interval(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, An
     if not both:
         return ""
     weights = np.random.default_rng(0).multinomial(len(names), np.full(len(names), 1 / len(names)), _RESAMPLES)
-    weights = np.vstack([np.ones(len(names)), weights])  # the first row, with equal weights, gives the mean
+    # the first row weighs all queries equally, so it gives the mean
+    weights = np.vstack([np.ones(len(names)), weights])
     place, total, pairs = {name: i for i, name in enumerate(names)}, np.zeros(len(weights)), np.zeros(len(weights))
     for row, other in both:
         values = [np.array(r["classes"][metric], dtype=float) for r in (row, other)]
@@ -475,7 +479,8 @@ def main() -> None:
             run([start(options, name, 0)], options.results, options.jobs)
             run(searches(options, name), options.results, options.jobs)
             run([start(options, name, pair) for pair in range(options.pairs)], options.results, options.jobs)
-            run(finals(options, name), options.results, options.jobs)  # with the settings from the searches
+            # final runs use the settings that the searches found
+            run(finals(options, name), options.results, options.jobs)
         found = collect(finals(options, name), options.results)
         if found:
             print("\n".join(tables(found, name, choices(options, name))))

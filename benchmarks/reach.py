@@ -23,7 +23,7 @@ from hgld.losses import Margin
 from hgld.losses.pairs import draw_negatives
 
 IMAGES, VIEWS, DRAWS = 128, 3, 20
-REACHES = (1.4, 2.0)  # the released code's, and the equation's
+REACHES = (1.4, 2.0)  # first the reach in the authors' code, then the reach in the paper's equation
 CROP = 0.7  # side of a crop, as a share of the image's side
 
 

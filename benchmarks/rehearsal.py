@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-# Lets imports find hgld if it is not installed, and the fake wikis of the tests.
+# Let imports find hgld if it is not installed, and the tests' fake wikis.
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from rehearsed.measure import ENVIRONMENT, Spent, disk, end_leftovers, run  # noqa: E402
@@ -155,7 +155,7 @@ def digests(folder: Path, stage: Stage) -> dict[str, str]:
 
 
 def _sha256(path: Path) -> str:
-    if path.name == "provenance.json":  # contains times
+    if path.name == "provenance.json":  # its times differ from run to run
         facts = json.loads(path.read_text(encoding="utf-8"))
         return hashlib.sha256(json.dumps(_without_times(facts)).encode()).hexdigest()
     with open(path, "rb") as file:

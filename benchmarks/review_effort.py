@@ -49,7 +49,7 @@ from typing import Any, Literal
 
 import numpy as np
 import polars as pl
-from hierarchy_doubt import auroc, calibration_error  # beside this script
+from hierarchy_doubt import auroc, calibration_error  # a module beside this script
 from scipy.optimize import linear_sum_assignment
 from starlette.testclient import TestClient
 
@@ -73,7 +73,7 @@ SETS = {
 }
 BARS = (0.8, 0.9, 0.95)
 DRAWN = 0.9
-LEAST_REST = 16  # with fewer right names left on a screen, the annotator skips them
+LEAST_REST = 16  # if fewer right names than this remain on a screen, the annotator skips them
 TOKEN = "benchmark"  # token of the review page; requests bypass the network
 
 
@@ -158,7 +158,8 @@ class Effort:
     items: int
     history: list[tuple[int, float, float]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    left: list[tuple[int, int, Sequence[float]]] = field(default_factory=list)  # (actions, wrong names, estimate)
+    # (number of actions, number of wrong names, the page's estimate of it)
+    left: list[tuple[int, int, Sequence[float]]] = field(default_factory=list)
     screens: int = 0  # screens that the annotator saw
 
     def until(self, bar: float, *, of_items: bool = False) -> float | None:
@@ -190,7 +191,7 @@ class Annotator:
         order: Literal["items", "names"] = "items",
     ) -> None:
         tables = BuildTables(folder)
-        file = Path(tempfile.mkdtemp(dir=folder)) / "decisions.yaml"  # each annotator needs a separate file
+        file = Path(tempfile.mkdtemp(dir=folder)) / "decisions.yaml"  # each simulated annotator needs a separate file
         learner = Learner.of(folder / "stages")
         queue = Queue(learner.rows, by=order)
         review = Review(tables, Journal(file, "simulated", "annotator"), (), Thumbnails(None), learner, queue)
@@ -285,7 +286,8 @@ class Annotator:
     def judge_names(self, names: Sequence[str]) -> None:
         """Decide about names one by one: accept the group of a right name, and move a wrong name."""
         homes, wrong = dict(self.target), self.wrong()
-        if not self._are_given:  # the largest group in which most names have this reference group
+        # move a wrong name to the largest group in which most names have the same reference group
+        if not self._are_given:
             right = Counter((self.place[name] or "", group) for name, group in self.truth.items() if name not in wrong)
             largest = {group: label for (label, group), _ in reversed(right.most_common())}
             free = {group: group if group not in self._made else f"{group} (new)" for group in self.truth.values()}

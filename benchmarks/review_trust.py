@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from review_effort import SETS, build, read_reference  # beside this script
+from review_effort import SETS, build, read_reference  # a module beside this script
 
 from hgld.pipelines.hierarchy.review.decisions import Accept, Decision, Entry, Move, New
 from hgld.pipelines.hierarchy.review.grouping import Grouping
@@ -35,7 +35,8 @@ from hgld.pipelines.hierarchy.review.queue import Queue, Screen
 from hgld.pipelines.hierarchy.review.tables import BuildTables
 
 DEVELOPMENT = ("washington", "places365", "schemaorg mid", "schemaorg top")
-PEOPLE: dict[str, tuple[float, float]] = {  # share of mistakes, share of screens that are accepted blindly
+# annotator -> (share of decisions that are mistakes, share of screens that are accepted without reading)
+PEOPLE: dict[str, tuple[float, float]] = {
     "careful": (0.0, 0.0),
     "5% mistakes": (0.05, 0.0),
     "blind": (0.0, 1.0),

@@ -67,7 +67,7 @@ def timed(work: Callable[[], object]) -> float:
 
 def a_query(ask: Callable[[np.ndarray], Found], queries: np.ndarray, at_once: int) -> tuple[float, np.ndarray]:
     """Measure CPU seconds per query with ``at_once`` queries per call; return them with the results."""
-    ask(queries[:at_once])  # warm up: memory is allocated
+    ask(queries[:at_once])  # warm-up call: it allocates memory
     start = time.process_time()
     found = [ask(queries[begin : begin + at_once])[0] for begin in range(0, len(queries), at_once)]
     return (time.process_time() - start) / len(queries), np.concatenate(found)

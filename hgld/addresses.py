@@ -9,11 +9,12 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 
 from hgld.errors import excerpt
 
-LONGEST_WAIT = 1e9  # seconds; the limit of every wait
+LONGEST_WAIT = 1e9  # maximum of every wait, in seconds
 _PORTS = {"http": 80, "https": 443}
 HTTP = tuple(_PORTS)  # URL schemes
-_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")  # IPv4 addresses as IPv6 (RFC 6052)
-_TRANSLATED_INSIDE = ipaddress.IPv6Network("64:ff9b:1::/48")  # IPv4 addresses as IPv6 in local networks (RFC 8215)
+_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")  # IPv6 prefix of translated public IPv4 addresses (RFC 6052)
+# IPv6 prefix of translated IPv4 addresses in local networks (RFC 8215)
+_TRANSLATED_INSIDE = ipaddress.IPv6Network("64:ff9b:1::/48")
 _INSIDE = (".localhost", ".local", ".internal", ".lan", ".home.arpa")  # names that no public server can have
 
 
@@ -25,7 +26,8 @@ def is_http_address(url: str) -> bool:
     """Tell whether a text is an http(s) URL with a valid host name and port."""
     try:
         parts = urlsplit(url)
-        host, _ = (parts.hostname or "").encode("idna"), parts.port  # ValueError if the host or port is invalid
+        # both raise ValueError if the host or port is invalid
+        host, _ = (parts.hostname or "").encode("idna"), parts.port
     except ValueError:
         return False
     # urllib reads "http://a\\@b/" as host b, but urllib3, which connects, reads host a
@@ -42,7 +44,7 @@ def without_secrets(url: str) -> str:
         return url
     try:
         parts = urlsplit(url)
-    except ValueError:  # not a URL
+    except ValueError:  # the text is not a URL
         return "://".join(part.rpartition("@")[2] for part in url.partition("?")[0].split("://"))
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
 
@@ -125,10 +127,11 @@ def retry_after(value: str) -> float:
     """
     value = value.strip()
     if re.fullmatch(r"[0-9]+", value):
-        return float(value) if len(value) < 10 else LONGEST_WAIT  # a number of ten digits reaches the limit
+        # ten digits or more exceed the limit, so int() need not parse them
+        return float(value) if len(value) < 10 else LONGEST_WAIT
     try:
         moment = parsedate_to_datetime(value)
-    except (ValueError, OverflowError):  # the date has impossible numbers
+    except (ValueError, OverflowError):  # the date contains impossible numbers
         return 0.0
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

@@ -109,7 +109,7 @@ def stop_requests() -> Iterator[StopRequests]:
 
 # -- Starting and leaving the group --
 
-_TIMEOUT = timedelta(minutes=15)  # evaluation on the main process may keep the others waiting
+_TIMEOUT = timedelta(minutes=15)  # other processes may wait this long for the main process to evaluate
 _STARTS = itertools.count()
 _SECONDS_TO_REST = 0.5
 
@@ -212,7 +212,8 @@ def _device(asked: str, local: int) -> torch.device:
             chosen = torch.device(asked or "cpu")
             torch.empty(0, device=chosen).cpu()  # raises an error for the device meta, which holds no numbers
         except (RuntimeError, AssertionError) as error:  # torch without CUDA raises AssertionError
-            reason = str(error).partition(". ")[0].rstrip(".")  # the other sentences list torch's backends
+            # keep the first sentence: the rest lists torch's backends
+            reason = str(error).partition(". ")[0].rstrip(".")
             raise ConfigError(f"device {asked!r} cannot be used here ({reason}). Use the device cpu.") from error
         return chosen
     visible = torch.cuda.device_count()
@@ -340,7 +341,7 @@ def most_of_all(number: int, processes: Processes) -> int:
     """Return the largest number of all processes, without waiting for a GPU."""
     if processes.count == 1:
         return number
-    on_cpu = "cpu" in dist.get_backend_config()  # a caller's group may support only GPUs
+    on_cpu = "cpu" in dist.get_backend_config()  # a process group that the caller made may support only GPUs
     numbers = torch.tensor([number], device="cpu" if on_cpu else processes.device)
     dist.all_reduce(numbers, op=dist.ReduceOp.MAX)
     return int(numbers)
@@ -412,7 +413,7 @@ def add_up_terms(sums: Mapping[str, "TermSum"], processes: Processes) -> tuple[T
     for name, term, count, value in zip(sums, terms, counts.unbind(), values, strict=True):
         own = term.total / count.to(term.total.dtype)
         part = own * processes.count
-        parts[name] = value.to(part.dtype) + (part - part.detach())  # the same on every process, to the last bit
+        parts[name] = value.to(part.dtype) + (part - part.detach())  # the value has the same bits on every process
         loss = loss + term.weight * parts[name]
     return loss, parts
 

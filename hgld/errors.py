@@ -26,7 +26,8 @@ from contextlib import contextmanager
 from hgld.terminal import printable
 
 _MOST_FOREIGN = 200  # maximum number of characters of a foreign value in a message
-_OBJECT = re.compile(r"<([\w.]+)[^<>]* at 0x[0-9a-fA-F]+>")  # its memory address differs in every run
+# an object's text has its memory address, which differs in every run
+_OBJECT = re.compile(r"<([\w.]+)[^<>]* at 0x[0-9a-fA-F]+>")
 
 
 def excerpt(foreign: object) -> str:

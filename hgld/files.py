@@ -23,8 +23,10 @@ from hgld.errors import InputError, StorageError, excerpt
 
 PART = ".part"
 _CALLS = itertools.count()
-_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # cluster file systems may be mounted without locks
-_NO_FLUSH = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF)  # file systems that cannot flush folders
+# errors of file systems without locks; cluster file systems may have none
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+# errors of file systems that cannot flush folders
+_NO_FLUSH = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF)
 _Made = TypeVar("_Made")
 
 
@@ -43,7 +45,8 @@ def fault_point(change: str) -> None:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 _MOST_JSON_BYTES = 1 << 28
-_MOST_JSON_VALUES = 1 << 22  # each value takes about 100 bytes of memory, even if it has 2 bytes in the file
+# maximum number of JSON values: each takes about 100 bytes of memory, even if it has 2 bytes in the file
+_MOST_JSON_VALUES = 1 << 22
 
 
 def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:

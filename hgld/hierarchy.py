@@ -69,7 +69,7 @@ class Hierarchy:
         object.__setattr__(self, "names", tuple(tuple(names) for names in self.names))
         object.__setattr__(self, "parents", tuple(np.asarray(p) for p in self.parents))
         self._check()
-        # No overflow, because parents are checked above.
+        # The cast cannot overflow, because the parents are checked above.
         parents = tuple(np.array(p, dtype=np.int32) for p in self.parents)
         for array in parents:
             array.setflags(write=False)
@@ -315,7 +315,7 @@ class Hierarchy:
             )
         columns = [column.astype(np.int32)]
         for parent in self.parents[c:]:
-            padded = np.append(parent, np.int32(-1))  # index -1 reads the last entry, so unknown stays unknown
+            padded = np.append(parent, np.int32(-1))  # index -1 reads the appended last entry, so unknown stays unknown
             columns.append(padded[columns[-1]])
         return np.stack(columns, axis=1)
 
@@ -554,7 +554,7 @@ def _paths_down(taxonomy: Taxonomy) -> list[list[str]]:
         )
         raise HierarchyError(f"classes have several parents: {_some(shown)}. Keep one parent for each.")
     paths: dict[int, list[str]] = {}
-    for place in taxonomy.order:  # each class is after its parent in this order
+    for place in taxonomy.order:  # in this order, each class comes after its parent
         above = taxonomy.parents[place]
         paths[place] = [*(paths[above[0]] if above else ()), taxonomy.names[place]]
     has_one_top = len(taxonomy) > 1 and sum(not parents for parents in taxonomy.parents) == 1

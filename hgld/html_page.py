@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 PAGES = Path(__file__).with_name("templates")  # templates, style and scripts of all pages
-THUMBNAIL = 112  # pixels of the longer side
+THUMBNAIL = 112  # pixels of a thumbnail's longer side
 _QUALITY = 82
 
 
-@functools.cache  # compiling templates takes most of the time of a small page
+@functools.cache  # cached, because compiling templates takes most of the time of a small page
 def _environment(folder: Path) -> jinja2.Environment:
     """Return the templates of a folder and of all pages: they escape every value, and fail if a value is missing."""
     made = jinja2.Environment(

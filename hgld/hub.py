@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["dataset", "model"]
 _ADDRESS = re.compile(r"hf:(?://)?(?:datasets/)?([\w.-]+/[\w.-]+)")
-_FILES_A_COMMIT = 25  # a resumed push sends at most this many files again
+_FILES_A_COMMIT = 25  # files per commit: a resumed push sends at most this many files again
 
 
 def is_address(place: object) -> bool:

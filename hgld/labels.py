@@ -91,7 +91,8 @@ def distinct(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     low, high = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)
     if high - low > 4 * len(numbers):
         return np.unique(numbers, return_inverse=True)
-    shifted = np.subtract(numbers, low, dtype=np.int64)  # in 8 or 16 bits the difference may not fit
+    # computed in 64 bits, because in 8 or 16 bits the difference may not fit
+    shifted = np.subtract(numbers, low, dtype=np.int64)
     there = np.zeros(high - low + 1, bool)
     there[shifted] = True
     return np.flatnonzero(there) + low, (np.cumsum(there) - 1)[shifted]
@@ -242,9 +243,9 @@ def _columns(labels: Labels, called: str) -> dict[str, Any] | list[Any]:
         return dict(zip(labels.levels, _columns(labels.labels, called), strict=True))
     if isinstance(labels, Mapping):
         return {str(name): column for name, column in labels.items()}
-    if hasattr(labels, "column_names"):  # Arrow's table
+    if hasattr(labels, "column_names"):  # a table of Arrow
         return {str(name): labels.column(name) for name in labels.column_names}
-    if hasattr(labels, "columns") and hasattr(labels, "__getitem__"):  # the data frames
+    if hasattr(labels, "columns") and hasattr(labels, "__getitem__"):  # a data frame of pandas or polars
         return {str(name): labels[name] for name in labels.columns}
     if isinstance(labels, np.ndarray):
         return list(labels.reshape(len(labels), -1).T)

@@ -18,7 +18,7 @@ from hgld.errors import ConfigError, quoted
 VARIABLE = "HGLD_MEMORY"
 _LEAST, _SHARE = 1 << 29, 0.02
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_UNCOUNTED = 1 << 24  # bytes of a decoded image of usual size, which is not worth the time of a lock
+_UNCOUNTED = 1 << 24  # decoded images up to this many bytes are not counted, because a lock would take too long
 
 
 @cache

@@ -71,7 +71,7 @@ class Plugins:
             return found[0].load()
         except HgldError:
             raise
-        except Exception as error:  # importing runs code of the package, which may raise any error
+        except Exception as error:  # importing runs the package's code, which may raise any error
             reason = f"{type(error).__name__}: {error}"
             raise ConfigError(
                 f"the {self.noun} {name!r} of {_source(found[0])} cannot be imported ({reason}). Repair or uninstall "

@@ -19,7 +19,7 @@ PathKind = Literal["", "file", "folder", "existing", "new"]
 
 def setting(
     default: Any,
-    help: str,  # noqa: A002  # click's and argparse's name of the argument
+    help: str,  # noqa: A002  # click and argparse call this argument ``help``
     *,
     unit: str = "",
     choices: Iterable[str] = (),

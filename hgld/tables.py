@@ -30,8 +30,9 @@ NUMPY_FAULTS = (  # numpy raises these for malicious npy headers, which are Pyth
 )
 MAX_CSV_BYTES = 1 << 30
 _MAX_COLUMNS = 1 << 14
-_MOST_GROWTH = 64  # a larger table may use at most this multiple of its file's size
-_COMPRESSED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda", b"\x28\xb5\x2f\xfd")  # gzip, zlib, zstd
+_MOST_GROWTH = 64  # if a table is larger, its size in memory may be at most this multiple of its file's size
+# first bytes of gzip, zlib and zstd files
+_COMPRESSED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda", b"\x28\xb5\x2f\xfd")
 
 Source = Path | str | bytes
 Schema = Mapping[str, Any]
@@ -193,7 +194,7 @@ class _Footer:
 
     _MAGIC = b"PAR1"
     _MOST_BYTES = 1 << 25
-    _PAGE_BYTES = 1 << 10  # minimum memory to count per page, in bytes
+    _PAGE_BYTES = 1 << 10  # each page counts as at least this many bytes of memory
     _WIDTHS = (1, 4, 8, 12, 4, 8, 16)  # bytes of a value in memory per physical type, from boolean to byte array
 
     def __init__(self, file: BinaryIO) -> None:
@@ -252,7 +253,8 @@ class _Footer:
         return values, total
 
     def _page_header(self, at: int) -> tuple[dict[int, Any], int]:
-        for most in (1 << 12, 1 << 22):  # most page headers are short, but statistics can make them long
+        # read few bytes first: most page headers are short, but statistics can make them long
+        for most in (1 << 12, 1 << 22):
             self._file.seek(at)
             reader = _Thrift(self._file.read(most))
             try:
@@ -288,7 +290,7 @@ class _Thrift:
         return fields
 
     def _value(self, kind: int, *, is_element: bool = False) -> Any:
-        if kind in (1, 2):  # a boolean's value is encoded in the field's type
+        if kind in (1, 2):  # the type of the field is also the value of a boolean
             return (self._byte() if is_element else kind) == 1
         if kind == 3:
             return self._byte()

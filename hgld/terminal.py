@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TextIO
 
-# Control characters (C0 without tab and newline, DEL, C1) can control a terminal. Bidirectional overrides change the
+# Control characters (C0 except tab and newline, DEL, C1) can control a terminal. Bidirectional overrides change the
 # order of visible characters. Surrogates are bytes of file names that are not text.
 _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 

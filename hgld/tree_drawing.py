@@ -201,7 +201,7 @@ def icicle(
 
 # -- a figure ----------------------------------------------------------------------------------------------------------
 
-_LETTERS = 120  # characters that fit into the width of a figure
+_LETTERS = 120  # number of characters that fit into the width of a figure
 
 
 def plot_tree(hierarchy: "Hierarchy", ax: "Axes | None", sizes: np.ndarray) -> "Axes":
@@ -218,7 +218,7 @@ def plot_tree(hierarchy: "Hierarchy", ax: "Axes | None", sizes: np.ndarray) -> "
     if ax is None:
         _, ax = pyplot.subplots(figsize=(9, 0.6 * len(levels) + 0.8), layout="constrained")
     table = hierarchy.expand(np.arange(len(sizes)))
-    order = np.lexsort(table.T)  # sort by the coarsest level first
+    order = np.lexsort(table.T)  # sort by the coarsest level first, so that each class is one block of rows
     total = max(float(sizes.sum()), 1.0)
     colors = colormaps["Set3"](np.arange(12))  # light colors, so that names are readable on them
     for c, names in enumerate(hierarchy.names):

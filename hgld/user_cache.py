@@ -13,7 +13,8 @@ from platformdirs import user_cache_path
 
 from hgld.files import read_json, write_folder
 
-# limit for all folders of one subject (``galleries``, ...); above it, the least recently read ones are removed
+# maximum size of all folders of one subject (``galleries``, ...); beyond it, the least recently read folders are
+# removed
 MOST_BYTES = 8 << 30
 _RECORD = "made-from.json"
 _Result = TypeVar("_Result")

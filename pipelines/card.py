@@ -10,7 +10,8 @@ import yaml
 
 from hgld.data_cards import card_path
 
-_SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#.!|~$&:@])")  # not + and -: they are markup at the start of a line only
+# + and - are missing here, because they are markup only at the start of a line
+_SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#.!|~$&:@])")
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"), (10**7, "1M<n<10M"))
 
 
@@ -72,7 +73,7 @@ def write_card(
     is_landmarks = facts["config"]["build"]["source"] != "classes"
     if is_landmarks:
         header, published = read_card(card_path("h-gldv2"))
-        header.pop("hgld")  # the part of the header that hgld itself reads: counts of the shards
+        header.pop("hgld")  # hgld's own part of the header: counts of the shards
         splits = sorted(facts["stages"]["clean"]["details"]["own"]["splits"])
         files = [{"split": split, "path": f"{split}_label_to_hierarchical.csv"} for split in splits]
         configs = [{"config_name": "labels", "data_files": files}]

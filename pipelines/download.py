@@ -34,10 +34,10 @@ from .shards.sources.gldv2 import (
 from .stage import Progress, silent
 
 _CHUNK = 1 << 18
-_PROGRESS = 1 << 16  # bytes after which an attempt counts as progress
+_PROGRESS = 1 << 16  # an attempt counts as progress if it receives this many bytes
 _SLOWEST = 1 << 10  # minimum rate in bytes per second, averaged over one timeout; slower transfers are cut and resumed
 _LONGEST_WAIT = 300.0
-_FETCHES = 2  # complete downloads of a file before hgld concludes that its published checksum is wrong
+_FETCHES = 2  # number of complete downloads after which hgld concludes that the published checksum is wrong
 _MAX_CHECKSUM_BYTES = 1 << 10
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,18})-\d{1,18}|\*)/(\d{1,18}|\*)\Z")
 
@@ -145,7 +145,7 @@ class Downloader:
                 for number, future in enumerate(futures, start=1):
                     try:
                         results.append(future.result())
-                    except StorageError:  # a disk error would affect all other files too
+                    except StorageError:  # a disk error would also affect all other files
                         raise
                     except HgldError as error:
                         failures.append(error)
@@ -192,7 +192,7 @@ class Downloader:
     def _complete(self, file: RemoteFile, part: FileIO) -> int:
         """Send requests until the part is complete; return the number of bytes received."""
         received = 0
-        most = _size(part)  # size of the partial file at its last progress; a restart from zero is no progress
+        most = _size(part)  # size of the partial file at its last progress; starting again from zero is no progress
 
         def attempt() -> None:
             nonlocal received, most

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 ATTEMPTS = 3
-START = "spawn"  # start method: threads do not survive a fork
+START = "spawn"  # start method "spawn", because threads do not survive a fork
 _UNITS_AHEAD = 2  # units queued per worker, so that no worker waits for its next unit
 
 
@@ -116,7 +116,7 @@ def run_alone(work: Callable[[_Argument], _Result], argument: _Argument, *, seco
         if not answers.poll(seconds):
             raise ProcessEndedError(f"the process did not finish within {seconds:g} s")
         result, error = answers.recv()
-    except (EOFError, OSError):  # an OSError means that the answer is incomplete
+    except (EOFError, OSError):  # an OSError means that only a part of the answer was received
         process.join()
         code = process.exitcode or 0
         ended = f"exit status {code}; a script calls hgld under `if __name__ == '__main__':`"
@@ -132,11 +132,11 @@ def run_alone(work: Callable[[_Argument], _Result], argument: _Argument, *, seco
 
 def _answer(work: Callable[[Any], Any], argument: Any, memory: int, answer: Connection) -> None:
     """Send the result of a call, or its error."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which kills this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which then kills this process
     try:
         _limit_memory(memory)
         told = work(argument), None
-    except Exception as error:  # noqa: BLE001  # the parent raises it again
+    except Exception as error:  # noqa: BLE001  # the parent raises this error again
         told = None, error
     answer.send(told)
 
@@ -148,7 +148,7 @@ def _limit_memory(more: int) -> None:
 
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         before, most = resource.getrlimit(resource.RLIMIT_AS)
-    except (ImportError, OSError):  # not Linux; only the machine's memory limits the process
+    except (ImportError, OSError):  # the system is not Linux: only the machine's memory limits the process
         return
     limit = used + more if before == resource.RLIM_INFINITY else min(used + more, before)
     resource.setrlimit(resource.RLIMIT_AS, (limit, most))
@@ -236,7 +236,7 @@ class _SupervisedPool(Generic[_Unit, _Result]):
 def _set_up_worker(parent: Connection) -> None:
     """Set up a worker process, which ends with its parent, ignores Ctrl-C, and uses one core."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ.setdefault("POLARS_MAX_THREADS", "1")  # the first unit imports polars, which reads this
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")  # the first unit imports polars, which then reads this variable
     threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
     import cv2
 

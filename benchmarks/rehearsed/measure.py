@@ -96,7 +96,8 @@ def run(
     killer = threading.Timer(kill_after, _kill, (mark,)) if kill_after is not None else None
     if killer:
         killer.start()
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # keep the zombie: /proc has its counts
+    # wait without reaping the process: its counts in /proc are read next
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     wall = time.monotonic() - begun
     counts = dict(line.split(": ") for line in Path(f"/proc/{process.pid}/io").read_text().splitlines())
     _, status, usage = os.wait4(process.pid, 0)
@@ -140,7 +141,7 @@ def _descendants(root: int) -> list[int]:
         try:
             for task in Path(f"/proc/{process}/task").iterdir():
                 waiting += map(int, (task / "children").read_text().split())
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
     return found
 
@@ -182,7 +183,8 @@ def disk(folder: Path) -> int:
     seen, total = set(), 0
     for parent, _, files in os.walk(folder):
         for name in files:
-            facts = os.lstat(os.path.join(parent, name))  # noqa: PTH118  # a Path for each of millions takes minutes
+            # for millions of files, creating Path objects would take minutes
+            facts = os.lstat(os.path.join(parent, name))  # noqa: PTH118
             if (facts.st_dev, facts.st_ino) not in seen:
                 seen.add((facts.st_dev, facts.st_ino))
                 total += facts.st_blocks * 512

@@ -20,7 +20,7 @@ from rehearsed.pictures import Pictures, jpeg
 from rehearsed.world import IMAGES, LEAST_SCORED, LEVELS, PUBLIC, SCORED, SETS, World
 
 COMMONS = "http://commons.wikimedia.org/wiki/Category:"
-_AT_A_TIME = 128  # images per batch: their arrays fit into the CPU cache
+_AT_A_TIME = 128  # images per batch, few enough that their arrays fit into the CPU cache
 _SEVERAL_LANDMARKS = 0.05  # share of queries with relevant images of two landmarks
 
 

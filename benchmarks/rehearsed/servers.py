@@ -203,7 +203,7 @@ class Wikis(WikimediaServer):
         if item in self._world.ancestors:
             label, parents = self._world.ancestors[item]
             return _item(item, label, P279=parents)
-        if not item:  # a page without an item, by the route html
+        if not item:  # the route html asks for the empty item if a page has none
             return None
         kind, place = divmod(int(item[1:]), ITEM)
         if place >= len(self._road):

@@ -8,7 +8,7 @@ from pathlib import Path
 from rehearsed.world import IMAGES, LANDMARKS, World
 
 RECIPE = "small-gldv2-washington"
-RUNS = {"happier": (), "smooth-ap": ("--loss", "SmoothAP")}  # name of a run: its options
+RUNS = {"happier": (), "smooth-ap": ("--loss", "SmoothAP")}  # name of a run -> its options
 EPOCHS, PARTS, PIXELS = 2, 4, 8
 HGLD = (sys.executable, "-m", "hgld")
 TWO_PROCESSES = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "hgld")

@@ -18,7 +18,8 @@ CLEAN_LANDMARKS, NAMES, SCORED = 81_313, 5_700, 1_129
 IMAGES = {"train": 1_580_470, "index": 761_757, "test": 117_577}
 PUBLIC = 379 / 1_129
 FOUND = {"train": 129_100 / 203_094, "index": 68_100 / 101_302}  # share of landmarks with a class in the wikis
-LEAST_NAMES, LEAST_SCORED = 120, 112  # minimum counts, so that groups and means are meaningful at small scales
+# minimum numbers of names and of scored images, so that groups and means are meaningful at small scales
+LEAST_NAMES, LEAST_SCORED = 120, 112
 SETS = ("train", "index")
 LEVELS = ("landmark_id", "hierarchical_label", "natural_or_human_made")
 

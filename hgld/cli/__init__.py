@@ -63,7 +63,7 @@ VERBS = {  # subcommand: (module, one-line help)
     "push": ("dataset", "Push a dataset or a run to the Hugging Face Hub."),
     "doctor": ("demo", "Show versions, extras and GPUs of this installation."),
 }
-_RARE = {"card", "doctor", "published"}  # only --help-all lists them
+_RARE = {"card", "doctor", "published"}  # subcommands that only --help-all lists
 _RESUMABLE = {"demo", "build-hierarchy", "review", "build-shards", "download", "train", "push"}
 
 
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # file names may contain bytes that are not text
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may contain bytes that stdout cannot encode
     if COMPLETE_VARIABLE in os.environ:
         from click.shell_completion import shell_complete
 
@@ -88,7 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = 128 + stop.number if isinstance(stop, _SignalStop) else EXIT_STOPPED
     except (click.ClickException, HgldError, OSError) as error:
         code = _refusal(error, debug="--debug" in given)
-    except Exception as error:  # noqa: BLE001  # Python would exit with 1, which hgld reserves for failed checks
+    # without this, Python would exit with 1, which hgld reserves for failed checks
+    except Exception as error:  # noqa: BLE001
         if _lacks_memory(error):
             code = _refusal(error, debug="--debug" in given)
         else:
@@ -162,7 +163,7 @@ def _refuse_bytes(arguments: list[str]) -> None:
 
 def _run(arguments: list[str]) -> int:
     try:
-        with cli.make_context("hgld", [*arguments]) as context:  # a copy, because click empties its list
+        with cli.make_context("hgld", [*arguments]) as context:  # pass a copy, because click empties its list
             code = cli.invoke(context)
     except click.exceptions.Exit as leaving:  # --help, --version, a failed check
         code = leaving.exit_code

@@ -317,7 +317,12 @@ class DownloadOptions:
         ..., "Release to download; only gldv2 can be downloaded.", argument=True, offered=lambda: _DOWNLOADABLE
     )
     split: Literal["train", "index", "test"] = setting(..., "Split of the release to download.")
-    tars: tuple[int, ...] = setting((), "Numbers of the tars to download.", metavar="0-3,7", parse=_numbers)
+    tars: tuple[int, ...] = setting(
+        (),
+        "Numbers of the tars to download. Default: none; then pass --metadata.",
+        metavar="0-3,7",
+        parse=_numbers,
+    )
     metadata: bool = setting(False, "Also download the CSV files that list the images of the split.")
     out: Path = setting(..., "Folder for the release; pass it as --source to hgld build-shards.", path="folder")
     base_url: str = setting("", "URL of a mirror of the release.  [default: the owners' server]")

@@ -185,7 +185,7 @@ def _train(name: str, config: "TrainConfig", data: str, out: Path, progress: "Pr
     finally:
         torch.set_num_threads(threads)
     if not summary.finished:
-        raise KeyboardInterrupt  # a signal stopped the run, which kept its state
+        raise KeyboardInterrupt  # a signal stopped the run, which saved its state
     return summary
 
 
@@ -194,7 +194,7 @@ def _read_result(out: Path) -> DemoResult | None:
     try:
         result = DemoResult(**read_json(out / RESULT))
         paths = result.places(out).values()
-    except (OSError, ValueError, TypeError, AttributeError):  # no result yet, or a damaged one
+    except (OSError, ValueError, TypeError, AttributeError):  # the run has no result yet, or its file is damaged
         return None
     return result if all(path.exists() for path in paths) else None
 

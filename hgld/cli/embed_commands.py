@@ -13,7 +13,7 @@ from hgld.cli.output import echo, print_json, progress_bars, say_next
 from hgld.files import read_json
 from hgld.settings import setting
 
-_FULL = 0.5  # exponent of a full whitening
+_FULL = 0.5  # exponent of full whitening
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -386,7 +386,7 @@ def _name_models(sources: "list[Path | Network]") -> "dict[str, Path | Network]"
     from hgld.training.models.networks import Network
 
     names = [source.name if isinstance(source, Network) else source.resolve().name for source in sources]
-    # Raw pixels come first, because no other model has filled the disk cache yet.
+    # Raw pixels come first: the first model is slower, because the disk cache does not hold the images yet.
     named: dict[str, Path | Network] = {_PIXELS: Network("pixels")}
     for name, source in zip(names, sources, strict=True):
         if source == named[_PIXELS]:

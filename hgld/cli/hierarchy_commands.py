@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from hgld.hierarchy import Hierarchy
 
-_WIDTH = 80  # characters per line of a drawing if the output is no terminal
+_WIDTH = 80  # characters per line of a drawing if the output is not a terminal
 _LINES = 200
-_WIDEST = 400  # characters per line of a table, so that no row is folded
+_WIDEST = 400  # maximum characters per line of a table, large enough that no row is wrapped
 
 
 # -- build-hierarchy --------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def _user() -> str:
 
     try:
         return getpass.getuser()
-    except (KeyError, OSError) as error:  # Python 3.13 and later raise OSError
+    except (KeyError, OSError) as error:  # without a user name, Python 3.13 and later raise OSError
         raise ConfigError(
             "You have no user name on this machine, as in some containers. Give a name with --annotator NAME."
         ) from error

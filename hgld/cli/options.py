@@ -76,7 +76,7 @@ class _NewFile(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = typing.cast(Path, super().convert(value, param, ctx))
         folder = next(place for place in path.absolute().parents if place.exists())
-        try:  # try to write, because permissions do not show a read-only disk
+        try:  # only a write shows whether the disk is read-only; permissions do not
             with file_lock(lock_of(folder / path.name), keep=False):
                 return path
         except OSError as error:
@@ -138,7 +138,8 @@ class _Argument(click.Argument):
 
     section, common = "Arguments", True
 
-    def __init__(self, *args: Any, help: str, **kwargs: Any) -> None:  # noqa: A002  # click's name of the argument
+    # click calls this argument ``help``
+    def __init__(self, *args: Any, help: str, **kwargs: Any) -> None:  # noqa: A002
         super().__init__(*args, **kwargs)
         self.help = help
 
@@ -256,7 +257,8 @@ def verb(
         json_option = _Flag(["--json", "as_json"], is_flag=True, help="Print one JSON object.", section="Output")
         ordered = sorted(params.values(), key=lambda one: not isinstance(one, _Argument))
         shared = [json_option, help_all_option(), debug_option()]
-        names = {"help_option_names": ["-h", "--help"]}  # click caches the names of a command's first context
+        # click caches the help option of the first context, so each subcommand gets these names explicitly
+        names = {"help_option_names": ["-h", "--help"]}
         made = Verb(None, names, callback=run, params=[*ordered, *shared], help=function.__doc__)
         made.configs = (*taken.values(), *more)
         return made

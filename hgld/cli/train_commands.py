@@ -252,7 +252,7 @@ def _sweep(
             return train(one, data, folder, init_from=init_from, progress=progress)
 
     runs = plan_sweep(config, sweeps, seeds)
-    # one group of processes for all runs
+    # All runs share one group of processes.
     with process_group(config.run.device, lambda: "Start the same command again.") as processes:
         runs = share_precision(runs, data, out, processes)
         found = run_sweep(runs, out, train_one)

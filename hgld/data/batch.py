@@ -40,7 +40,8 @@ class BatchBuffers:
         if self._pin_memory:
             return torch.empty(wanted, dtype=torch.uint8, pin_memory=True).permute(0, 3, 1, 2)
         buffer = None
-        while buffer is None or tuple(buffer.shape) != wanted:  # skip memory of other shapes (a shorter last batch)
+        # skip buffers of other shapes, which a shorter last batch leaves behind
+        while buffer is None or tuple(buffer.shape) != wanted:
             try:
                 buffer = self._free.popleft()
             except IndexError:

@@ -100,7 +100,8 @@ def _check_offsets(where: str, manifest: Manifest, index: pl.DataFrame) -> None:
 #
 # Reading an image is one read of a shard. Reading labels needs no shard, because the index holds them.
 
-_NOT_NEEDED = ("suffix", "sha256", "duplicate_of", "class_run", SOURCE)  # these columns take half of an index's memory
+# columns that are not kept in memory, where they would take half of an index
+_NOT_NEEDED = ("suffix", "sha256", "duplicate_of", "class_run", SOURCE)
 
 
 def open_dataset(
@@ -276,7 +277,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
         """
         i = self._positions(positions)
         chosen = copy(self)
-        for name in ("lists", "sources"):  # cached for the old positions; __getstate__ drops frame
+        for name in ("lists", "sources"):  # drop what was cached for the old positions; __getstate__ drops frame
             vars(chosen).pop(name, None)
         chosen.keys, chosen.labels = self.keys.gather(i), self.labels[torch.from_numpy(i)]
         chosen._rows = i if self._rows is None else self._rows[i]
@@ -420,7 +421,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
     def _column(self, name: str) -> Any:
         if name in self.levels:
             level = self.hierarchy.level_index(name)
-            names = (*self.hierarchy.names[level], None)  # a label of -1 reads the last name, None
+            names = (*self.hierarchy.names[level], None)  # a label of -1 is the last index, so it reads None
             return [names[label] for label in self.labels[:, level].tolist()]
         made = {"image": lambda: ImageColumn(self), "labels": lambda: self.labels, "key": self.keys.to_list}
         if name in made:

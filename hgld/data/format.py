@@ -24,7 +24,7 @@ KEY_PATTERN = r"[A-Za-z0-9_=-]+(?:/[A-Za-z0-9_=-]+)*"
 PROTOCOL_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 SPLIT_PATTERN = r"[A-Za-z0-9_]{1,64}"
 FILE_PATTERN = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}"
-SHARD_PATTERN = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,195}\.tar"  # hgld writes SPLIT-000000.tar, but reads other names too
+SHARD_PATTERN = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,195}\.tar"  # hgld writes SPLIT-000000.tar, and also reads other names
 LONGEST_KEY = 200
 IMAGE_FORMATS = {  # formats of images in shards: Pillow's name of each and its suffixes, the usual one first
     "JPEG": ("jpg", "jpeg"),
@@ -32,9 +32,9 @@ IMAGE_FORMATS = {  # formats of images in shards: Pillow's name of each and its 
     "WEBP": ("webp",),
     "GIF": ("gif",),
 }
-MOST_PIXELS = 100_000_000  # limit of every image; a decoded RGB image of that size takes 300 MB
+MOST_PIXELS = 100_000_000  # maximum pixels of any image; at this size, a decoded RGB image takes 300 MB
 IMAGE_SUFFIXES = tuple(suffix for suffixes in IMAGE_FORMATS.values() for suffix in suffixes)
-BOX = ("box_left", "box_top", "box_right", "box_bottom")  # with the prefix, because "top" is a common level name
+BOX = ("box_left", "box_top", "box_right", "box_bottom")  # the prefix is needed because a level may be called "top"
 COLUMNS_BESIDE_LEVELS = (
     *("key", "shard", "offset", "size"),
     *("split", "suffix", "width", "height", "orientation", "sha256", "duplicate_of", "class_run", "source"),
@@ -121,8 +121,8 @@ def short(value: object) -> str:
 # Every image in a shard has a JSON with its labels, names, split, source and levels.
 
 MAX_ITEM_JSON_BYTES = 1 << 16
-MAX_IMAGE_BYTES = 512 << 20  # limit of one encoded image: a malicious size could fill the memory
-MAX_LABEL = (1 << 24) - 1  # a malicious label could create a table of two billion classes
+MAX_IMAGE_BYTES = 512 << 20  # maximum size of an encoded image: a malicious size could fill the memory
+MAX_LABEL = (1 << 24) - 1  # maximum label: a malicious label could create a table of two billion classes
 _WHOLE_IMAGE = [0, 0, 0, 0]
 _SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can contain surrogates, but UTF-8 files cannot
 _encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

@@ -31,7 +31,7 @@ from hgld.addresses import HTTP, RedirectError, is_private, names_private, redir
 from hgld.errors import ConfigError, excerpt, quoted
 from hgld.version import __version__
 
-_Guarded = HTTPConnection if TYPE_CHECKING else object  # at run time, a mixin without a base class
+_Guarded = HTTPConnection if TYPE_CHECKING else object  # at run time, the mixin has no base class
 
 _CHUNK = 1 << 20
 _TOGETHER = 16  # maximum number of connections to a host
@@ -41,7 +41,7 @@ _LONGEST_TIMEOUT = 1e6  # seconds; sockets accept at most about 10^9
 _REDIRECTS = (301, 302, 303, 307, 308)
 PASSING = (408, 425, 429)  # after one of these statuses, or 500 to 599, a later request may succeed
 MISSING = (404, 410)
-_BEYOND = 416  # status for a range beyond the end of its file
+_BEYOND = 416  # HTTP status if the range begins beyond the end of the file
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 _HEADER = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 
@@ -194,7 +194,7 @@ class _WatchedReader(io.RawIOBase):
     def readinto(self, buffer: Any, /) -> int | None:
         self._socket.settimeout(self._watch.seconds())
         try:
-            count = self._raw.readinto(buffer)  # type: ignore[attr-defined]  # typeshed does not know it
+            count = self._raw.readinto(buffer)  # type: ignore[attr-defined]  # typeshed does not know ``readinto``
         except TimeoutError:
             raise self._watch.too_slow() from None
         self._watch.came(count or 0)
@@ -363,12 +363,12 @@ class HttpClient:
             watch.in_headers = False
             yield response
         except (urllib3.exceptions.HTTPError, UnicodeError) as error:  # idna raises UnicodeError for bad host names
-            raise _broken(error) from None  # the cause's text may contain the URL's query
+            raise _broken(error) from None  # hide the cause: its text may contain the URL's query
         finally:
             _CURRENT.watch = None
             self._watches.discard(watch)
             if response is not None:
-                response.close()  # urllib3 keeps the connection if the body was read to its end
+                response.close()  # if the body was read to its end, urllib3 still reuses the connection
 
     def interrupt(self) -> None:
         """End all requests at once, including requests that wait for a silent server."""
@@ -379,7 +379,7 @@ class HttpClient:
 
 
 T = TypeVar("T")
-Spans = Sequence[tuple[str, int, int]]  # URL or name of a file, first byte, end
+Spans = Sequence[tuple[str, int, int]]  # (URL or name of a file, first byte, byte after the last)
 
 
 def retry(
@@ -412,7 +412,7 @@ def retry(
             idle = 0 if fault.progress else idle + 1
             if not fault.passing or idle >= attempts:
                 raise
-            jitter = random.uniform(0, first_wait)  # noqa: S311  # a pause needs no cryptography
+            jitter = random.uniform(0, first_wait)  # noqa: S311  # a pause needs no cryptographic random number
             growing = min(first_wait * 2.0 ** (idle - 1) + jitter, longest_wait) if idle else 0.0
             pause = max(fault.wait, growing)
             before_wait(pause, fault)
@@ -434,7 +434,7 @@ def _stated_length(response: urllib3.BaseHTTPResponse, start: int, stop: int) ->
     length = response.length_remaining
     if response.status != http.HTTPStatus.PARTIAL_CONTENT:
         if start == 0 and (length is None or length <= stop):
-            return length  # the request was for the whole file
+            return length  # the request was for the whole file, so the status 200 is right
         sent = "a response without a length" if length is None else f"{length} bytes"
         raise RemoteFault(
             f"the server sent {sent} instead of the {stop - start} requested: it ignores HTTP Range requests",
@@ -476,7 +476,8 @@ class HttpRanges:
         parts = urlsplit(root)
         own = {str(name): str(value) for name, value in options.get("headers", {}).items()}
         if wrong := [name for name, value in own.items() if not _HEADER.fullmatch(name + value)]:
-            raise ConfigError(  # an error of http.client would show the value
+            # checked here, because an error of http.client would show the value, which may be secret
+            raise ConfigError(
                 f"header {excerpt(wrong[0])} of http(s) holds a line break or a character outside Latin-1; expected "
                 "one line of Latin-1."
             )

@@ -21,7 +21,7 @@ from hgld.user_cache import KeptFolder, digest_of
 SPLITS = ("train", "val", "test", "query", "gallery")  # top folders of these names are splits, not classes
 ALL = "all"  # the split of a folder that has no folders for splits
 _DEEPEST = 16
-_SHARE_OF_LEVEL = 0.05  # minimum share of images at a folder depth that becomes a level
+_SHARE_OF_LEVEL = 0.05  # a folder depth becomes a level only if at least this share of the images is that deep
 _MOST_FILE_BYTES = 1 << 29
 _WORKERS = 4
 _HEADERS = "headers.npy"

@@ -43,7 +43,7 @@ class EncodedImage:
     where: str
 
 
-MOST_BATCH_BYTES = 4 << 30  # limit of all encoded images of a batch together
+MOST_BATCH_BYTES = 4 << 30  # maximum total size of the encoded images of a batch, in bytes
 
 
 def fits_batch(total: float | NDArray[Any], share: float | NDArray[Any] = 1.0) -> Any:
@@ -69,7 +69,7 @@ class Turn(NamedTuple):
     upside_down: bool
 
 
-# The turns in the order of the values of EXIF's tag 0x0112, 1 to 8.
+# Turns for the values 1 to 8 of EXIF's tag 0x0112, in this order.
 _TURNS = (
     Turn(False, False, False),
     Turn(False, True, False),
@@ -123,25 +123,30 @@ def turned(pixels: Pixels, turn: Turn) -> Pixels:
 #
 # Decoders have no limits of time and memory. So hgld limits their input first: pixels, passes over the pixels, and the
 # blocks (segments, chunks, extensions) that Pillow reads one by one. hgld reads the one EXIF tag that it needs without
-# Pillow, because Pillow copies the bytes of every tag, and tags of 64 KiB can refer to gigabytes.
+# Pillow, because Pillow copies the bytes of every tag. In an EXIF segment of 64 KiB, many tags can refer to the same
+# bytes, gigabytes in total.
 
-MOST_PIXELS_WHOLE = 50_000_000  # limit for PNG, WebP and GIF (1.5 s); JPEGs can be decoded at a smaller scale
-MOST_SCANS = 100  # limit for a progressive JPEG, which usually has 10 scans; each is a pass over the image
-MOST_PASSES = 1_000_000_000  # limit of scans times pixels; decoding them takes 1.5 s
-_JPEG_BYTES = 6  # bytes of memory per pixel: the coefficients of a progressive JPEG
-_OTHER_BYTES = 12  # an animated WebP, of whose frames two are decoded
-_BAND = 512  # rows that are converted to RGB at once
-_MOST_SEGMENTS = 4_096  # limit in a JPEG before its first scan, and in a GIF before its first frame
-_MOST_CHUNKS = 100_000  # limit of a PNG's chunks, which usually have 8 KiB and more
+# maximum pixels of a PNG, WebP or GIF (decoding takes 1.5 s); JPEGs can be decoded at a smaller scale
+MOST_PIXELS_WHOLE = 50_000_000
+MOST_SCANS = 100  # maximum scans of a progressive JPEG, which usually has 10; each scan is a pass over the image
+MOST_PASSES = 1_000_000_000  # maximum of scans times pixels; decoding that many takes 1.5 s
+_JPEG_BYTES = 6  # bytes of memory per pixel for the coefficients of a progressive JPEG
+# bytes of memory per pixel in other formats: an animated WebP needs most, because two frames are decoded
+_OTHER_BYTES = 12
+_BAND = 512  # number of rows that are converted to RGB at once
+# maximum segments before the first scan of a JPEG, or extensions before the first frame of a GIF
+_MOST_SEGMENTS = 4_096
+_MOST_CHUNKS = 100_000  # maximum chunks of a PNG; chunks usually have 8 KiB or more
 
-_START, _SCAN = b"\xff\xd8", b"\xff\xda\x00"  # markers; a scan's header has fewer than 256 bytes
-_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # markers of frames, one per coding process
+# markers; the 0 belongs to the scan header's length, which is below 256 bytes
+_START, _SCAN = b"\xff\xd8", b"\xff\xda\x00"
+_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # markers that begin a frame, one per coding process
 # Markers without a length field.
 _ALONE = {0x00, 0x01, *range(0xD0, 0xDA)}
 _SEQUENTIAL = (b"\xc0", b"\xc1", b"\xc9")
 _PNG, _GIF = b"\x89PNG\r\n\x1a\n", (b"GIF87a", b"GIF89a")
 _APP1, _EXIF, _XMP_SEGMENT = 0xE1, b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"
-_ORIENTATION = 0x0112  # EXIF's tag
+_ORIENTATION = 0x0112  # EXIF tag of the orientation
 _BYTE_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
 _NUMBERS = {1: "B", 3: "H", 4: "I"}  # EXIF's types of whole numbers
 _XMP = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
@@ -182,7 +187,7 @@ def jpeg_metadata(segments: bytes) -> tuple[bytes, bytes]:
     """Return the EXIF and the XMP data in segments of :func:`jpeg_head`; empty if there are none."""
     at, exif, xmp = len(_START), b"", b""
     while at + 4 <= len(segments):
-        if segments[at + 1] == 0xFF:  # fill byte
+        if segments[at + 1] == 0xFF:  # 0xFF before a marker is a fill byte
             at += 1
             continue
         end = at + 2 + int.from_bytes(segments[at + 2 : at + 4])
@@ -389,7 +394,8 @@ def rgb_pixels(picture: Image.Image) -> Pixels:
     if height <= _BAND:
         return np.array(picture.convert("RGB"))
     pixels = np.empty((height, width, 3), np.uint8)
-    for top in range(0, height, _BAND):  # Pillow's copies of a whole image would take another 10 bytes per pixel
+    # convert in bands: Pillow's copies of a whole image would take another 10 bytes per pixel
+    for top in range(0, height, _BAND):
         bottom = min(top + _BAND, height)
         pixels[top:bottom] = np.asarray(picture.crop((0, top, width, bottom)).convert("RGB"))
     return pixels

@@ -23,7 +23,7 @@ from hgld.data.format import (
 from hgld.errors import InputError, excerpt, quoted
 from hgld.tables import level_metadata, parquet_schema, read_levels, read_parquet
 
-TABLES = {  # the tables next to the index; all columns are text
+TABLES = {  # tables next to the index; all their columns are text
     REJECTED: pl.Schema(dict.fromkeys(("key", "split", "file", "reason", "detail"), pl.String)),
     LISTS: pl.Schema(dict.fromkeys(("list", "key"), pl.String)),
     JUDGEMENTS: pl.Schema(dict.fromkeys(("query", "item", "verdict"), pl.String)),
@@ -40,7 +40,7 @@ _AFTER_LEVELS = {
     "duplicate_of": pl.String,
     "class_run": pl.Int32,
 }
-SOURCE = "source"  # column of the images' original paths, taken from the items' JSON
+SOURCE = "source"  # column with the original path of each image, which the item's JSON states
 _MAY_BE_NULL = {"duplicate_of", *BOX}
 _LEAST = {"offset": 0, "size": 0, "width": 1, "height": 1, "class_run": 0}
 

@@ -117,7 +117,7 @@ def cores_of_process() -> int:
     sharers = os.environ.get("LOCAL_WORLD_SIZE" if "RANK" in os.environ else "SLURM_STEP_TASKS_PER_NODE", "1")
     if "RANK" not in os.environ and (own := os.environ.get("SLURM_CPUS_PER_TASK", "")).isdigit():
         cores, sharers = min(cores, int(own)), "1"
-    count = re.match("[1-9][0-9]*", sharers)  # Slurm writes 8(x2) for two machines
+    count = re.match("[1-9][0-9]*", sharers)  # on two machines with 8 tasks each, Slurm writes 8(x2)
     return max(1, min(cores // int(count.group() if count else 1), _MOST_WORKERS))
 
 

@@ -17,7 +17,7 @@ from hgld.addresses import HTTP, without_secrets
 from hgld.data.http_files import MISSING, PASSING, Deadline, HttpLimits, HttpRanges, RemoteFault, Spans, retry
 from hgld.errors import InputError, MissingResourceError, ServiceError, excerpt
 
-_TOGETHER = 16  # simultaneous requests of a process
+_TOGETHER = 16  # maximum number of simultaneous requests of a process
 _GAP = 1 << 16  # largest gap in bytes that is read to save a request; an item's JSON separates neighbouring images
 _MOST_SPAN = 8 << 20
 _STREAM_BLOCK = 8 << 20
@@ -68,7 +68,7 @@ class RemoteFiles:
         answers = self._ask(spans)
         for (name, _, _), answer in zip(spans, answers, strict=True):
             if isinstance(answer, RemoteFault):
-                raise self._refusal(name, answer) from None  # the cause's text may hold secrets
+                raise self._refusal(name, answer) from None  # hide the cause: its text may hold secrets
         begins = [(name, start) for name, start, _ in spans]
         result = []
         for name, offset, size in ranges:
@@ -118,7 +118,7 @@ class RemoteFiles:
             return [read(spans[0])]
         try:
             return list(self._workers.map(read, spans))
-        except BaseException:  # Ctrl-C: nobody waits for these requests any more
+        except BaseException:  # after Ctrl-C too, nobody waits for these requests any more
             served.interrupt()
             raise
 
@@ -187,7 +187,7 @@ class FsspecRanges:
                 data: Any = sync(self._system.loop, self._system._cat_file, url, timeout=seconds, **bounds)
             else:
                 data = self._system.cat_file(url, **bounds)
-        except Exception as error:  # every scheme's package raises errors of its own
+        except Exception as error:  # the package of each URL scheme raises its own errors
             raise _fault_of(error) from error
         if len(data) > stop - start:
             raise RemoteFault(

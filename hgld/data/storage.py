@@ -129,8 +129,8 @@ class LocalFiles:
 
 SCHEMES = (*HTTP, "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "hf", "hdfs", "webhdfs", "memory")
 
-_MOST_TABLE_BYTES = 1 << 29  # limit for a file that the manifest does not list
-# Limit for a file in the manifest, which may state a wrong size: tables are held in memory.
+_MOST_TABLE_BYTES = 1 << 29  # maximum size of a file that the manifest does not list
+# Maximum size of a file that the manifest lists: tables are held in memory, and the manifest may state a wrong size.
 _MOST_STATED_BYTES = 1 << 33
 _UNSAFE_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
 
@@ -150,7 +150,8 @@ class ReadingPolicy:
     allow_private: tuple[str, ...] = ()
 
 
-READING: ContextVar[ReadingPolicy] = ContextVar("READING", default=ReadingPolicy())  # noqa: B039  # the default is immutable
+# the default cannot be changed
+READING: ContextVar[ReadingPolicy] = ContextVar("READING", default=ReadingPolicy())  # noqa: B039
 
 
 class ShardStorage:

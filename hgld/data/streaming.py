@@ -47,9 +47,9 @@ AHEAD = 2  # number of batches, or blocks of batches, that are read ahead of the
 _MOST_STREAMS = 8  # maximum of the default num_streams
 _BLOCK_BYTES = 64 << 20  # maximum total size of the images in batches that are read together
 _MOST_BAD = 10_000  # a tar with more damaged items in a row than this is not a shard
-_SHARDS, _STREAM = range(2)  # keys of independent random streams for bare shards
+_SHARDS, _STREAM = range(2)  # keys of the independent random streams of shards without an index
 
-Sample = dict[str, Any]  # webdataset's form of an item
+Sample = dict[str, Any]  # form in which webdataset returns an item
 T = TypeVar("T")
 
 
@@ -143,11 +143,11 @@ def stream(
         source = _IndexedSource(dataset, grouping, batches_per_epoch)
         return ShardStream(source, len(source.sampler), decoding)
     if levels is not None or verify_reads:
-        raise ConfigError("levels and verify_reads need the index of a dataset directory; these are bare shards.")
+        raise ConfigError("levels and verify_reads need the index of a dataset directory; these shards have no index.")
     if batches_per_epoch is None:
         raise ConfigError(
-            "bare shards do not state how many batches they hold: pass batches_per_epoch, or a dataset directory "
-            "(`hgld index` makes one from shards)."
+            "shards without an index do not state how many batches they hold: pass batches_per_epoch, or a dataset "
+            "directory (`hgld index` makes one from shards)."
         )
     if len(tars) < num_streams:
         raise ConfigError(
@@ -555,7 +555,7 @@ class _FoundItems(BatchItems):
     def __init__(self, first: int, chunks: Sequence[_Chunk]) -> None:
         self.first, self._chunks, self._k = first, chunks, len(chunks[0].picks)
         self._found: list[Item] = []
-        self._number: dict[int, int] = {}  # number of each item by id(item): a repeated item keeps its number
+        self._number: dict[int, int] = {}  # number of each item, keyed by id(item): a repeated item keeps its number
         self.items = np.array([self._add(item) for chunk in chunks for item in chunk.picks])
         self._chunk_of = {number: row // self._k for row, number in enumerate(self.items.tolist())}
         self.faults = [fault for chunk in chunks for fault in chunk.faults]
@@ -596,7 +596,7 @@ class _FoundItems(BatchItems):
         chunk = self._chunks[self._chunk_of[item]]
         row = [id(one) for one in chunk.picks].index(id(self._found[item]))
         others = [*chunk.others, *chunk.picks]
-        # begin at the item's row: if a whole group is damaged, its k rows then get k items of one other group
+        # start at the item's row: if a whole group is damaged, its k rows then get k different items of one group
         for group in chunk.window[:MOST_TRIED]:
             others += [*group.picks[row:], *group.picks[:row]]
         return (number for number in map(self._add, others) if number not in damaged)

@@ -41,7 +41,7 @@ def member_header(name: str, size: int) -> bytes:
         raise InputError(f"member {quoted(name)}: expected a file name without NUL and without a final slash.")
     if size < 0:
         raise InputError(f"member {quoted(name)}: its size is {size} bytes; expected at least 0.")
-    if name.isascii() and len(name) <= 100 and size < 8**11:  # this way is ten times as fast as tarfile
+    if name.isascii() and len(name) <= 100 and size < 8**11:  # building the header here is ten times as fast as tarfile
         block = bytearray(_TEMPLATE)
         block[: len(name)] = name.encode()
         block[124:135] = b"%011o" % size
@@ -73,10 +73,11 @@ def padding(size: int) -> bytes:
 
 Kind = Literal["file", "directory", "link", "other", "damage"]
 
-_MOST_HEADER_BYTES = 1 << 16  # limit of one long name or pax header; Linux opens paths of at most 4,096 bytes
+_MOST_HEADER_BYTES = 1 << 16  # maximum size of a long name or pax header; Linux opens paths of at most 4,096 bytes
 _CHUNK = 1 << 20
 _MOST_DIGITS = 20
-_EXTENDED = (b"x", b"g", b"L", b"K")  # pax, pax for all members, GNU long name, GNU long link
+# types of headers that extend the next one: pax, pax for all members, GNU long name, GNU long link
+_EXTENDED = (b"x", b"g", b"L", b"K")
 _WITHOUT_DATA = b"123456"  # links, devices, directories and pipes have no bytes, even if their header states a size
 _KINDS: dict[int, Kind] = {0: "file", 48: "file", 55: "file", 49: "link", 50: "link", 53: "directory"}  # 0 7 1 2 5
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -168,7 +169,8 @@ class _Cursor:
     def read(self, count: int) -> bytes:
         """Read exactly ``count`` bytes."""
         data = self._read(count)
-        while len(data) < count and (more := self._read(count - len(data))):  # a pipe may return fewer bytes
+        # a pipe may return fewer bytes than requested
+        while len(data) < count and (more := self._read(count - len(data))):
             data += more
         self.position += len(data)
         if len(data) < count:

@@ -91,7 +91,7 @@ def uniforms(seed: int, epoch: int, positions: Integers, count: int) -> Floats:
 # neural networks", NeurIPS 2012, for the lighting; Berman et al., "MultiGrain", 2019, for the use of both.
 
 _GREY = np.array([0.2989, 0.587, 0.114])  # torchvision's weights of red, green and blue
-_ORDERS = np.array(list(permutations(range(3))))  # orders of brightness, contrast, saturation
+_ORDERS = np.array(list(permutations(range(3))))  # all orders of the three changes brightness, contrast and saturation
 # Eigendecomposition of ImageNet's RGB covariance (values in [0, 1]), published with reimplementations of AlexNet.
 _EIGENVALUES = np.array([0.2175, 0.0188, 0.0045])
 _EIGENVECTORS = np.array([[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140], [-0.5836, -0.6948, 0.4203]])
@@ -118,7 +118,8 @@ def color_matrices(numbers: Floats, jitter: float, lighting: float) -> Floats:
         kind = order[:, turn, None, None]
         factor = np.take_along_axis(factors, order[:, turn, None], axis=1)[:, :, None]
         towards_grey = factor * np.eye(3) + (1 - factor) * grey
-        contrast = (1 - factor) * grey @ (pixel + mean)  # the mean colour after the previous steps
+        # contrast mixes with the grey of the mean colour after the previous steps
+        contrast = (1 - factor) * grey @ (pixel + mean)
         change = np.where(kind == 2, towards_grey, factor * np.eye(3))
         mean = change @ mean + np.where(kind == 1, contrast, 0.0)
         pixel = change @ pixel
@@ -148,7 +149,7 @@ def change_colors(pixels: Pixels, matrix: Floats) -> Pixels:
 # ImageNet (RE-M in that paper). Area shares and ratios are those of torchvision's RandomErasing.
 
 _ERASED_AREA, _ERASED_RATIO = (0.02, 0.33), (0.3, 3.3)
-_ERASED_COLOR = np.array([124, 116, 104], dtype=np.uint8)  # becomes about 0 by ImageNet's normalisation
+_ERASED_COLOR = np.array([124, 116, 104], dtype=np.uint8)  # ImageNet's mean colour: normalisation makes it about 0
 
 
 def random_rectangles(numbers: Floats, share: float, size: int) -> Integers:
@@ -200,13 +201,13 @@ def apply_policy(pixels: Pixels, numbers: Floats) -> Pixels:
     """
     import torch
     from PIL import Image
-    from torchvision.transforms import AutoAugment  # the import takes a second
+    from torchvision.transforms import AutoAugment  # imported here, because the import takes a second
 
     def drawn(count: int) -> tuple[int, torch.Tensor, torch.Tensor]:
         return int(numbers[0] * count), torch.from_numpy(numbers[1:3]), torch.from_numpy(numbers[3:5] < 0.5).long()
 
     policy = AutoAugment()
-    vars(policy)["get_params"] = drawn  # all decoding threads share torch's one generator
+    vars(policy)["get_params"] = drawn  # use these numbers, because all decoding threads share torch's one generator
     return np.array(policy(Image.fromarray(np.ascontiguousarray(pixels))))
 
 
@@ -215,9 +216,9 @@ def apply_policy(pixels: Pixels, numbers: Floats) -> Pixels:
 ResizeMode = Literal["crop", "squash", "longest", "original"]
 Interpolation = Literal["bilinear", "bicubic"]
 
-_TRIES = 10  # as in torchvision's RandomResizedCrop, which then takes a central crop
+_TRIES = 10  # attempts to draw a crop, as in torchvision's RandomResizedCrop, which then takes a central crop
 _LONGEST_SIDE = 1 << 14  # an image with sides of this length has 0.8 GB, more than any network needs
-_WIDEST = 4  # largest ratio of sides; test views crop longer strips, so that the resized image stays small
+_WIDEST = 4  # maximum ratio of an image's sides; test views cut longer strips, so that the resized image stays small
 
 
 @dataclass(frozen=True)
@@ -378,7 +379,7 @@ class TrainView:
         )
 
 
-MOST_VIEWED = 1 << 22  # default limit of pixels of a whole image at its own size: 2,048 x 2,048
+MOST_VIEWED = 1 << 22  # default maximum pixels of a whole image at its own size: 2,048 x 2,048
 
 
 @dataclass(frozen=True)

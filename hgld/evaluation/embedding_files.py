@@ -13,7 +13,7 @@ from hgld.labels import Array, known_classes
 from hgld.tables import NUMPY_FAULTS, read_csv, read_parquet
 
 KEY, SPLIT = "key", "split"
-_MOST_VALUES = 1 << 36  # limit of the numbers in a file: 256 GiB of float32
+_MOST_VALUES = 1 << 36  # maximum number of values in a file: 256 GiB of float32
 
 
 def read_embeddings(path: str | Path) -> Array:

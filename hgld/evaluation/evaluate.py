@@ -42,7 +42,7 @@ from hgld.relevance import GainFunction
 
 # -- metrics from a table of scores -----------------------------------------------------------------------------------
 
-_LARGEST_SCORE = 1e37  # below this, differences of scores stay finite in float32
+_LARGEST_SCORE = 1e37  # if scores are below this, their differences stay finite in float32
 
 
 def ranking_metrics(
@@ -84,7 +84,7 @@ def ranking_metrics(
     if score.ndim != 2 or score.shape != grade.shape or not score.is_floating_point():
         raise InputError(
             f"scores have shape {tuple(score.shape)} and dtype {score.dtype}, grades {tuple(grade.shape)}; "
-            "expected two (Q, G) tables, the scores of a floating dtype."
+            "expected two (Q, G) tables; scores need a floating dtype."
         )
     if score.numel() and not float(score.abs().amax()) < _LARGEST_SCORE:  # "not <" also catches NaN
         raise InputError(f"scores hold NaN, Inf or values beyond {_LARGEST_SCORE:g}; expected finite scores.")

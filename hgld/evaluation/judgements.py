@@ -87,7 +87,7 @@ class LabelRelevance:
         index = self.self_index[start:stop]
         rows = np.flatnonzero(index >= 0)
         if device.type == "cpu":
-            from hgld.evaluation.ranks import paint_grades  # numba takes long to import
+            from hgld.evaluation.ranks import paint_grades  # imported here, because numba takes long to import
 
             grades = torch.empty(stop - start, self.shape[1], dtype=torch.uint8)
             paint_grades(self._query[start:stop], self._members, self._starts, grades.numpy())
@@ -204,14 +204,14 @@ def _without(grades: Tensor, num_levels: int, left_out: tuple[np.ndarray, np.nda
     device = grades.device
     grades[torch.from_numpy(rows).to(device), torch.from_numpy(items).to(device)] = 0
     if device.type == "cpu":
-        from hgld.evaluation.ranks import count_grades  # numba takes long to import
+        from hgld.evaluation.ranks import count_grades  # imported here, because numba takes long to import
 
         counts = np.empty((grades.shape[0], num_levels), np.int64)
         count_grades(grades.numpy(), counts)
     else:
         counts = torch.stack([(grades == grade).sum(1) for grade in range(1, num_levels + 1)], dim=1).cpu().numpy()
     ranked = grades.shape[1] - np.bincount(rows, minlength=grades.shape[0])
-    rest = (ranked - counts.sum(axis=1))[:, None]  # items of grade 0
+    rest = (ranked - counts.sum(axis=1))[:, None]  # number of ranked items of grade 0
     return RelevanceBlock(np.concatenate([rest, counts], axis=1).astype(np.int64), left_out, grades)
 
 

@@ -26,8 +26,8 @@ from hgld.labels import Array
 
 # -- the first ranks of each query, from one pass over a gallery of any size ------------------------------------------
 
-_FEWEST_ITEMS_A_PLACE = 64  # gallery items per rank; with fewer items, whole rows of scores are as cheap
-_MOST_QUERIES = 1024  # queries per matrix product; more queries are no faster
+_FEWEST_ITEMS_A_PLACE = 64  # with fewer gallery items per wanted rank, keeping whole rows of scores is as cheap
+_MOST_QUERIES = 1024  # maximum queries per matrix product; more queries are no faster
 _KEPT_BYTES = 256 << 20
 _KEPT_A_PLACE = 4  # entries buffered per wanted rank; a larger buffer is cut to the best ``depth`` entries less often
 
@@ -63,7 +63,8 @@ def ranking_heads(query: Tensor | Rows, gallery: Tensor | Rows, depth: int, part
         depth: number of ranks, from 1.
         part: indices of consecutive queries.
     """
-    from hgld.evaluation.ranks import FULL, HEAD_CHUNK, finish_heads, gather_heads  # numba is slow to import
+    # imported here, because numba is slow to import
+    from hgld.evaluation.ranks import FULL, HEAD_CHUNK, finish_heads, gather_heads
 
     room = _KEPT_A_PLACE * depth + 16 * HEAD_CHUNK
     at_once = min(_MOST_QUERIES, max(16, _KEPT_BYTES // (8 * room)))
@@ -170,7 +171,8 @@ def _found(
     for head in ranking_heads(query, gallery, depth, range(len(query))):
         own = index[head.queries.start : head.queries.stop]
         head.scores[torch.from_numpy((head.items == own[:, None]) & (own >= 0)[:, None])] = -torch.inf
-        best, place = (part.numpy() for part in _highest(head.scores, k))  # equal scores: the lowest index comes first
+        # among equal scores, the item with the lowest index comes first
+        best, place = (part.numpy() for part in _highest(head.scores, k))
         found = np.take_along_axis(head.items, place, axis=1).astype(np.int64)
         for row in head.overfull:
             number = head.queries.start + int(row)

@@ -96,7 +96,8 @@ class Whitening:
         variances = np.maximum(variances, variances[rank - 1])[:dimensions]
         components = components[: len(variances)]
         largest = np.abs(components).argmax(axis=1)
-        signs = np.sign(components[np.arange(len(components)), largest])  # the sign of an eigenvector is arbitrary
+        # fix the sign of each eigenvector, which is arbitrary
+        signs = np.sign(components[np.arange(len(components)), largest])
         return cls(mean, components * signs[:, None], variances.copy(), power, fitted_on, len(rows))
 
     def apply(self, embeddings: Array) -> np.ndarray:

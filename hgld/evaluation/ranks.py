@@ -84,7 +84,7 @@ def count_grades(grades: np.ndarray, counts: np.ndarray) -> None:
 # sorted as a whole by exact keys of score and grade, by numpy, whose sort takes many keys of 32 bits at once.
 
 _KEYS_AT_ONCE = 1 << 21  # number of keys to sort in one call
-_INFINITE = np.int32(0x7F800000)  # magnitude of -inf, the score of an excluded item
+_INFINITE = np.int32(0x7F800000)  # bits of infinity: an excluded item has the score -inf
 
 
 @compiled
@@ -182,8 +182,8 @@ def _walk_sorted(keys: np.ndarray, num: int, bits_of_grade: np.uint64, grades: n
 # does not score below. On a processor without 512-bit registers, sorting the whole row takes twice as long.
 
 _COUNTED_SHARE = 32  # with at least this many items per positive, counting is faster than sorting
-_SLICES_PER_POSITIVE = 8  # then most slices of the score range hold at most one positive
-_MOST_SLICES = 1 << 13  # the table of slices stays in the first-level cache
+_SLICES_PER_POSITIVE = 8  # with this many slices per positive, most slices of the score range hold at most one positive
+_MOST_SLICES = 1 << 13  # maximum slices, so that their table stays in the first-level cache
 
 
 @compiled
@@ -247,7 +247,7 @@ def _count_ranks(
 # If only the first ranks matter, every score is read once, as the matrix product yields it. A row keeps the scores that
 # are not below the lowest of the best ``depth`` scores so far.
 
-HEAD_CHUNK = 64  # scores per comparison
+HEAD_CHUNK = 64  # number of scores that are compared at once
 FULL = -1  # marks a row with more equal scores than fit into its buffer
 
 
@@ -614,13 +614,13 @@ def _fill_sums(
     depths = wanted.depths
     for row in range(keys.shape[0]):
         num, total = counts[row], totals[row]
-        if positives.shape[1] == 0:  # no separate positives: keys holds the whole row, sorted
+        if positives.shape[1] == 0:  # positives are not separate: keys holds the whole row, sorted
             _walk_sorted(keys[row], num, bits_of_grade, kept_grades, kept_ranks)
         elif num > 0:
             for i in range(num):
                 found.grades[i] = keys[row, i] & ((np.uint64(1) << bits_of_grade) - np.uint64(1))
             _count_ranks(scores[row], positives[row], num, starts, slices, found.ranks)
-        in_set = wanted.asi and np.sum(total[1:]) <= size  # ASI needs as many ranks as positives
+        in_set = wanted.asi and np.sum(total[1:]) <= size  # ASI needs as many ranks as there are positives
         deepest = depths[-1] if depths.shape[0] else 0
         deepest = max(deepest, np.sum(total[1:]) if in_set else 0)
         _place_positives(found, num, deepest)

@@ -24,8 +24,9 @@ def choose_device(embeddings: Array, device: torch.device | str | None) -> torch
     try:
         chosen = torch.device(wanted)
         torch.empty(0, dtype=torch.float64, device=chosen).cpu()  # norms and sums are computed in float64
-    except (RuntimeError, AssertionError, TypeError) as error:  # AssertionError: torch without CUDA; MPS has no float64
-        reason = str(error).partition(". ")[0].rstrip(".")  # the rest of the message lists torch's builds
+    # AssertionError: torch has no CUDA; TypeError: MPS has no float64
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).partition(". ")[0].rstrip(".")  # keep the first sentence: the rest lists torch's builds
         raise ConfigError(f"device {str(wanted)!r} cannot be used here ({reason}). Use the device cpu.") from error
     return chosen
 
@@ -47,7 +48,7 @@ def checked_self_index(self_index: Array, num_queries: int) -> np.ndarray:
 
 # -- scores -----------------------------------------------------------------------------------------------------------
 
-_BLOCK_SCORES = 16_000_000  # scores of a block on the CPU, 64 MB
+_BLOCK_SCORES = 16_000_000  # scores per block on the CPU: 64 MB
 _FEWEST_ROWS = 128  # minimum number of queries per block: with fewer, reading the gallery from memory dominates
 _ENOUGH_ROWS = 256  # queries per block; larger blocks are hardly faster
 _ENOUGH_SCORES = 1 << 28  # scores per block; blocks beyond 1 GB are not worth the memory
@@ -61,8 +62,8 @@ _CPU_COLUMN_MULTIPLE = 64
 _SCORE_BYTES = {"cpu": 16, "cuda": 96}  # bytes per pair for the score, the grade and their sorting
 _SHARE_OF_FREE = 0.4
 _MOST_SCORES = 1 << 30
-_LARGEST_DOT = 1e37  # below this, differences of scores stay finite in float32
-_NUMBERS_AT_ONCE = 1 << 17  # float64 numbers that stay in the processor's second-level cache
+_LARGEST_DOT = 1e37  # if products are below this, their differences stay finite in float32
+_NUMBERS_AT_ONCE = 1 << 17  # float64 numbers per pass, so that they stay in the processor's second-level cache
 _NUMBERS_A_COPY = 1 << 22  # numbers per copy to or from a GPU; the host waits for every copy
 _SHARE_PREPARED = 0.2
 _CACHED_NUMBERS = 1 << 24  # beyond this size, converting 16-bit numbers again is as fast as reading a 32-bit copy
@@ -116,7 +117,7 @@ class Rows:
                 _check_rows(self.source[part].to(self.device).double(), norms[part], side, start, normalize)
         self._inverse = 1 / norms if normalize else torch.ones_like(norms)
         single = bool(((self._inverse > _LEAST_INVERSE) & (self._inverse < 1 / _LEAST_INVERSE)).all())
-        self._in_double = self.source.dtype == torch.float64 or not single  # one precision for all rows
+        self._in_double = self.source.dtype == torch.float64 or not single  # all rows use one precision
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -138,7 +139,7 @@ class Rows:
         return out
 
 
-_LEAST_INVERSE = 1e-30  # factors below it would lose precision in float32
+_LEAST_INVERSE = 1e-30  # smallest factor that keeps its precision in float32
 
 
 def _as_table(embeddings: Array, side: str) -> Tensor:
@@ -157,7 +158,8 @@ def _as_table(embeddings: Array, side: str) -> Tensor:
         )
     if isinstance(table, Tensor):
         return table
-    if table.dtype not in (np.float16, np.float32, np.float64):  # another byte order, or longer than 64 bits
+    # the array has a foreign byte order or numbers of more than 64 bits
+    if table.dtype not in (np.float16, np.float32, np.float64):
         table = table.astype(np.float64)
     if min(table.strides) < 0:
         table = np.ascontiguousarray(table)
@@ -370,5 +372,6 @@ def _padded(table: "Tensor | Rows", rows: int) -> "Tensor | Rows":
 
 def descending_keys(scores: Tensor) -> Tensor:
     """Return int64 keys of 32 bits that ascend as the float32 scores descend; equal scores have equal keys."""
-    bits = (scores + 0.0).view(torch.int32).to(torch.int64)  # + 0.0: -0.0 becomes the 0.0 that it equals
+    # adding 0.0 turns -0.0 into 0.0, so that equal scores have equal bits
+    bits = (scores + 0.0).view(torch.int32).to(torch.int64)
     return ~torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)

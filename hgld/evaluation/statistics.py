@@ -175,7 +175,7 @@ class RankedQueries:
 
 # -- metrics ----------------------------------------------------------------------------------------------------------
 #
-# Each is a function of ranked queries, in the order of :data:`hgld.evaluation.metric.METRICS`.
+# Each function computes a metric of ranked queries; the order is that of :data:`hgld.evaluation.metric.METRICS`.
 
 
 def average_precision(ranked: RankedQueries) -> np.ndarray:
@@ -362,7 +362,7 @@ def clustering_nmi(embeddings: Array, labels: Array, *, seed: int = 0) -> float:
         InputError: embeddings or labels have the wrong shape or dtype, embeddings hold NaN, Inf or zero vectors, or no
             item has a label.
     """
-    from sklearn.cluster import KMeans  # slow to import, and no other metric needs it
+    from sklearn.cluster import KMeans  # imported here, because it is slow to import and no other metric needs it
     from sklearn.metrics import normalized_mutual_info_score
 
     unit, classes = _labelled(embeddings, labels)

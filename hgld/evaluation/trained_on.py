@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 TRAINED_ON = "trained_on"  # key in a report's settings
-_TOLERATED = 0.01  # tolerated share of the images, because real datasets hold a few images twice
+_TOLERATED = 0.01  # tolerated share of training images, because real datasets hold a few images twice
 
 
 def was_trained_on(facts: Mapping[str, Any]) -> bool:

@@ -20,14 +20,14 @@ from hgld.label_audit.class_model import ClassModel
 
 FEWEST = 8  # minimum number of pairs, and of planted errors, to estimate probabilities from
 _MOST_FAULTS = 0.1  # largest believable share of classes with an error of one kind
-_NEAREST = 5  # nearest classes that each class is compared with
+_NEAREST = 5  # number of nearest classes that each class is compared with
 _MOST_ITEMS = 200  # items per class; a larger class is sampled
 _MOST_PLANTED = 400
-_LEAST_ITEMS = 6  # smaller classes are not split to plant errors
+_LEAST_ITEMS = 6  # classes with fewer items are not split to plant errors
 _NEAR = 3  # number of nearest items that are counted per item
 _VOTERS = 10
 _FREEDOM = 15
-_TAILS = np.linspace(0.1, 0.9, 17)  # quantiles of the planted errors that bound the share of errors
+_TAILS = np.linspace(0.1, 0.9, 17)  # quantiles of the planted errors' scores; each bounds the share of errors
 _TO_DEVIATION = 1.4826  # standard deviation of a Gaussian divided by its median absolute deviation
 
 

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_RIDGE = 0.05  # share of W's mean eigenvalue, because W is singular if embeddings use few dimensions
+_RIDGE = 0.05  # ridge as a share of W's mean eigenvalue: W is singular if embeddings use few dimensions
 _LEAST_BETWEEN = 1e-6
 _MOST_AXES = 64  # principal axes to keep; on raw pixels more axes find fewer errors
 _FOLDS = 5
 _REGRESSION_STEPS = 40
 _SMOOTHING = 0.05  # label smoothing, because some labels are wrong
-_BLOCK_NUMBERS = 20_000_000  # numbers in a block's table of scores
+_BLOCK_NUMBERS = 20_000_000  # maximum number of values in a block's table of scores
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PAGE, JSON, LABELS, EXCLUDE, DECISIONS = "audit.html", "audit.json", "labels.parquet", "exclude.csv", "decisions.yaml"
 EXCLUSION_COLUMNS = ("key", "reason", "level", "given", "proposed", "probability")
-MOST_CARDS = 200  # findings of each kind on the page; people look only at the most probable
+MOST_CARDS = 200  # maximum findings of each kind on the page: people look only at the most probable
 _MOST_PICTURE_BYTES = 9_000_000
 _HERE = Path(__file__).parent
 

@@ -29,14 +29,15 @@ from hgld.evaluation.options import Progress
 from hgld.label_audit.class_model import ClassModel, ClassRegression, minimized, reduced
 
 NEIGHBORS = 20
-_MOST_EVIDENCE = 120_000_000  # 4-byte numbers; if more would be needed, items get fewer candidates
+_MOST_EVIDENCE = 120_000_000  # maximum number of 4-byte values; if more were needed, items get fewer candidates
 _LEAST_CANDIDATES = 32
-_MOST_REGRESSED = 100_000_000  # items x classes, some minutes on a core; beyond it the regression takes a coarser level
+# maximum of items x classes (minutes on a core); if it is exceeded, the regression uses a coarser level
+_MOST_REGRESSED = 100_000_000
 # temperature of the neighbours' votes, which have the weights exp((similarity - highest similarity) / scale)
 _SIMILARITY_SCALE = 0.1
 _PRIOR_SHARE = 0.1  # additive smoothing: weight of the class frequency that is added to the neighbours' votes
 _LEAST_SIZE = 0.5  # size assumed for a class without another item, because log 0 is infinite
-_SIZE = 1  # column of the evidence: log size
+_SIZE = 1  # evidence column with the log of the class size
 _LEAST_SIZE_SPREAD = 0.25
 _BLOCK = 1024
 _STEPS = 60

@@ -183,7 +183,7 @@ class CrossBatchMemory(KnownArguments, nn.Module):
             )
         kept = min(len(embeddings), size)
         start = (self.written + len(embeddings) - kept) % size
-        before_end = min(kept, size - start)  # the rest goes to the beginning of the ring
+        before_end = min(kept, size - start)  # the remaining rows go to the beginning of the ring
         for ring, rows in (
             (self.embeddings, embeddings[-kept:].detach()),
             (self.labels, on_device(columns[-kept:], self.labels.device)),

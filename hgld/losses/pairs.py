@@ -351,7 +351,7 @@ class Margin(RankLoss):
         positive, negative, valid = _anchor_pairs(grades, left_out)
         distances = unit_distances(scores)
         num_pairs = positive.sum(1)
-        seed = torch.randint(1 << 62, ())  # on the CPU, because the host would wait for a seed on a GPU
+        seed = torch.randint(1 << 62, ())  # drawn on the CPU, because the host would wait for a GPU to return the seed
         drawn = draw_negatives(distances.detach(), num_pairs, negative, seed, self.dim, self.cutoff, self.reach)
         beta = self.beta.to(scores.dtype)
         pull = torch.where(positive, (distances - beta + self.margin).clamp(min=0), 0.0)

@@ -106,7 +106,7 @@ def read_scores(scores: Tensor, grades: Tensor, left_out: Tensor | None) -> Tens
     if scores.ndim != 2 or scores.shape != grades.shape or not scores.is_floating_point():
         raise InputError(
             f"scores have shape {tuple(scores.shape)} and dtype {scores.dtype}, grades {tuple(grades.shape)}; "
-            "expected two (Q, G) tables, the scores of a floating dtype."
+            "expected two (Q, G) tables; scores need a floating dtype."
         )
     if grades.is_floating_point() or grades.dtype == torch.bool:
         raise InputError(f"grades have dtype {grades.dtype}; expected integers (hgld.shared_levels returns grades).")

@@ -484,7 +484,7 @@ class PNP(SurrogateLoss):
         **options: Unpack[BinaryOptions],
     ) -> None:
         super().__init__(Sigmoid(tau), graded=False, **options)
-        NegativesPenalty(variant, b, alpha)  # raises an error for numbers out of range
+        NegativesPenalty(variant, b, alpha)  # fails if a number is out of range
         self.variant: Variant = variant
         self.b = b
         self.alpha = alpha

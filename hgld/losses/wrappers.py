@@ -392,5 +392,5 @@ class ProxyNCALoss(ProxyNCApp):
         softmax_scale: float = 1.0,
         **options: Unpack[ProxyOptions],
     ) -> None:
-        temperature = 1 / softmax_scale if softmax_scale else 0.0  # NormSoftmax raises an error for 0
+        temperature = 1 / softmax_scale if softmax_scale else 0.0  # for a temperature of 0, NormSoftmax raises an error
         super().__init__(num_classes, embedding_size, temperature, **options)

@@ -36,7 +36,7 @@ CALIBRATION = "calibration.json"  # file name in the folder of a run
 NEIGHBORS, TEMPERATURE, UNKNOWN = 20, 0.05, 0.2
 MOST_QUERIES = 10_000
 _FOLDS = 5
-_FEWEST_CLASSES = 10  # finest classes; with fewer, the cross-validation folds are too small
+_FEWEST_CLASSES = 10  # minimum number of finest classes: with fewer, the cross-validation folds are too small
 _LEAST_SHARE = 1e-3  # shares are clipped this far from 0 and 1, so that log-odds are finite
 _FEATURES = 3
 _UNMEASURED = -30.0  # log-odds of a level without measured labels: a confidence of almost 0
@@ -253,7 +253,7 @@ def _parse(found: dict[str, Any]) -> Calibration:
     risks = {name: tuple(map(_parse_risk, rows)) for name, rows in found["risks"].items()}
     of_levels = [[risk.level for risk in rows] for rows in risks.values()]
     if len(scalings) != len(levels) or any(of != levels for of in of_levels) or max(len(risks), len(facts)) > 100:
-        raise ValueError("scalings or risks belong to other levels")
+        raise ValueError("the scalings or risks do not belong to the levels")
     temperature, unknown = _numbers([found["temperature"], found["unknown"]], 2)
     if type(neighbors) is not int or not (1 <= neighbors <= _MOST_NEIGHBORS and temperature > 0 and 0 <= unknown < 1):
         raise ValueError(f"neighbors is {quoted(neighbors)}, temperature {temperature}, unknown {unknown}")
@@ -274,9 +274,9 @@ def _parse_risk(row: dict[str, Any]) -> LevelRisk:
 def _numbers(found: Any, count: int, *, is_share: bool = False) -> tuple[Any, ...]:
     """Return the numbers of a JSON list after checking the length, finiteness, and the range 0..1 of shares."""
     if not isinstance(found, list) or len(found) != count or not all(type(n) in (int, float) for n in found):
-        raise TypeError(f"{excerpt(str(found))} in place of {count} numbers")
+        raise TypeError(f"{excerpt(str(found))} instead of {count} numbers")
     if not all(0 <= n <= 1 if is_share else math.isfinite(n) for n in found):
-        raise ValueError(f"{excerpt(str(found))}: out of range")
+        raise ValueError(f"{excerpt(str(found))} is out of range")
     return tuple(map(float, found))
 
 
@@ -373,7 +373,8 @@ class _CaseVotes:
         return tuple(part._fit(column) for column in range(part.right.shape[1]))
 
     def _fit(self, column: int) -> LevelScaling:
-        from sklearn.linear_model import LogisticRegression  # slow to import, and a search does not need it
+        # imported here: it is slow to import, and a search does not need it
+        from sklearn.linear_model import LogisticRegression
 
         known = self.known[:, column]
         features, right, weights = self.features[known, column], self.right[known, column], self.weights[known]
@@ -445,7 +446,7 @@ def calibrate(
         HierarchyError: the labels put one class under two parents.
         ConfigError: a number is out of range.
     """
-    from sklearn.model_selection import GroupKFold  # slow to import, and a search does not need it
+    from sklearn.model_selection import GroupKFold  # imported here: it is slow to import, and a search does not need it
 
     if not 1 <= neighbors <= _MOST_NEIGHBORS:
         raise ConfigError(f"neighbors is {neighbors}; expected 1 to {_MOST_NEIGHBORS}.")

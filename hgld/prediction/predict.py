@@ -172,7 +172,7 @@ def predict(
         own = checked_self_index(self_index, len(query_embeddings))
         if len(own) and own.max() >= len(labels):
             raise InputError(f"self_index holds {own.max()}; the gallery has items 0..{len(labels) - 1}.")
-        # index of the query among the searched rows
+        # position of the query among the searched rows
         own = np.where((own >= 0) & kept[own], np.cumsum(kept)[own] - 1, -1)
     most = len(rows) - int(own is not None and bool((own >= 0).any()))
     if most < 1:
@@ -180,7 +180,8 @@ def predict(
             "only one gallery item can be searched, and it is a query itself; add classes to within, or omit it."
         )
     k = min(NEIGHBORS if calibration is None else calibration.neighbors, most)
-    searched = gallery_embeddings if len(rows) == len(labels) else gallery_embeddings[rows]  # avoid a copy
+    # if all items are searched, avoid a copy
+    searched = gallery_embeddings if len(rows) == len(labels) else gallery_embeddings[rows]
     found, scores = nearest_neighbors(query_embeddings, searched, k, self_index=own, device=device, progress=progress)
     return answers_of(
         rows[found],

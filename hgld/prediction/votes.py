@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_ROWS = 1 << 22  # comparisons of labels at a time, to bound memory
+_ROWS = 1 << 22  # maximum number of labels that are compared at a time, to bound memory
 
 
 @dataclass(frozen=True, eq=False)

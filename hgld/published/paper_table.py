@@ -163,7 +163,7 @@ def lay_out(title: str, values: Sequence[PublishedValue], own: Iterable[OwnResul
         own: results to add to tables with their dataset and metrics; the notes list all other results.
     """
     mine = list(own)
-    groups: dict[tuple[str, str], list[PublishedValue]] = {}  # keyed by table; a wide table is split by dataset
+    groups: dict[tuple[str, str], list[PublishedValue]] = {}  # key: the table, and the dataset if the table is wide
     for table in dict.fromkeys(value.table for value in values):
         here = [value for value in values if value.table == table]
         is_wide = len({_column(value) for value in here}) > _MOST_COLUMNS
@@ -189,7 +189,8 @@ def _column(value: PublishedValue) -> _Column:
 
 def _block(values: list[PublishedValue], own: list[OwnResults]) -> PaperBlock:
     by_column: dict[_Column, PublishedValue] = {}
-    for dataset in dict.fromkeys(value.dataset for value in values):  # group the columns of a dataset
+    # keep the columns of one dataset next to each other
+    for dataset in dict.fromkeys(value.dataset for value in values):
         by_column |= {_column(value): value for value in values if value.dataset == dataset}
     facts = {name: list(dict.fromkeys(getattr(v, name) for v in values)) for name in ("backbone", "dim", "setting")}
     told = [name for name, found in facts.items() if len(found) > 1]

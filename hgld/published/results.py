@@ -75,9 +75,10 @@ PAPERS: Mapping[str, Paper] = {
 }
 """The papers by their keys in ``results.csv``: first the papers of hgld's losses, then papers of other rows."""
 
-_WHOLE_LIST = "strong+10k"  # in hgld this part of Copydays is a whole dataset, so no part follows the metric's name
+# hgld has this part of Copydays as a dataset, so the names of its metrics do not contain the part
+_WHOLE_LIST = "strong+10k"
 _MOST_NAMED = 12  # maximum number of names in an error
-_SAME_IMAGES = {"inat-full": "inat-base"}  # datasets with the same images and species, but other coarser levels
+_SAME_IMAGES = {"inat-full": "inat-base"}  # datasets with the same images and species but different coarser levels
 _FINEST = {"sop": "product", "vehicleid": "vehicle", "h-gldv2": "landmark", "cars196": "model", "inshop": "item"}
 _FINEST |= dict.fromkeys(("inat-base", "inat-full", "cub"), "species")
 _FINEST |= dict.fromkeys(("vggface2", "ijb-c"), "identity")
@@ -92,7 +93,7 @@ _DATASET_SPELLINGS = {
     "roxford5k": "roxford",
     "rparis6k": "rparis",
 }
-_METHOD_SPELLINGS = {  # prefix of a printed name after fold(): other spellings of the method, separated by spaces
+_METHOD_SPELLINGS = {  # normalised beginning of a printed name -> other spellings of the method, separated by spaces
     "nsm": "normsoftmax",
     "nsoftmax": "normsoftmax nsm",
     "sigmansm": "normsoftmax",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # -- precision and recall ----------------------------------------------------------------------------------------------
 
-RECALLS = (np.arange(100) + 0.5) / 100  # at these midpoints the mean precision is the area under the curve
+RECALLS = (np.arange(100) + 0.5) / 100  # the mean precision at these midpoints is the area under the curve
 
 
 def precision_recall(
@@ -149,7 +149,7 @@ class Severity:
         """
         if not self.mistakes > 0:
             return math.nan
-        # steps up the hierarchy that correspond to the grades 0 .. L - 1
+        # steps up the hierarchy for the grades 0 .. L - 1
         heights = np.arange(self.by_rank.shape[1] - 1, 0, -1)
         return float(self.by_rank[0, :-1] @ heights / self.mistakes)
 

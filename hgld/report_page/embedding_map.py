@@ -13,7 +13,7 @@ from hgld.report_page.runs import Items
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MOST_CLASSES = 600  # t-SNE takes 2 ms per point
+MOST_CLASSES = 600  # maximum number of classes on the map: t-SNE takes 2 ms per point
 _FEWEST_POINTS = 4
 _LEAST_SPREAD = 1e-6  # spread of unit rows about their mean; rounding alone causes up to a tenth of this
 _ITEMS_PER_CLASS = 40
@@ -40,7 +40,7 @@ def tsne(points: np.ndarray, seed: int = 0) -> np.ndarray:
     perplexity = min(30.0, (len(points) - 1) / 3)
     init = "pca" if points.shape[1] > 1 else "random"
     rows = points.astype(np.float64)  # float32 would round cosine distances below 1e-7 to 0
-    with threadpool_limits(1):  # one thread, so that the map does not depend on the number of cores
+    with threadpool_limits(1):  # one thread, so that the map is the same for any number of cores
         return TSNE(metric="cosine", init=init, perplexity=perplexity, random_state=seed).fit_transform(rows)
 
 

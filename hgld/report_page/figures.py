@@ -24,7 +24,7 @@ SERIES = ("#0072b2", "#e1690f", "#009e73", "#b8559a", "#4ba3d9", "#c29100", "#7a
 GRADES = ("#d1432f", "#f7d154", "#3f92b8", "#f6cce2", "#7f8f3a", "#c9dcf5", "#b0699f", "#123a6b")
 _VARIABLES = {INK: "ink", GRID: "grid", OTHERS: "others", "#ffffff": "card"}
 _VARIABLES |= {color: f"s{i}" for i, color in enumerate(SERIES)} | {color: f"g{i}" for i, color in enumerate(GRADES)}
-_WIDTH, _HEIGHT = 3.3, 2.2  # inches: a column of a two-column paper; text stays readable at 420 pixels
+_WIDTH, _HEIGHT = 3.3, 2.2  # inches: the width of a column in a two-column paper; text stays readable at 420 pixels
 _STYLE = {
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
@@ -42,7 +42,7 @@ _STYLE = {
     "svg.fonttype": "none",
     "text.color": INK,
     "text.parse_math": False,  # class names may contain $\frac
-    "text.usetex": False,  # overrides the user's matplotlibrc
+    "text.usetex": False,  # the user's matplotlibrc may set it
     "xtick.color": INK,
     "ytick.color": INK,
 }
@@ -168,7 +168,7 @@ def _inline(svg: str, stem: str, title: str) -> Markup:
     """Return an SVG file as markup for a page: without size, with unique ids, and with CSS variables as colours."""
     named = re.compile("|".join(map(re.escape, _VARIABLES)))
 
-    def adapt(match: re.Match[str]) -> str:  # only within tags, because a class may be called #1b2530
+    def adapt(match: re.Match[str]) -> str:  # only within tags, because a class may have a name such as #1b2530
         tag = re.sub(r'\bid="([^"]+)"', rf'id="{stem}-\1"', match[0])
         tag = re.sub(r'href="#([^"]+)"', rf'href="#{stem}-\1"', tag)
         tag = re.sub(r"url\(#([^)]+)\)", rf"url(#{stem}-\1)", tag)

@@ -14,7 +14,7 @@ from hgld.tree_drawing import icicle
 _MOST_CLASSES = 14  # maximum number of rows in the table of confusions
 _MOST_PAIRS = 6  # maximum number of queries that a cell of the table opens
 _MOST_OPENED = 72  # maximum number of queries that all cells open, because each has two images
-_MOST_NAMED = 3  # maximum number of classes in a note on what a class is taken for
+_MOST_NAMED = 3  # maximum number of classes in a note on the confusions of a class
 
 
 def describe_mistakes(evaluation: Evaluation, first: FirstRanks, name_of: NameOf, metric: str) -> dict[str, Any] | None:
@@ -55,7 +55,8 @@ def describe_mistakes(evaluation: Evaluation, first: FirstRanks, name_of: NameOf
         return strips(rows[queries].tolist(), {"": evaluation}, {"": first}, metric, name_of, **options)
 
     order, outcomes = np.argsort(grades.mean(axis=1), kind="stable"), []
-    for grades_of in ((len(levels),), range(1, len(levels)), (0,)):  # right, right above, wrong everywhere
+    # grades of the first result: right, right only at a coarser level, wrong everywhere
+    for grades_of in ((len(levels),), range(1, len(levels)), (0,)):
         of = order[np.isin(grades[order, 0], grades_of)]
         thirds = np.unique([len(of) // 3, 2 * len(of) // 3]) if len(of) else []
         outcomes.append((len(of) / len(rows), show(of[thirds])))

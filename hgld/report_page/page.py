@@ -295,7 +295,7 @@ def make_report(
         raise StorageError(f"cannot write {page}; --out must be a file in an existing folder that you can write to.")
     runs = read_runs(places)
     _check_runs(runs, baseline, seen=seen)
-    if page is not None and not papers:  # default: the tables that the runs' recipes come from
+    if page is not None and not papers:  # by default, show the tables that the runs' recipes come from
         papers = list(dict.fromkeys(f"{v.paper} {v.table}" for run in runs for v in published_of(run.recipe)))
     tables = tuple(paper_tables(runs, papers, published_of))
     drawer = Figures(None if figures is None else Path(figures))

@@ -88,7 +88,8 @@ def _blocks(ranked: Ranked, normalize: bool) -> Iterator[tuple[int, np.ndarray, 
     relevance = LabelRelevance(ranked.query.labels, ranked.other_side.labels, self_index=index)
     blocks = score_blocks(query, gallery, block_rows(len(query), len(gallery), gallery.device))
     while True:
-        with exact_products(gallery.device):  # not around the yield, else the caller would run in these modes too
+        # does not surround the yield, else the caller would run in these modes too
+        with exact_products(gallery.device):
             block = next(blocks, None)
         if block is None:
             return
@@ -100,7 +101,7 @@ def _blocks(ranked: Ranked, normalize: bool) -> Iterator[tuple[int, np.ndarray, 
 
 def _ordered_grades(scores: np.ndarray, grades: np.ndarray) -> np.ndarray:
     """Return (G,) uint8 grades by descending score, equal scores by ascending grade."""
-    bits = (scores + 0.0).view(np.int32)  # adding 0.0 turns -0.0 into 0.0
+    bits = (scores + 0.0).view(np.int32)  # adding 0.0 turns -0.0 into 0.0, so that equal scores have equal bits
     ascending = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits).astype(np.int64)
     keys = (~ascending << 8) | grades  # one sort of integers orders scores and ties exactly
     keys.sort()

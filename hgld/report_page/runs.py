@@ -24,7 +24,7 @@ from hgld.prediction import CALIBRATION, Calibration
 from hgld.tables import read_csv
 
 _KEPT = re.compile(r"(?P<split>.+)-epoch-(?P<epoch>\d{1,9})\.json")
-_SWEEP = "sweep.csv"  # table of hgld train --sweep, whose first columns are the swept fields
+_SWEEP = "sweep.csv"  # file name of the table of hgld train --sweep, whose first columns are the swept fields
 _MOST_LOG_BYTES = 256 << 20
 _MOST_CONFIG_BYTES = 1 << 20
 
@@ -213,7 +213,7 @@ def _natural_order(path: Path) -> list[tuple[int, str]]:
 # -- seeds -------------------------------------------------------------------------------------------------------------
 
 # Options that may differ within a group of runs: the seed, and options of the machine. Of these, amp, compile and
-# micro_batch_size change results by rounding, the others not at all.
+# micro_batch_size change results by rounding; the remaining options change nothing.
 _OF_MACHINE = {"seed", "workers", "device", "amp", "micro_batch_size", "compile", "keep"}
 _OF_MACHINE |= {"deterministic", "log_every", "checkpoint_every", "loggers"}
 _REASONS = "plan"  # section of a config: why each option was chosen
@@ -303,7 +303,7 @@ def _by_task(kept: Mapping[str, Evaluation], *, several: bool) -> dict[str, Eval
         tasks[name] = f"{task} of {evaluation.dataset}" if several and evaluation.dataset else task
     found: dict[str, Evaluation] = {}
     for name in sorted(kept, key=lambda name: (tasks[name] != name, name)):
-        task = tasks[name]  # two datasets may have the same name: the second evaluation adds its file's name
+        task = tasks[name]  # if two evaluations have the same task, the second one adds its file's name
         found[f"{task} ({name})" if task in found else task] = kept[name]
     return found
 
@@ -325,7 +325,7 @@ def _read_folder(name: str, folder: Path) -> Run:
         report = read_report(path)
         evaluations[split] = Evaluation(report, epoch, *_read_embeddings(report, path, folder / "embeddings"))
     calibration = Calibration.load(folder / CALIBRATION) if (folder / CALIBRATION).is_file() else None
-    file = folder / "config.json"  # a copied run may lack it
+    file = folder / "config.json"  # a run that was copied in part may lack this file
     config = read_json(file, kind=dict, max_bytes=_MOST_CONFIG_BYTES) if file.is_file() else {}
     return Run(name, evaluations, log, history, config, calibration)
 

@@ -16,7 +16,7 @@ from hgld.evaluation.trained_on import trained_on_text
 from hgld.report_page.runs import Evaluation
 
 GRADED = "all levels"
-SIGNIFICANT = 0.05  # two runs differ significantly if the p-value is smaller
+SIGNIFICANT = 0.05  # a difference of two runs is significant if its p-value is smaller
 _OVER_QUERIES = "queries, taken as independent: where many share few classes, intervals are too narrow"
 _TEST = f"p < {SIGNIFICANT} (paired sign-flip permutation test, two-sided, not corrected for several tests)"
 _SEED_TEST = "the tooltip and JSON have the paired t-test over seeds too"
@@ -117,7 +117,7 @@ def seed_p_value(ours: Mapping[int, float], theirs: Mapping[int, float]) -> floa
         return math.nan
     if statistics.stdev(differences) < 1e-12:  # the differences are only rounding
         return float(abs(differences[0]) < 1e-12)
-    result: Any = ttest_1samp(differences, 0.0)  # scipy annotates the result as a tuple of objects
+    result: Any = ttest_1samp(differences, 0.0)  # scipy's annotation, a tuple of objects, is too general
     return float(result.pvalue)
 
 

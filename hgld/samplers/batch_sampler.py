@@ -332,7 +332,9 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
     def part(self, epoch: int, step: int) -> tuple[int, np.ndarray]:
         """Return the index in the whole batch at which this process's part begins, and the result of :meth:`batch`."""
         if not 0 <= step < self._batches or not 0 <= epoch < _MOST:
-            raise ConfigError(f"step {step} of epoch {epoch}; an epoch has the steps 0..{self._batches - 1}.")
+            raise ConfigError(
+                f"there is no step {step} of epoch {epoch}; an epoch has the steps 0..{self._batches - 1}."
+            )
         whole = self._whole_batch(epoch, step)
         begin, end = (len(whole) * r // self.process_count for r in (self.process_index, self.process_index + 1))
         return begin, whole[begin:end].copy()  # a copy, so that callers cannot change the order of the epoch

@@ -91,7 +91,7 @@ def _fill_batches(chunks: np.ndarray, places: int, batches: int, *key: int) -> n
     missing, chunks = places - int(chunks.sum()), chunks.copy()
     order = shuffled(len(chunks), *key, _LAST)
     while missing > 0:
-        # Classes that can get one more chunk without being twice in a batch.
+        # Classes that can get one more chunk without occurring twice in a batch.
         roomy = order[chunks[order] < batches][:missing]
         chunks[roomy] += 1
         missing -= len(roomy)

@@ -125,11 +125,11 @@ def taxonomy_of(hierarchy: Hierarchy, source: str = "hierarchy") -> Taxonomy:
     classes = [(level, name) for level, names in zip(hierarchy.levels, hierarchy.names, strict=True) for name in names]
     times = Counter(name for _, name in classes)
     ids = [f"{name} [{level}]" if times[name] > 1 else name for level, name in classes]
-    if len(set(ids)) < len(ids):  # the name of one class is the id of another
+    if len(set(ids)) < len(ids):  # the name of one class equals the id of another
         ids, _ = distinct_names([name for _, name in classes], [f"{level} {i}" for i, (level, _) in enumerate(classes)])
     parents, first = list[tuple[int, ...]](), 0
     for c, names in enumerate(hierarchy.names):
-        first += len(names)  # position of the next level's first class
+        first += len(names)  # index of the first class of the next level
         column = hierarchy.parents[c].tolist() if c < len(hierarchy.parents) else [-1] * len(names)
         parents += [(first + parent,) if parent >= 0 else () for parent in column]
     ranks, names = [level for level, _ in classes], [name for _, name in classes]

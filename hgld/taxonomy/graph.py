@@ -48,7 +48,7 @@ class Taxonomy:
     counts: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        steps = int(self.steps_to_top.max(initial=0))  # raises an error if the parents form a circle
+        steps = int(self.steps_to_top.max(initial=0))  # raises an error if the parents form a cycle
         if steps > MOST_STEPS:
             raise HierarchyError(
                 f"{self.source}: {short(self.names[int(self.steps_to_top.argmax())])} is {steps:,} steps below the "
@@ -86,7 +86,7 @@ class Taxonomy:
         if len(shown) > _MOST_NAMED + 2:
             shown = [*shown[:_MOST_NAMED], f"{len(shown) - _MOST_NAMED - 1} more", shown[-1]]
         raise HierarchyError(
-            f"{self.source}: parents form a circle: {' -> '.join(shown)} (each the child of the next). Remove one "
+            f"{self.source}: parents form a cycle: {' -> '.join(shown)} (each the child of the next). Remove one "
             "of these links."
         )
 
@@ -146,7 +146,8 @@ class TaxonomyBuilder:
         unit: noun for a row of the file: ``line``, ``entry``.
     """
 
-    def __init__(self, source: str, format: str, unit: str = "line") -> None:  # noqa: A002  # as in Taxonomy
+    # the argument has the same name as in Taxonomy
+    def __init__(self, source: str, format: str, unit: str = "line") -> None:  # noqa: A002
         self.source, self.format, self.unit = source, format, unit
         self._classes: dict[str, _Class] = {}
         self._synonyms: dict[str, dict[int, None]] = {}

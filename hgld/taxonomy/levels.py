@@ -261,7 +261,7 @@ def _by_ranks(
             ranked = [own[place] for place in way[here:]]
             if c in ranked:
                 here += ranked.index(c)
-            elif max(ranked) < c:  # its class is unknown at all coarser levels too
+            elif max(ranked) < c:  # the item's class is unknown at all coarser levels too
                 row += [-1] * (last + 1 - c)
                 break
             row.append(way[here])

@@ -30,7 +30,7 @@ def decision_texts(faults: pl.DataFrame, levels: Sequence[str]) -> list[str]:
     for fault in faults.iter_rows(named=True):
         try:
             decision = _decision(fault, levels, when)
-        except InputError:  # no decision can hold such a name, for instance one with spaces around it
+        except InputError:  # such a name cannot be in a decision, for instance because of spaces around it
             decision = None
         texts.append("" if decision is None else format_decision(decision))
     return texts

@@ -32,8 +32,8 @@ from .scan import WRONG_SUFFIX, ShardScan, scan_shards
 from .verify import short_runs
 
 MOST_LEVELS = 64  # maximum number of levels; no taxonomy has as many ranks
-_CLASSES, _CLASSES_AN_ITEM = 1 << 20, 100  # limits that suffice for a tar of a dataset with a million classes
-_EARLIER = ".dataset.json.earlier"  # name of the manifest while files are replaced
+_CLASSES, _CLASSES_AN_ITEM = 1 << 20, 100  # maximum number of classes: the first number, plus the second per item
+_EARLIER = ".dataset.json.earlier"  # temporary name of the manifest while other files are replaced
 _KEPT = (files.LISTS, files.JUDGEMENTS, files.CARD)  # files that a rebuild does not change
 
 
@@ -246,7 +246,7 @@ def rebuild_index(
             _refuse_readable(root)
         scans = scan_shards(shards, workers=workers, progress=progress)
         consensus = ItemConsensus(scans, root, levels)
-        consensus.hierarchy()  # raises its errors before anything is written
+        consensus.hierarchy()  # if class names contradict each other, fail before anything is written
         remove_parts(root)
         with storage_errors(f"write to {root}", "Free space, then run the same command again.", *POLARS_FAULTS):
             manifest = _write(root, name, consensus, scans)
@@ -267,7 +267,7 @@ def _refuse_readable(root: Path) -> None:
         index_file.read_index(root / files.INDEX)
     except InputError:
         return
-    (root / _EARLIER).unlink(missing_ok=True)  # left by a run that was stopped after writing the new manifest
+    (root / _EARLIER).unlink(missing_ok=True)  # a run that stopped after writing the new manifest left this file
     raise ConfigError(f"{root / files.INDEX}: there is already a readable index. Pass --force to replace it.")
 
 

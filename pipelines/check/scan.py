@@ -29,7 +29,7 @@ from ..shards.reading import HashedReader, check_decodes, opened_regular
 from ..shards.work import run_counted
 from ..stage import Progress
 
-WRONG_SUFFIX = "wrong-suffix"  # the only error with which an item stays usable
+WRONG_SUFFIX = "wrong-suffix"  # an item with this error, and no other, stays usable
 ITEMS = pl.Schema(
     {
         "key": pl.String,
@@ -112,7 +112,8 @@ def scan_shards(paths: Sequence[Path], *, decode: bool = False, workers: int, pr
 
 def _scan_shard(unit: _Unit) -> ShardScan:
     samples = _Samples(unit)
-    with opened_regular(unit.path) as file, warnings.catch_warnings(action="ignore"):  # Pillow warns about odd metadata
+    # hide Pillow's warnings about odd metadata
+    with opened_regular(unit.path) as file, warnings.catch_warnings(action="ignore"):
         hashed = HashedReader(file, "sha256")
         for member, data in stream_members(hashed, where=unit.name, max_member_bytes=MAX_IMAGE_BYTES, recover=True):
             samples.add(member, data)

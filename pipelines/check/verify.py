@@ -101,7 +101,7 @@ def verify(root: Path, *, decode: bool = False, workers: int = 1, progress: Prog
         {} if table is None else table.partition_by("shard", as_dict=True, include_key=True)
         for table in (stored, index)
     )
-    for scan in scans:  # shard by shard, because a join of all would take twice the memory
+    for scan in scans:  # one shard at a time, because a join of all shards would take twice the memory
         part = items.get((scan.name,), stored.clear())
         if tree is not None:
             check.names(part, tree)
@@ -362,7 +362,7 @@ def without_set_aside(stored: pl.DataFrame, index: pl.DataFrame, rejected: pl.Da
     file = pl.concat_str("shard", pl.lit("/"), "key", pl.lit("."), "suffix")
     aside = stored.select("shard", "key", file=file).join(rejected.select("file").unique(), on="file", how="semi")
     aside = aside.join(index, on=("shard", "key"), how="anti")
-    if aside.is_empty():  # a join would copy all items for nothing
+    if aside.is_empty():  # return early, because a join would copy all items
         return stored
     return stored.join(aside, on=("shard", "key"), how="anti", maintain_order="left")
 

@@ -20,7 +20,7 @@ DRAWINGS, SHARDS = "drawings", "shards"
 TABLE = "labels.csv"
 LEVELS = ("landmark", "hierarchical_label", "natural_or_human_made")
 _DRAWN = "drawn.json"
-_VERSION = 6  # increase it if a change draws other images for the same arguments
+_VERSION = 6  # increase this if a change of the code draws different images for the same arguments
 _QUALITY = 90
 
 

@@ -290,7 +290,7 @@ PAINTERS: tuple[tuple[str, Painter], ...] = (  # the first entry with a word of 
         "lighthouse tower power obelisk column",
         partial(building, front="bands", top="dome", halves=(0.1, 0.25), heights=(1.0, 1.5)),
     ),
-    # before the statues, so that sculpture gardens are gardens
+    # before the statues, so that a sculpture garden is drawn as a garden
     ("garden park zoo cemetery forest reserve protected", park),
     ("statue fountain sculpture triumphal monument memorial", statue),
     (
@@ -327,8 +327,9 @@ def draw(name: str, kinds: Sequence[str], number: int, *, size: int = 64, seed: 
         (size, size, 3) uint8, red, green, blue; it depends only on the arguments.
     """
     own = zlib.crc32(name.encode())
-    taken = np.random.default_rng((seed, own, 1 + number))  # light, camera and people, which differ in every image
-    shape = np.random.default_rng((seed, own, 0))  # the shape of the landmark, equal in every image
+    # numbers for light, camera and people, which differ in every image
+    taken = np.random.default_rng((seed, own, 1 + number))
+    shape = np.random.default_rng((seed, own, 0))  # numbers for the landmark's shape, which is the same in every image
     canvas = Canvas(size, taken)
     for _ in range(int(taken.integers(0, 5))):
         across = taken.uniform(0.2, 0.5)

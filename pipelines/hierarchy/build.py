@@ -176,11 +176,11 @@ def _names(root: Path, config: BuildConfig, levels: _Levels, progress: Progress)
     if config.source == "names":
         return landmark_tables.run_names(root, tables, progress)
 
-    def try_encoder() -> None:  # report missing weights before hours of scraping, not after
+    def try_encoder() -> None:  # called before the scrape: report missing weights before hours of requests
         embed.encoder_of(None, config).encode(["name"])
 
     if config.source == "landmarks":
-        from .scrape import scrape  # only this build needs its packages
+        from .scrape import scrape  # imported here: only this build needs its packages
 
         return scrape.run(root, tables, config.scrape, progress, before_asking=try_encoder)
     return classes.run(root, config.tables[0][1], progress, find=levels.find)
@@ -225,7 +225,7 @@ def _replace(out: Path, made: Mapping[str, Path], record: Mapping[str, Any]) -> 
         before = read_json(out / _REPLACING)["outputs"]
         stale = {name for name in before if isinstance(name, str) and _OWN_FILE.fullmatch(name)} - set(made)
     except (FileNotFoundError, ValueError, TypeError, KeyError):
-        stale = set[str]()  # there was no build, or its record is truncated
+        stale = set[str]()  # there was no build yet, or its record is truncated
     for name, path in made.items():
         (out / name).parent.mkdir(exist_ok=True)
         write_atomic(out / name, partial(shutil.copyfile, path))

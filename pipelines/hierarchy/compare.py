@@ -294,7 +294,7 @@ class LabelTable:
         name = next((column for column in NAMES if column in rows.columns), None)
         levels = [column for column in rows.columns if column not in (*NO_LEVELS, ROW)]
         if GROUP not in levels:
-            if name is not None and len(levels) > 1:  # the finest level may name the items themselves
+            if name is not None and len(levels) > 1:  # the finest level may hold the items' own names
                 levels = [level for level in levels if not rows[level].equals(rows[name])]
             # in a tree, a coarser level has at most as many labels
             levels.sort(key=lambda level: -rows[level].n_unique())
@@ -517,7 +517,7 @@ def summary(comparison: Comparison) -> Iterator[str | Table]:
     yield _table(["level", "same label", "kappa"], [(_pair(x.a, x.b), x.same, x.kappa) for x in comparison.levels])
     yield _table(["over all levels", "precision", "recall", "F1"], [("labels", *asdict(comparison.ancestors).values())])
     seen, others = set[tuple[str, str]](), []
-    for cell in comparison.finest.confusion:  # cells are sorted by size, so a group's first cell is its main match
+    for cell in comparison.finest.confusion:  # cells are sorted by size, so the first cell of a group is its main match
         if cell.a != cell.b and seen.issuperset({("a", cell.a), ("b", cell.b)}):
             others.append(cell)
         seen |= {("a", cell.a), ("b", cell.b)}

@@ -13,7 +13,8 @@ from typing import Literal, get_type_hints
 from hgld.settings import setting
 from hgld.taxonomy import AUTO, FORMAT_LINES
 
-SPLIT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")  # file names contain it
+# restricted characters, because file names contain the split's name
+SPLIT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 COMMONS_URL = "https://commons.wikimedia.org/w/api.php"
 WIKIDATA_URL = "https://www.wikidata.org/w/api.php"
 
@@ -67,7 +68,8 @@ class NamesConfig:
     language_of_names: str = setting(
         "",
         "Language of the names (en, de, ...) if their table does not state it. Only English names get singular forms "
-        "and head nouns. Default: names with common English words are English (general).",
+        "and head nouns. Default: with --domain general, hgld recognises English names by their words; with landmarks, "
+        "all names count as English.",
     )
 
 
@@ -129,8 +131,8 @@ class LevelsConfig:
     )
     into: Path | None = setting(
         None,
-        "File of predefined groups for the names: a list, or a table with the column name and, optionally, "
-        "description, parent, seeds (names with vertical bars between). The build lists names that belong to no group.",
+        "File of predefined groups for the names: a list of group names, or a table with the columns name and, "
+        "optionally, description, parent, seeds (example names separated by |). The build lists names without a group.",
         key=False,
     )
     none_below: float | None = setting(

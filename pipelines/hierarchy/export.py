@@ -72,7 +72,7 @@ def _export(inputs: Mapping[str, Path], plan: LevelPlan, progress: Progress, dir
         if plan.into:
             none = pl.col("hierarchical_label") == NONE
             labelled = labelled.with_columns(hierarchical_label=pl.when(~none).then("hierarchical_label"))
-        if {*plan.top} != {NATURAL, HUMAN_MADE}:  # GLDv2's column knows only these two classes
+        if {*plan.top} != {NATURAL, HUMAN_MADE}:  # GLDv2's column allows only these two classes
             labelled = labelled.with_columns(natural_or_human_made=pl.lit(None, pl.String))
         for split in splits:
             _write_csv(labelled.filter(split=split).drop("split"), directory / f"{split}{LABEL_SUFFIX}")

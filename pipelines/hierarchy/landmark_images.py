@@ -89,7 +89,7 @@ def read_image(file: Path) -> Image.Image:
         data = file.read_bytes()
     except OSError as error:
         raise ImageError("unreadable", str(error.strerror or error)) from error
-    with warnings.catch_warnings(action="ignore"):  # Pillow warns of odd metadata and large images
+    with warnings.catch_warnings(action="ignore"):  # hide Pillow's warnings about odd metadata and large images
         turn = turn_of(read_header(data).orientation)
         with open_image(data) as picture:
             try:

@@ -184,7 +184,7 @@ def test_counts_are_per_level_and_class(tree):
         (Hierarchy.from_columns, ({"a": [1, 2]},), "level 'a' has the class 1; .*from_labels for integers"),
         (Hierarchy.from_labels, (np.array([[0.0]]), ["a"]), "float64"),
         (Hierarchy.from_labels, (np.array([[3]]), ["a"], [["x"]]), "label 3 but only 1"),
-        (Hierarchy.from_edges, ([("a", "b"), ("b", "a")],), "parents form a circle: 'a' -> 'b' -> 'a'"),
+        (Hierarchy.from_edges, ([("a", "b"), ("b", "a")],), "parents form a cycle: 'a' -> 'b' -> 'a'"),
         (Hierarchy.from_edges, ([("a", "b"), ("a", "c")],), "several parents: 'a' under 'b' and 'c'"),
         (Hierarchy.from_edges, ([],), "edges has no classes"),
         (Hierarchy.from_edges, ([("a", "b"), ("c", "d")], ("x", "y", "z")), "3 level names, but the edges form 2"),

@@ -116,7 +116,8 @@ def rank_by_labels(
             raise InputError(f"truncate_dim {dim}: {error}") from error
         stated.setdefault("truncate_dim", {})[str(dim)] = values
     for kind in options.quantize if metrics else ():
-        exact = kind == "binary"  # products of signs are whole numbers: rounding by a norm would break ties
+        # do not normalise rows of signs: their products are whole numbers, and rounding would break ties
+        exact = kind == "binary"
         how = replace(alone, normalize=options.normalize and not exact)
         decoded = partial(quantize_embeddings, kind=kind, normalize=options.normalize)
         stated.setdefault("quantize", {})[kind] = measure(decoded, how).defined_values()

@@ -89,7 +89,7 @@ def read_retrieval_solution(path: str | Path) -> RetrievalSolution:
         if usage not in _USAGES:
             raise TableError(f"{where}: Usage is {quoted(usage)}; expected {', '.join(_USAGES)}.")
         if test_image is None or test_image in seen:
-            raise TableError(f"{where}: expected every test image once.")
+            raise TableError(f"{where}: the image is missing or repeated; expected every test image once.")
         seen.add(test_image)
         relevant = () if images in (None, "None") else tuple(dict.fromkeys(str(images).split()))
         if usage != "Ignored" and not relevant:
@@ -215,17 +215,18 @@ class _Named:
         raise pickle.UnpicklingError(f"a call of {self.name}")
 
     def __setstate__(self, state: Any) -> None:
-        self.name = state[1] + self.name.lstrip("<>=|")  # a dtype gets its byte order
+        self.name = state[1] + self.name.lstrip("<>=|")  # the state of a dtype has its byte order at index 1
 
 
 def _numbers(dtype: _Named, data: bytes | bytearray | str) -> list[Any]:
-    raw = data.encode("latin-1") if isinstance(data, str) else data  # Python 2 has bytes as text
+    raw = data.encode("latin-1") if isinstance(data, str) else data  # pickles of Python 2 store bytes as text
     if not _NUMBERS.match(dtype.name):
         raise pickle.UnpicklingError(f"numbers of dtype {dtype.name}")
     return np.frombuffer(raw, dtype.name).tolist()
 
 
-_READER: Any = pickle._Unpickler  # the reader written in Python; Any, because typeshed does not list its attributes
+# the unpickler written in Python, whose methods can be replaced; Any: typeshed does not list its attributes
+_READER: Any = pickle._Unpickler
 
 
 class _PlainUnpickler(_READER):

@@ -149,7 +149,7 @@ def evaluate_copydays(benchmark: Benchmark, options: EvaluationOptions) -> Retri
 # the precision-recall curve with straight lines between its points. This area is never larger than AP in
 # :func:`hgld.evaluate`, so these values have different names: ``mAP`` and ``mP@k``.
 
-_BLOCK_SCORES = 32_000_000  # 128 MB of scores, plus one byte of grade per score and task
+_BLOCK_SCORES = 32_000_000  # scores per block: 128 MB, plus one byte of grade per score and task
 
 
 def trapezoid_ap(positions: np.ndarray) -> float:
@@ -208,7 +208,8 @@ def positive_positions(ordered: np.ndarray, positive: np.ndarray, left_out: np.n
     """
     positives = np.sort(positive)
     every = (ordered, positives, np.sort(left_out))
-    passed = [len(part) - np.searchsorted(part, positives) for part in every]  # number of scores >= the positive's
+    # number of scores that are at least the positive's score
+    passed = [len(part) - np.searchsorted(part, positives) for part in every]
     negatives = passed[0] - passed[1] - passed[2]
     return (negatives + np.arange(len(positives))[::-1])[::-1]
 

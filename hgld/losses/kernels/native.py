@@ -255,7 +255,8 @@ def smooth_forward(
         for grade in range(1, gain.shape[0]):
             for k in range(start[grade], start[grade + 1]):
                 here = score[k]
-                hrank, rank = 0.5 * gain[grade], 0.5  # a positive counts 1; the loop adds its sigmoid(0) = 0.5
+                # start with half of the positive's own 1: the loop adds its sigmoid(0) = 0.5
+                hrank, rank = 0.5 * gain[grade], 0.5
                 hrank_slope, rank_slope = 0.0, 0.0
                 for other in range(gain.shape[0]):
                     run = score[start[other] : start[other + 1]]
@@ -372,7 +373,8 @@ def _block_metric(
     offsets = np.concatenate([[0], np.cumsum(num_positives)])
     columns, ordered = np.empty(scores.shape, np.int32), np.empty(scores.shape, np.float32)
     starts = np.empty((size, gains.shape[1] + 1), np.int64)
-    found = np.empty((5, offsets[-1]))  # hrank, rank, their derivatives by the positive's own score, gain
+    # rows: hrank, rank, their derivatives with respect to the positive's score, gain
+    found = np.empty((5, offsets[-1]))
 
     def forward(start: int, stop: int) -> None:
         part = slice(start, stop)

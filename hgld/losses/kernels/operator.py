@@ -194,9 +194,11 @@ def _rank_metric(
     if not served or method == "eager":
         return rank_metric_by_pairs(*args)
     if on_cpu:
-        from hgld.losses.kernels.native import native_rank_metric  # imports numba, which is slow and useless on a GPU
+        # imported here: it needs numba, which is slow to import and useless on a GPU
+        from hgld.losses.kernels.native import native_rank_metric
 
         return native_rank_metric(*args)
-    from hgld.losses.kernels.triton_pairs import triton_rank_metric  # only CUDA builds of torch include Triton
+    # imported here: only CUDA builds of torch include Triton
+    from hgld.losses.kernels.triton_pairs import triton_rank_metric
 
     return triton_rank_metric(*args)

@@ -18,7 +18,7 @@ from hgld.losses.kernels.objectives import Objective, Positives, Sigmoid, Surrog
 
 _MOST_ITEMS = 1 << 21  # (query, item) pairs per launch: about 300 MB of workspace
 _BLOCK_POSITIVES = 32
-_BLOCK_ITEMS = 64  # 32 x 64 pairs over 128 threads: 16 registers per accumulator
+_BLOCK_ITEMS = 64  # a block has 32 x 64 pairs for 128 threads, so each accumulator takes 16 registers
 
 
 def triton_rank_metric(
@@ -144,7 +144,7 @@ def _rank_positives(
                 rank_slopes_at -= tl.where(lower, tl.where(beyond, rho, slope), 0.0)
         hrank = tl.sum(hranks_at, axis=1)
         rank = tl.sum(ranks_at, axis=1)
-        if smooth:  # a positive counts 1; the loop added its sigmoid(0) = 0.5
+        if smooth:  # the positive itself counts 1: the loop added its sigmoid(0) = 0.5, so 0.5 is missing
             hrank += 0.5 * gain
             rank += 0.5
         tl.store(hranks + row * size + k, hrank, mask=inside)

@@ -33,7 +33,7 @@ _SAME_IN_PLURAL = re.compile(
     r"(?:works|barracks|headquarters|headwaters|narrows|rapids|series|species|sports|aircraft|gallows|tennis|news|means"
     r"|^(?:alps|atlas|canvas|chaos|cosmos|falls|gas|lens|pancreas|physics))$"
 )
-_PLURAL_ENDINGS = (  # the first matching pattern applies; the text of its group is removed
+_PLURAL_ENDINGS = (  # the first pattern that matches applies; the text of its parenthesis is removed
     (re.compile(r"..(ies)$"), "y"),  # cemeteries
     (re.compile(r"(?:ss|sh|ch|x|zz|o|[^aeo]us)(es)$"), ""),  # churches, buses; not houses
     (re.compile(r"eau(s)$"), ""),  # plateaus
@@ -152,7 +152,7 @@ def _divide(words: list[str]) -> tuple[list[str], list[str]]:
     stop = next((i for i, word in enumerate(words) if i and word in _PREPOSITIONS), len(words))
     before, after = words[:stop], words[stop:]
     if after and len(before) > 1 and _PARTICIPLE.search(before[-1]) and not _NOT_PARTICIPLE.search(before[-1]):
-        before = before[:-1]  # "community known as ...", "area protected by ..."
+        before = before[:-1]  # removes the participle of "community known as ...", "area protected by ..."
     while len(before) > 1 and _DESIGNATOR.search(before[-1]):
         before = before[:-1]  # "Highway 101"
     return before, after

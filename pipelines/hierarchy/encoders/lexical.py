@@ -201,7 +201,7 @@ class _Space:
         spelt = self._ngrams.transform([_ngrams(word) for word in own_words.feature_names_])
         letters = normalize(own_words.transform(roles) @ self._ngram_rarity.transform(spelt))
         kinds = self._kinds.transform([self._kinds_of(name) for name in names])
-        kinds = normalize(kinds) if self._kinds.feature_names_ else kinds  # normalize fails without any feature
+        kinds = normalize(kinds) if self._kinds.feature_names_ else kinds  # normalize fails if there is no feature
         spelling = sparse.hstack([np.sqrt(1 - LETTERS) * words, np.sqrt(LETTERS) * letters])
         return sparse.csr_matrix(sparse.hstack([np.sqrt(1 - KINDS) * spelling, np.sqrt(KINDS) * kinds]))
 

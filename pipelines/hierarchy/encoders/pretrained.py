@@ -34,8 +34,8 @@ TEMPLATES = (  # prompts published with CLIP that fit scenes and places
     "a photo of a {}, a type of landmark.",
     "a picture of a {} on a sunny day.",
 )
-_HUB = "hf-hub:"  # a repository describes its model and holds its weights
-_MOST_LISTED = 25  # maximum number of tags in a message; every model has fewer
+_HUB = "hf-hub:"  # a repository with this prefix describes its model and holds its weights
+_MOST_LISTED = 25  # maximum number of tags in a message; no model has more
 _UNREADABLE = (  # errors of open_clip, torch and the readers of weights, for weights that cannot be fetched or read
     *(RuntimeError, OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration, EOFError, ImportError),
     *(pickle.UnpicklingError, SafetensorError),
@@ -181,7 +181,7 @@ class ClipEncoder(PromptEncoder):
 
 def _checkpoint_of(model: str, pretrained: str) -> Path | None:
     """Return the checkpoint's path, or None if ``pretrained`` is a tag of the model."""
-    import open_clip  # takes seconds, and sentence-transformers models do not need it
+    import open_clip  # imported here: the import takes seconds, and sentence-transformers models do not need it
 
     if model.startswith(_HUB) or open_clip.get_pretrained_cfg(model, pretrained):
         return None
@@ -229,7 +229,7 @@ class SbertEncoder(PromptEncoder):
         self._folder = Path(path)
         _check_modules(self._folder)
         real = self._folder.resolve()
-        is_snapshot = real.parent.name == "snapshots"  # in Hugging Face's cache, where the folder's name is a hash
+        is_snapshot = real.parent.name == "snapshots"  # the folder is in Hugging Face's cache, where its name is a hash
         self.name = f"sbert:{real.parents[1].name.rpartition('--')[2] if is_snapshot else real.name}"
         self.key = json.dumps(["sbert", VERSION, _fingerprint(self._folder), self.templates])
 

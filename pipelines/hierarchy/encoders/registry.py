@@ -152,7 +152,7 @@ def _class_of(spec: str) -> Callable[..., Any]:
 
 VARIABLE = "HGLD_SENTENCE_ENCODER"
 _SENTENCE_FILES = ("model.safetensors", "pytorch_model.bin")
-PREFERRED = (  # best published average of sentence-transformers first; multilingual models last
+PREFERRED = (  # order: best published average of sentence-transformers first, multilingual models last
     "all-mpnet-base-v2",
     "all-MiniLM-L12-v2",
     "all-MiniLM-L6-v2",
@@ -167,7 +167,7 @@ def local_encoder() -> tuple[str, str]:
     This is the first available one of three: the folder that ``HGLD_SENTENCE_ENCODER`` names; the first of
     :data:`PREFERRED` in Hugging Face's cache; ``lexical``.
     """
-    from huggingface_hub import try_to_load_from_cache  # slow to import, and needed by few builds
+    from huggingface_hub import try_to_load_from_cache  # imported here: it is slow to import, and few builds need it
 
     named = os.environ.get(VARIABLE, "")
     found = [(named, f"{VARIABLE} names it")] if named else []

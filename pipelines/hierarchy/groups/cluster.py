@@ -38,10 +38,10 @@ from .group_names import label_groups
 
 MOST_LINKED = 6000  # maximum number of points for the linkage, whose distances then take 150 MB
 _LEAST_PARTS, _PARTS_PER_GROUP = 2000, 4
-_MOST_COPIES = 2000  # copies of points that represent weights in the linkage
+_MOST_COPIES = 2000  # maximum number of points in the linkage, in which copies represent weights
 _MOST_TRIED = 24
 _MOST_ROUNDS = 100
-_TRIAL_RESTARTS = 2  # enough to compare numbers of groups
+_TRIAL_RESTARTS = 2  # restarts that are enough to compare numbers of groups
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +151,8 @@ def ward_cuts(points: np.ndarray, weights: np.ndarray, numbers: Sequence[int]) -
     copies = np.maximum(1, np.round(weights * min(1, _MOST_COPIES / weights.sum()))).astype(np.int64)
     tree = linkage(np.repeat(points, copies, axis=0).astype(np.float64), "ward")
     first = np.cumsum(copies) - copies
-    order = np.arange(len(tree), dtype=np.float64)  # a cut by height would miss the number if heights are equal
+    # heights of the tree's joins by rank: if real heights were equal, a cut could miss the number of groups
+    order = np.arange(len(tree), dtype=np.float64)
     return [fcluster(tree, number, "maxclust_monocrit", monocrit=order)[first] - 1 for number in numbers]
 
 
@@ -220,7 +221,7 @@ def _numbered(labels: np.ndarray) -> np.ndarray:
 
 # -- the stage ---------------------------------------------------------------------------------------------------------
 
-VERSION = 7  # 7: the evidence for labels speaks of items
+VERSION = 7  # version 7: the evidence for labels names items
 
 
 def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progress: Progress) -> StageRun:

@@ -36,7 +36,7 @@ from ..unit_rows import leading_axes, silhouettes, unit
 
 MODEL = Path(__file__).with_name("doubt.yaml")
 DOUBTFUL = 0.5  # a placement is doubtful if it is more likely wrong than right
-LEAST, MOST = 0.005, 0.995  # a placement that nobody has seen is never certain
+LEAST, MOST = 0.005, 0.995  # limits of an error probability: a placement that nobody has seen is never certain
 
 
 class Spreads(NamedTuple):
@@ -165,15 +165,15 @@ def _margin(space: np.ndarray, groups: np.ndarray) -> np.ndarray:
 
 # -- all placements together ----------------------------------------------------------------------------------------
 
-# chosen on four datasets of benchmarks/review_trust.py, with the results on the others in view
-_WIDER = 1.25  # reviews show more deviation between taxonomies than the placements of the fit
-_APART = 0.5  # deviation of the undecided names' level from that of the decided names, which the queue chose
-_SAME = 0.97  # probability that a blindly accepted name is in its group of the build
-_ENOUGH = 20  # a larger number of names counts as 20, because similar names are often wrong together
-_SLIPS = 0.6, 20.0  # beta distribution of the share of slips among decisions
+# Chosen on four datasets of benchmarks/review_trust.py, while the results on its other datasets were known.
+_WIDER = 1.25  # factor for the deviation between taxonomies: reviews show more of it than the placements of the fit
+_APART = 0.5  # deviation of the undecided names' level from the decided names' level; the queue chose the decided names
+_SAME = 0.97  # probability that a name accepted without reading is in the group that the build gave it
+_ENOUGH = 20  # more decided names count as 20, because similar names are often wrong together
+_SLIPS = 0.6, 20.0  # beta distribution of the share of mistaken decisions
 _DRAWS = 1000
 INTERVAL = 0.8
-# states to sum over: levels of the log-odds in standard deviations, and shares of names accepted without looking
+# States to sum over: levels of the log-odds in standard deviations, and shares of names accepted without reading.
 _LEVELS, _BLIND = (axis.ravel() for axis in np.meshgrid(np.linspace(-3, 3, 25), [0.0, 0.1, 0.25, 0.5, 0.75, 1.0]))
 _PRIOR = np.repeat(np.log([0.5, 0.1, 0.08, 0.07, 0.07, 0.18]), 25) - _LEVELS**2 / 2
 
@@ -227,7 +227,8 @@ def believe(
     wrong = np.clip(expit(odds[:, None] + levels), 1e-6, 1 - 1e-6)
     by_eye = np.where((kept | accepted)[:, None], 1 - wrong, wrong) * np.maximum(1 - _BLIND, 1e-6)
     blindly = accepted[:, None] * _SAME * _BLIND
-    told = kept | ~accepted  # accepting a group other than the build's says little about the build
+    # if an accepted group differs from the build's group, the decision says little about the build
+    told = kept | ~accepted
     seen = np.log(by_eye + blindly)[told].sum(axis=0) * min(1.0, _ENOUGH / max(told.sum(), 1))
     states = softmax(_PRIOR + seen)
     return Belief(levels, states, wrong * blindly / (by_eye + blindly), repeated, spreads.between_groups)

@@ -45,14 +45,14 @@ from ..encoders.registry import make_encoder
 from ..names.class_graph import ClassGraph
 from ..unit_rows import borrow, leading_axes, unit
 
-VERSION = 2  # 2: wording, descriptions and classes alone
+VERSION = 2  # version 2: only wording, descriptions and classes
 TEXT, WORDING, DESCRIPTIONS, CLASSES = "text", "wording", "descriptions", "classes"
 RESAMPLES = 6
 SAMPLE = 1000  # maximum number of names per resample
 SHARE = 0.8  # share of the names drawn per resample, at most SAMPLE names
-LEAST_NAMES = 10  # minimum number of common names for which the agreement of two blocks is measured
+LEAST_NAMES = 10  # minimum number of common names to measure the agreement of two sources
 LEAST_OF_FORM = 0.25
-LEAST_OF_MEANING = 0.05  # unrelated groupings have an agreement near 0, and hardly ever this much
+LEAST_OF_MEANING = 0.05  # minimum agreement: unrelated groupings have about 0, and hardly ever this much
 FORM = 0.4  # weight of the wording, if it is used
 BORROWED = 5
 _DESCRIPTION_AXES = 100

@@ -38,7 +38,7 @@ from .regression import group_shares
 
 NONE = "none of these"
 TREE = "tree"
-VERSION = 6  # 6: regression on the groups' texts
+VERSION = 6  # version 6: regression on the groups' texts
 EXAMPLES, EXAMPLE_ROWS = "examples.parquet", "example_rows.npy"
 _ALIASES = {"seed": "seeds", "seed names": "seeds", "seed_names": "seeds"}
 _MOST_TEXT = {"name": 500, "description": 20_000, "parent": 500, "seeds": 100_000}
@@ -234,7 +234,7 @@ def place_names(
         shares = group_shares(rows, examples.rows, examples.groups, count)
         cosine = nearest(rows, examples.rows, 1)[1][:, 0]
     shares[named >= 0] = np.eye(count)[named[named >= 0]]
-    shares, cosine = shares.round(6), cosine.round(6)  # the last bits differ between machines
+    shares, cosine = shares.round(6), cosine.round(6)  # round, because the last bits differ between machines
     order = np.argsort(-shares, axis=1, kind="stable")
     fits = (named >= 0) | ((cosine > least) & rows.any(axis=1))
     placed = np.where(fits, order[:, 0], count)

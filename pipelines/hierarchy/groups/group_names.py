@@ -34,7 +34,7 @@ from ..names.languages import common_words, script_of
 
 LEAST_SHARE = 0.5
 NEAR = 0.02
-LEAST_F1 = 0.25  # classes below it are too general to describe a group: entity, fixed construction
+LEAST_F1 = 0.25  # classes with a lower F1 are too general to describe a group: entity, fixed construction
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _head_nouns(members: Sequence[Member]) -> list[Proposal]:
 # -- group names from the words of names, in any language -------------------------------------------------------------
 
 _LEAST_NAMES = 2
-_LEAST_LETTERS = 3  # most shorter words are articles and prepositions
+_LEAST_LETTERS = 3  # minimum number of letters: most shorter words are articles and prepositions
 _NOT_LETTERS = re.compile(r"[^\w'’-]+|_")
 _LONGEST_ENDING = 4
 # a key that several names may share, its spelling in this name, and the method that found it

@@ -42,7 +42,7 @@ from .cluster import coarsen
 from .group_names import label_groups
 from .levels import HUMAN_MADE, LANDMARKS, NATURAL, LevelPlan
 
-VERSION = 4  # 4: one rule for all classes of the top level
+VERSION = 4  # version 4: one rule for all classes of the top level
 ANCHORS = Path(__file__).with_name("top_level.yaml")
 OPEN = "open"
 LEAST_LEAD = 1 / 3
@@ -116,7 +116,8 @@ def _decide(
     inputs: Mapping[str, Path], config: BuildConfig, plan: LevelPlan, progress: Progress, out: Path
 ) -> StageResult:
     names = read_parquet(inputs["clean/names.parquet"]).select("name", "landmarks", "class_ids", "english")
-    names = names.with_columns(read_parquet(inputs["cluster/names.parquet"])["group"])  # all stages keep the order
+    # all stages keep the order of the names
+    names = names.with_columns(read_parquet(inputs["cluster/names.parquet"])["group"])
     groups = read_parquet(inputs["cluster/groups.parquet"]).sort("group")
     meaning = read_embeddings(inputs["evidence/meaning.npy"])
     kept = np.arange(len(names))
@@ -126,11 +127,11 @@ def _decide(
         for group, place, label in read_parquet(inputs["cluster/above.parquet"]).iter_rows():
             levels[place][group] = Decision(label, groups["method"][0], "given as parent", 1.0)
     notes: list[str] = []
-    if plan.into:  # names without a group have no coarser class either
+    if plan.into:  # a name without a group has no coarser class either
         inside = (names["group"] < groups["group"].max()).to_numpy()
         names, meaning, kept = names.filter(inside), meaning[inside], np.flatnonzero(inside)
-    filled, units = np.unique(names["group"].to_numpy(), return_inverse=True)  # each name's class so far
-    above = np.arange(len(filled))  # the current class of each group with names
+    filled, units = np.unique(names["group"].to_numpy(), return_inverse=True)  # each name's class at the level below
+    above = np.arange(len(filled))  # the current class of each group that has names
     for level, wanted in zip(plan.above[plan.given :], plan.numbers if len(names) else (), strict=False):
         progress(f"level {level}", 0, 1)
         joined, lead = coarsen(meaning, units, wanted)
@@ -166,7 +167,7 @@ def _decide(
         levels.append({group: decided[above[i]] for i, group in enumerate(filled.tolist())})
     top = _with_decisions(groups.select("group", "label"), "top", levels[-1] if levels else {})
     top.write_parquet(out / "groups.parquet")
-    levels += [{}] * (len(plan.above) - len(levels))  # if no name is in any group
+    levels += [{}] * (len(plan.above) - len(levels))  # if no name is in any group, no level has decisions
     tables = [
         _with_decisions(groups.select("group", level=pl.lit(level)), "label", decisions)
         for level, decisions in zip(("", *plan.above), ({}, *levels), strict=True)
@@ -291,10 +292,10 @@ PROMPTS = ("{}", "a kind of {}", "this is {}")
 MARGIN = TopLevelConfig().margin
 _COMMON = 0.5
 _SAME = 0.05
-_LEAST_COSINE = 0.05  # names with a lower cosine are no neighbours
+_LEAST_COSINE = 0.05  # a name with a lower cosine is no neighbour
 _SCALE = 0.35
 _NEIGHBOURS, _FROM_NEIGHBOURS, _ROUNDS = 10, 0.7, 30
-_DIRECT = 10_000  # with more names, neighbours are found along the 64 leading axes instead of all axes
+_DIRECT = 10_000  # with more names than this, neighbours are found along the 64 leading axes instead of all axes
 
 
 def class_shares(rows: np.ndarray, texts: Sequence[np.ndarray], around: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import networkx  # torch brings it
+import networkx  # installed with torch
 import numpy as np
 import polars as pl
 from sklearn.decomposition import TruncatedSVD
@@ -101,7 +101,7 @@ class ClassGraph:
         It is ``1 - log(below + 1) / log(all)``, the intrinsic information content of Seco, Veale and Hayes (ECAI 2004),
         which needs no corpus. ``below`` is the number of descendants in this graph, ``all`` the number of classes.
         """
-        below = dict.fromkeys(self.ids, 0)  # each class counts itself too
+        below = dict.fromkeys(self.ids, 0)  # each class is counted below itself too
         for class_id in self.ids:
             for ancestor in self._ways(class_id):
                 below[ancestor] += 1
@@ -202,7 +202,7 @@ def classes_in_tree(
         named[match_key(name)][place] = None
     for name, meant in taxonomy.synonyms.items():
         further[match_key(name)].update(dict.fromkeys(meant))
-    if taxonomy.by_usage:  # the order by usage has priority over whether the name is a class's first name
+    if taxonomy.by_usage:  # the taxonomy's order by usage matters more than whether the name is a class's first name
         named = defaultdict(dict, {key: meant for key, meant in named.items() if key not in further})
     of, how = {}, {}
     for item in items:

@@ -85,7 +85,7 @@ class NameRules:
         if len(raw) > self.max_length:
             return ""
         name = raw
-        for _ in range(2 * self.max_length):  # "(((" loses one parenthesis at a time
+        for _ in range(2 * self.max_length):  # repeated, because "(((" loses one parenthesis at a time
             before, name = name, unicodedata.normalize("NFC", name)
             for pattern, replacement in self.rewrites:
                 name = pattern.sub(replacement, name)
@@ -109,7 +109,7 @@ def _parsed() -> Any:
 
 # -- the stage -----------------------------------------------------------------------------------------------------
 
-VERSION = 5  # 5: only one table of names
+VERSION = 5  # version 5: only one table of names
 PUBLISHED: dict[str, Any] = {
     "source": "Ramzi et al., Optimization of Rank Losses for Image Retrieval, arXiv 2309.08250; rounded",
     "splits": {
