@@ -175,7 +175,7 @@ def _make_release(name: str, source: str) -> None:
         ConfigError: this hgld is not a clone of the repository, so that it has no makers.
     """
     if not (_CHECKOUT / "tests" / "fake_releases").is_dir():
-        raise ConfigError("--toy needs the synthetic releases of hgld's tests; run it in a clone of hgld's repository.")
+        raise ConfigError("--toy needs the made releases of hgld's tests; run it in a clone of hgld's repository.")
     command = [sys.executable, "-m", "tests.fake_releases", name, str(Path(source).absolute())]
     subprocess.run(command, cwd=_CHECKOUT, check=True)  # noqa: S603  # a module of this repository
 
@@ -184,7 +184,7 @@ _SMALL = (
     "--backbone small --pretrained none --pooling gem --dim 8 --classifier random --size 16 --resize 18 --workers 1 "
     "--amp off --micro-batch-size 0 --steps-per-epoch 2 --epochs 1 --frozen-epochs 0"
 )
-_SWEPT = {"batch_size": "4", "images_per_class": "2,4"}  # small values that replace the values of a sweep
+_SWEPT = {"batch_size": "4", "images_per_class": "2,4"}  # smaller values in place of those of a sweep
 
 
 def _small(words: list[str]) -> list[str]:
