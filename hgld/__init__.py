@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def load_model(source: Any, which: 'Literal["best", "last"]' = "best", **options: Any) -> "Model":
     """Load any model that embeds images: a run, a library's network, an ONNX file, or a torch module with a transform.
 
-    ``load_model`` of :mod:`hgld.training.inference.model` describes the arguments.
+    :mod:`hgld.training.inference.model` has the implementation, and describes the arguments of ``load_model``.
     """
     return import_module("hgld.training.inference.model").load_model(source, which, **options)
 

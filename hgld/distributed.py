@@ -445,8 +445,8 @@ class DistributedLoss(nn.Module):
 
     Every process passes the embeddings and labels of its own part of the batch, and gets the loss of the whole batch.
     Under DistributedDataParallel, or another wrapper that averages gradients over the processes, the model's gradients
-    equal those of one process with the whole batch. That wrapper does not contain the parameters of the loss (proxies):
-    call :meth:`average_gradients` after the backward pass.
+    equal the gradients of one process with the whole batch. That wrapper does not contain the parameters of the loss
+    (proxies): call :meth:`average_gradients` after the backward pass.
 
     If the loss is a mean over queries, the processes share the queries: every process ranks its own b queries against
     the B items of all processes, so its tables are (b, B). All other losses (:attr:`shared` is False) are computed on
@@ -457,7 +457,7 @@ class DistributedLoss(nn.Module):
     Args:
         loss: a loss of hgld, or any module whose arguments are embeddings and labels; its parameters must be equal on
             all processes.
-        processes: None: the processes of torch's default group.
+        processes: processes that share the batch; None: the processes of torch's default group.
 
     Attributes:
         loss: the loss.

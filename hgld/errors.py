@@ -136,7 +136,7 @@ def some(items: Iterable[str], most: int = 5, separator: str = ", ") -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint, after a space, with the known name nearest to a misspelt one; empty if none is near.
+    """Return a hint, after a space, with the known name nearest to a misspelt name; empty if no name is near.
 
     >>> did_you_mean("trian", ["test", "train"])
     " Did you mean 'train'?"

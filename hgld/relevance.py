@@ -94,7 +94,7 @@ def graded_relevance(
     Args:
         grades: (Q, G) integers in 0..L, one row per query.
         num_levels: L, the number of levels of the hierarchy (a batch may lack some grades).
-        kind: one of the definitions above.
+        kind: name of one of the definitions above.
         alpha: exponent of ``population`` and ``total``, >= 0; other kinds ignore it.
         weights: ``w_1 .. w_L`` of ``weighted_ap``, coarsest level first (p counts from the root); not negative.
         count_query: whether to count the query itself in ``|Omega^(L)|`` for ``population``. In leave-one-out

@@ -172,7 +172,7 @@ def icicle(
     Args:
         levels: names of the L levels, finest first.
         name_of: returns the name of a class, given its level and label.
-        labels: (N, L) labels of the items, -1 if unknown. A class is as wide as its number of items.
+        labels: (N, L) labels of the items, -1 if unknown. The width of a class is its number of items.
         unit: plural noun for the items.
         measures: (N,) shares of the items, by title; NaN if undefined. A class has the mean of its items.
         notes: sentences about classes by label, per level.

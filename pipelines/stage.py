@@ -89,7 +89,7 @@ class StageResult:
     Attributes:
         counts: counts to display, in their order.
         dropped: number of excluded members per reason; ``dropped.parquet`` lists the members.
-        notes: warnings for people, one line each.
+        notes: warnings for the user, one line each.
         details: further JSON-ready facts for the provenance (an encoder, a chosen k).
     """
 

@@ -122,7 +122,7 @@ def raise_together(refusals: Sequence[HgldError]) -> None:
     """Raise all errors as one error that lists them; raise a single error unchanged; do nothing if there are none.
 
     Raises:
-        HgldError: the listed errors; the exception has the type of the first one.
+        HgldError: the listed errors; the exception has the type of the first error.
     """
     each = list({str(refusal): refusal for refusal in refusals}.values())
     if len(each) == 1:

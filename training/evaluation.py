@@ -57,7 +57,8 @@ class RetrievalTask:
 
     Attributes:
         place: dataset directory or its URL.
-        query: split of the queries; or ``protocol`` for the dataset's own protocol, ``protocol=NAME`` for another one.
+        query: split of the queries; or ``protocol`` for the dataset's own protocol, ``protocol=NAME`` for another
+            protocol.
         gallery: split of the gallery; empty: every query searches all other items of its split.
     """
 
@@ -421,7 +422,7 @@ def evaluate_splits(
         place: the run's dataset directory, or its URL.
         processes: processes of the run; every process must call this.
         classifier: classifier that the metrics ``top-k`` evaluate on the queries.
-        run: folder of the run, in which the embeddings replace earlier ones; None: do not keep embeddings.
+        run: folder of the run, in which the embeddings replace earlier embeddings; None: do not write embeddings.
 
     Returns:
         a report for every entry of ``evaluate_on``, in order; empty on all processes but the main one.
@@ -429,7 +430,7 @@ def evaluate_splits(
     Raises:
         ConfigError: an entry or metric is invalid.
         InputError: a dataset cannot be read, or embeddings are not finite.
-        StorageError: the embeddings cannot be kept.
+        StorageError: the embeddings cannot be written.
     """
     tasks = {entry: parse_task(entry, place) for entry in config.run.evaluate_on}
     embedder = replace(Embedder.as_trained(model, config, processes), classifier=classifier)
@@ -450,7 +451,7 @@ def _keep_splits(
     tasks: Mapping[str, RetrievalTask],
     reports: Mapping[str, RetrievalReport],
 ) -> dict[str, RetrievalReport]:
-    """Keep the embeddings of all splits; add to the reports the files' names, and which queries were trained on."""
+    """Write the embeddings of all splits; add to the reports their file names, and which queries were trained on."""
     seen, facts, sides, titles = Seen.load(run), dict[str, Any](), {}, {}
     for entry, task in tasks.items():
         queries, ranked = (task.query,), task.splits
@@ -501,7 +502,7 @@ def file_names(titles: Mapping[_T, str]) -> dict[_T, str]:
 
 
 def keep_reports(run: Path, epoch: int, reports: Mapping[str, RetrievalReport]) -> None:
-    """Keep reports for ``hgld report``: ``RUN/reports/{entry}-epoch-{n}.json`` and their values per query.
+    """Write reports for ``hgld report``: ``RUN/reports/{entry}-epoch-{n}.json`` and their values per query.
 
     Args:
         run: the run's folder.
@@ -522,7 +523,7 @@ def keep_reports(run: Path, epoch: int, reports: Mapping[str, RetrievalReport]) 
 def keep_evaluation(
     run: Path, config: TrainConfig, splits: SplitEmbedder, task: RetrievalTask, report: RetrievalReport
 ) -> bool:
-    """Keep the report of a split and its embeddings in the run's folder, for ``hgld report RUN``.
+    """Write the report of a split and its embeddings into the run's folder, for ``hgld report RUN``.
 
     Args:
         run: the run's folder.

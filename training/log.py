@@ -40,7 +40,7 @@ class LoggedRun:
 
     Attributes:
         folder: folder of the run.
-        from_step: step from which it resumes; later steps will be logged again.
+        from_step: step from which the run resumes; later steps will be logged again.
         project: part of the logger's name after the colon, for instance ``landmarks`` in ``mlflow:landmarks``; may be
             empty.
         config: options of the run.

@@ -109,7 +109,7 @@ def plan_lines(config: TrainConfig) -> list[PlanLine]:
 def plan_table(config: TrainConfig) -> str:
     """Return the important parts of a plan as a printable table: option, value, reason.
 
-    A row covers several fields and has the flag of the first one; :func:`plan_lines` returns the whole plan.
+    A row covers several fields and has the flag of the first field; :func:`plan_lines` returns the whole plan.
     """
     reasons, values = dict(config.plan), flat(config)
     batch, k = config.batch.batch_size, config.batch.images_per_class

@@ -160,7 +160,7 @@ def _after(epoch: int) -> str:
 
 
 def metrics_text(metrics: Mapping[str, float], monitor: str = "") -> str:
-    """Return an evaluation in short: R@1 of the finest level, H-AP, ASI and the monitor; all if it has none of these.
+    """Return an evaluation in short: R@1 of the finest level, H-AP, ASI and the monitor; without these, all metrics.
 
     Args:
         metrics: values by name, the finest level first.

@@ -57,7 +57,7 @@ class TrainingRun:
 
     @property
     def checkpoint(self) -> Path:
-        """Folder of the best checkpoint, or of the last one if none was chosen."""
+        """Folder of the best checkpoint, or of the last checkpoint if no best one was chosen."""
         return find_checkpoint(self.folder)
 
     def load_model(self) -> "Model":
@@ -102,7 +102,7 @@ def train(
         recipe: name of the recipe.
         config: file of a config (JSON or YAML), or a config, in place of a recipe.
         init_from: run or checkpoint whose model's weights a new run starts from.
-        progress: whether to show progress on stderr; or a reporter.
+        progress: True: show progress on stderr; False: show nothing; or a reporter that shows it.
         **fields: options by the names of their flags: ``backbone``, ``pretrained``, ``size``, ``loss``, ``lr``,
             ``epochs``, ``batch_size``, ...
 

@@ -36,7 +36,7 @@ def _source_names() -> Iterable[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """A release to read and a dataset to write."""
+    """Options of ``hgld build-shards``: the release to read and the dataset to write."""
 
     release: str = setting(
         ...,
@@ -118,7 +118,7 @@ def _profile(
 
 @dataclass(frozen=True, kw_only=True)
 class IndexOptions:
-    """Tars to index."""
+    """Options of ``hgld index``: the tars to index."""
 
     root: Path = setting(..., "Folder that holds the tars.", argument=True, path="folder")
     levels: tuple[str, ...] = setting((), "Level names, finest first, if the tars do not contain them.")
@@ -156,7 +156,7 @@ def index(asked: IndexOptions, *, as_json: bool) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyOptions:
-    """Checks of a dataset."""
+    """Options of ``hgld verify``: the checks of a dataset."""
 
     root: Path = setting(..., "Dataset directory.", argument=True, path="folder")
     decode: bool = setting(False, "Decode every image to find damaged ones.")
@@ -210,7 +210,7 @@ def _card_names() -> Iterable[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetsOptions:
-    """The dataset to describe."""
+    """Options of ``hgld datasets``: the dataset to describe."""
 
     name: str | None = setting(
         None, "Dataset whose card to print.  [default: a table of all]", argument=True, offered=_card_names
@@ -269,7 +269,7 @@ def _card_facts(source: str, card: "DataCard") -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class CardOptions:
-    """The dataset whose card is rewritten."""
+    """Options of ``hgld card``: the dataset whose card is rewritten."""
 
     root: Path = setting(..., "Dataset directory.", argument=True, path="existing")
 
@@ -311,7 +311,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class DownloadOptions:
-    """Files to fetch."""
+    """Options of ``hgld download``: the files to fetch."""
 
     name: str = setting(
         ..., "Release to download; only gldv2 can be downloaded.", argument=True, offered=lambda: _DOWNLOADABLE
@@ -372,7 +372,7 @@ def download(asked: DownloadOptions, hosts: HostOptions, *, as_json: bool) -> No
 
 @dataclass(frozen=True, kw_only=True)
 class PushOptions:
-    """A folder to push, and the repository."""
+    """Options of ``hgld push``: the folder to push, and the repository."""
 
     folder: Path = setting(..., "Dataset directory, or folder of a run of hgld train.", argument=True, path="folder")
     address: str = setting(

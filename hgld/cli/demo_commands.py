@@ -204,7 +204,7 @@ def _read_result(out: Path) -> DemoResult | None:
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
-    """The demo's folder and seed."""
+    """Options of ``hgld demo``: the folder and the seed."""
 
     out: Path = setting(Path("hgld-demo"), "Folder for the demo's files.", path="folder")
     seed: int = setting(0, "Seed of all random numbers.", least=0, most=2**32 - 1)

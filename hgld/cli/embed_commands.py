@@ -18,7 +18,7 @@ _FULL = 0.5  # exponent of full whitening
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedOptions:
-    """Embeddings to compute and files to write."""
+    """Options of ``hgld embed``: the embeddings to compute and the files to write."""
 
     data: str = setting(..., "Dataset directory, or its URL.")
     split: str | None = setting(None, "Split of the dataset.  [default: all items]")
@@ -113,7 +113,7 @@ def embed(
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """A trained model to export, and the file to write."""
+    """Options of ``hgld export``: the trained model to export, and the file to write."""
 
     checkpoint: Path = setting(
         ..., "Folder of a run of hgld train, or one of its checkpoints/step-N.", metavar="RUN", path="existing"

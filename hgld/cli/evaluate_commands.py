@@ -38,7 +38,7 @@ _PIXELS = "raw pixels, 32 px"
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
-    """Data to evaluate on and files to write."""
+    """Options of ``hgld evaluate``: the data to evaluate on and the files to write."""
 
     embeddings: Path | None = setting(None, "Embeddings: .npy or .safetensors.")
     labels: Path | None = setting(None, "Table of labels, one row per embedding: .parquet or .csv.")
@@ -98,7 +98,7 @@ def evaluate(
     hgld evaluate --model timm:NAME --data DIR --split test    every test image against all others
     hgld evaluate --embeddings E.npy --labels L.parquet --levels fine,coarse
 
-    For a run, the report of a split is also kept in the run's folder, unless options differ from the run's own
+    For a run, the report of a split is also written into the run's folder, unless options differ from the run's own
     settings. For several models the output is a leaderboard with confidence intervals, paired tests and a row for raw
     pixels. hgld report compares reports that --out wrote.
     """
@@ -264,9 +264,9 @@ def _is_runs_own_way(source: Path, asked: EvaluateOptions, view: ViewOptions, op
 
 
 def _keep_in_run(run: Path, report: "RetrievalReport", splits: "SplitEmbedder", task: "RetrievalTask") -> bool:
-    """Keep a report and the embeddings of its split in the run's folder; return whether they were kept.
+    """Write a report and the embeddings of its split into the run's folder; return whether they were written.
 
-    A report on training images of the run is not kept. If the folder is not writable, a warning is printed.
+    A report on training images of the run is not written. If the folder is not writable, a warning is printed.
     """
     if TRAINED_ON in report.settings:
         return False

@@ -34,7 +34,7 @@ _WIDEST = 400  # maximum characters per line of a table, large enough that no ro
 
 
 def _table(text: str, default_split: str = "") -> tuple[str, Path]:
-    """Return the split and file of ``SPLIT=CSV``."""
+    """Parse ``SPLIT=CSV``; return the split and the path of the CSV file."""
     split, equals, path = text.partition("=")
     if not equals:
         split, path = default_split, text
@@ -47,7 +47,7 @@ def _table(text: str, default_split: str = "") -> tuple[str, Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """Source of the names, and folder of the build."""
+    """Options of ``hgld build-hierarchy``: the source of the names, and the folder of the build."""
 
     sample: bool = setting(False, "Build from the landmarks that hgld ships, offline.")
     landmarks: tuple[tuple[str, Path], ...] = setting(
@@ -142,7 +142,7 @@ def _choose_as_published(configs: dict[type, Any]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions:
-    """Two hierarchies."""
+    """Options of ``hgld compare``: the two hierarchies."""
 
     a: Path = setting(
         ...,
@@ -175,7 +175,7 @@ def compare(asked: CompareOptions, *, as_json: bool) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ReviewOptions:
-    """A build to review, and its annotator."""
+    """Options of ``hgld review``: the build to review, and its annotator."""
 
     build: Path = setting(..., "Folder of the build.", argument=True, metavar="BUILD_DIR", path="folder")
     annotator: str = setting("", "Your name in the decisions.  [default: your user name on this machine]")
@@ -290,7 +290,7 @@ def _announce(address: str, file: Path, browser: bool, as_json: bool) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ShowOptions:
-    """A hierarchy or taxonomy to draw."""
+    """Options of ``hgld show``: the hierarchy or taxonomy to draw."""
 
     path: Path = setting(..., "Folder of a build, dataset directory or taxonomy.", argument=True, path="existing")
     format: str = setting(

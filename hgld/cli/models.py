@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """A model: a run of hgld train, or a pretrained network."""
+    """Options that choose a model: a run of hgld train, or a pretrained network."""
 
     checkpoint: tuple[Path, ...] = setting(
         (),
@@ -52,7 +52,7 @@ class ModelOptions:
     )
 
     def sources(self) -> "list[Path | Network]":
-        """Return the models of the options, checkpoints first.
+        """Return the models that the options name, checkpoints first.
 
         Raises:
             click.UsageError: a flag would have no effect, or the numbers of weights and networks differ.
@@ -70,10 +70,10 @@ class ModelOptions:
         return [*self.checkpoint, *(source_of(name, own, self.pooling or "") for name, own in pairs)]
 
     def source(self) -> "Path | Network":
-        """Return the model of the options.
+        """Return the one model that the options name.
 
         Raises:
-            click.UsageError: the options have no model, or several.
+            click.UsageError: the options name no model, or several.
         """
         sources = self.sources()
         if len(sources) != 1:
@@ -129,7 +129,7 @@ def _gem_exponent(text: str) -> "float | Literal['auto']":
 
 @dataclass(frozen=True, kw_only=True)
 class ViewOptions:
-    """Preprocessing of images for a model. The default of each option is the run's own value."""
+    """Options for the preprocessing of images. The default of each option is the run's own value."""
 
     which: Literal["best", "last"] = setting("best", "Checkpoint of the run.", flag="checkpoint-choice")
     resize_mode: Literal["crop", "squash", "longest", "original"] | None = setting(

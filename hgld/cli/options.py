@@ -27,7 +27,7 @@ SHOWS_ALL = "hgld.shows_all"
 
 @dataclass(frozen=True, kw_only=True)
 class HostOptions:
-    """Hosts that a subcommand may connect to."""
+    """Options for the hosts that a subcommand may connect to."""
 
     allow_redirects_to: tuple[str, ...] = setting(
         (), "Additional host to which an http(s) URL may redirect.", metavar="HOST", repeated=True, commas=False
@@ -62,7 +62,7 @@ def _reads_by(options: HostOptions) -> Iterator[None]:
 
 
 class _Folder(click.Path):
-    """A folder on this machine."""
+    """Parameter type of click for a folder on this machine."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if "://" in str(value):
@@ -71,7 +71,7 @@ class _Folder(click.Path):
 
 
 class _NewFile(click.Path):
-    """A file to write; if the path is not writable, the command fails before any work."""
+    """Parameter type for a file to write; if the path is not writable, the command fails before any work."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = typing.cast(Path, super().convert(value, param, ctx))
@@ -93,7 +93,7 @@ _PATHS: Mapping[str, click.Path] = {
 
 
 class _Value(click.ParamType):
-    """Value of a config field, parsed like the values in config files and sweeps."""
+    """Parameter type for a config field, parsed like the values in config files and sweeps."""
 
     def __init__(self, option: Option) -> None:
         self.option, self.name = option, option.name

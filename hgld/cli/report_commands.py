@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
-    """Results to show, and the files to write."""
+    """Options of ``hgld report``: the results to show, and the files to write."""
 
     runs: tuple[Path, ...] = setting(
         ...,
@@ -141,7 +141,7 @@ def _datasets() -> Iterable[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedOptions:
-    """Published results to find; case, spaces and punctuation are ignored."""
+    """Options of ``hgld published``: the results to find; case, spaces and punctuation are ignored."""
 
     dataset: str = setting(
         "", "Show only values on this dataset: sop, inat-base, dyml, h-gldv2, ...", offered=_datasets

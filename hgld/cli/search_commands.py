@@ -46,7 +46,7 @@ def _within(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """Queries, and the gallery to search."""
+    """Options of ``hgld search``: the queries, and the gallery to search."""
 
     images: tuple[Path, ...] = setting((), "Image to search with.", argument=True, metavar="IMAGE...", path="file")
     text: tuple[str, ...] = setting(
@@ -217,7 +217,7 @@ def _matches_text(found: "QueryMatches", levels: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateOptions:
-    """Images to calibrate predictions with."""
+    """Options of ``hgld calibrate``: the images with which predictions are calibrated."""
 
     data: str = setting(..., "Dataset directory, or its URL.")
     split: str = setting("val", "Split with the query images, preferably of classes that the model was not trained on.")
@@ -294,7 +294,7 @@ def calibrate(
 
 @dataclass(frozen=True, kw_only=True)
 class AuditedOptions:
-    """Labels to audit, and files to write."""
+    """Options of ``hgld audit``: the labels to audit, and the files to write."""
 
     embeddings: Path | None = setting(None, "Embeddings: .npy or .safetensors.")
     labels: Path | None = setting(

@@ -29,7 +29,7 @@ def _recipes() -> Iterable[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """A recipe, the data to train on and the folder of the run."""
+    """Options of ``hgld train``: a recipe, the data to train on and the folder of the run."""
 
     recipe: str | None = setting(
         None,

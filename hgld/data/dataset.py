@@ -178,7 +178,7 @@ def dataset_of_images(images: Sequence[Path] | Sequence[bytes]) -> "ShardDataset
 
 
 class ShardDataset(Dataset[dict[str, Any]]):
-    """The items of a dataset directory, or of one of its splits; :func:`open_dataset` makes it.
+    """The items of a dataset directory, or of one of its splits; :func:`open_dataset` returns this object.
 
     Items are numbered from 0 in the order of the index, which is the order of the shards. The dataset can be pickled,
     and used after a fork: every process opens its own files.
@@ -447,7 +447,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
         return ImageLabelPairs(self, transform, level)
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the items of a batch for torch's DataLoader, whose bytes are read together.
+        """Return the items of a batch for torch's DataLoader; their bytes are read together.
 
         All images of a batch need the same size. Without a ``transform``, :class:`hgld.data.TestView` makes (3, 224,
         224) uint8 tensors: it resizes the short side to 256 pixels and crops the central square.
@@ -513,7 +513,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
 
 
 class ImageColumn(Sequence[Any]):
-    """The images of a dataset, each read, decoded and transformed on access; :class:`ShardDataset` makes it.
+    """The images of a dataset, each read, decoded and transformed on access; :class:`ShardDataset` returns this object.
 
     Args:
         dataset: dataset of the images.
@@ -565,7 +565,7 @@ class ImageLabelPairs(Dataset[tuple[Any, int]]):
         return item["image"], int(self.targets[item["index"]])
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, int]]:
-        """Return the pairs of a batch, whose bytes are read together."""
+        """Return the pairs of a batch; the bytes of its images are read together."""
         return [(item["image"], int(self.targets[item["index"]])) for item in self.dataset.__getitems__(indices)]
 
 

@@ -494,7 +494,7 @@ class _BareSource:
         self.fingerprint = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def batches(self, epoch: int, step: int) -> Generator[BatchItems, None, None]:
-        """Yield batches; read the shards from their beginning, because every batch depends on the earlier ones."""
+        """Yield batches; read the shards from their beginning, because every batch depends on the earlier batches."""
         how = self._how
         tars = [self._tars[i] for i in shuffled(len(self._tars), how.seed, epoch, _SHARDS)]
         with ExitStack() as stack:
@@ -611,7 +611,7 @@ _END: Any = object()
 def read_ahead(values: Generator[T, None, None], ahead: int) -> Iterator[Iterator[T]]:
     """Run a generator in a thread, at most ``ahead`` values ahead of the consumer, until the ``with`` block ends.
 
-    If the generator raises an error, the consumer gets it in place of the next value.
+    If the generator raises an error, the consumer gets this error in place of the next value.
     """
     pool = ThreadPoolExecutor(1, "hgld stream")
     coming = deque(pool.submit(next, values, _END) for _ in range(ahead))

@@ -59,7 +59,7 @@ def uniforms(seed: int, epoch: int, positions: Integers, count: int) -> Floats:
         seed: seed of the run, at least 0, below 2**64.
         epoch: epoch, at least 0, below 2**32.
         positions: (N,) distinct integers for the items of an epoch.
-        count: numbers per item; a multiple of 4. A larger count does not change the first numbers.
+        count: number of random numbers per item; a multiple of 4. A larger count does not change the first numbers.
 
     Returns:
         (N, count) random numbers.

@@ -121,7 +121,7 @@ def block_metrics(
 
     Args:
         scores: (q, G) float32; the scores of pairs that are not ranked are overwritten.
-        block: the grades of the pairs.
+        block: grades of the pairs of these queries and all gallery items.
         metrics: metrics with their levels, made by :func:`hgld.evaluation.metric.resolve`.
         levels: names of the levels, finest first.
         gain: gain of a grade in the hierarchical metrics.
@@ -238,7 +238,7 @@ def evaluate_labelled(
         gallery: embeddings (G, D) and labels (G, L); None for leave-one-out.
         levels: names of the L levels; None: ``level0`` (finest), ``level1``, ...
         self_index: (Q,) gallery index of the query itself, which is excluded; -1 if the query is not in the gallery.
-        options: the metrics, and how to rank.
+        options: metrics and ranking options.
 
     Returns:
         the report.
@@ -284,7 +284,7 @@ def evaluate_judged(
         judgements: relevance of the gallery items to the queries, for example
             :class:`hgld.evaluation.judgements.ListRelevance`.
         levels: names of the levels of the judgements, finest first.
-        options: the metrics, and how to rank.
+        options: metrics and ranking options.
 
     Returns:
         the report.

@@ -59,7 +59,7 @@ def evaluate_files(
         gallery_labels: parquet or CSV file of the gallery's labels.
         distractors: file of embeddings of further gallery items that are relevant to no query.
         whitening: file of a :class:`hgld.evaluation.postprocess.Whitening` to apply to all embeddings first.
-        options: the metrics, and how to rank.
+        options: metrics and ranking options.
         where: name of the data in messages; empty: the paths of embeddings and labels.
 
     Returns:
@@ -111,7 +111,7 @@ def evaluate_sides(
         levels: names of the L levels, finest first.
         distractors: file of embeddings of further gallery items that are relevant to no query.
         whitening: file of a whitening to apply to all embeddings first.
-        options: the metrics, and how to rank.
+        options: metrics and ranking options.
         where: name of the data in messages.
 
     Returns:

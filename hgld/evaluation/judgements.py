@@ -173,8 +173,8 @@ def block_of_items(
 
     Args:
         source: relevance of all gallery items to the queries.
-        start: first query.
-        stop: the query after the last one.
+        start: index of the first query.
+        stop: index of the query after the last query.
         items: (q, C) gallery indices, ascending in each row, padded with -1.
         facts: relevance facts of these queries.
 

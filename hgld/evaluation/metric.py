@@ -141,8 +141,8 @@ class Metric:
     likely classes.
 
     Attributes:
-        kind: the name with ``k`` in place of the number.
-        number: k; None if the name has none.
+        kind: name of the metric, with ``k`` in place of the number.
+        number: value of k; None if the name has no k.
         level: level of a binary metric; None: every level, or the metric is graded.
 
     >>> from hgld.metrics import Metric

@@ -132,7 +132,7 @@ class Whitening:
         return whitened
 
     def describe(self) -> dict[str, Any]:
-        """Return the entries for a report's settings."""
+        """Return the facts about the whitening that a report's settings hold."""
         return {
             "power": self.power,
             "dimensions": len(self.variances),

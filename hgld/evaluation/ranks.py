@@ -267,7 +267,7 @@ def gather_heads(
     Args:
         scores: (q, n) float32.
         first: gallery index of the item in the first column to read; the next columns hold the next items.
-        columns: the first column to read, and the column after the last one.
+        columns: the first column to read, and the column after the last column to read.
         depth: number of first ranks that matter.
         floors: (q,) float32, initially -inf. Lower scores cannot reach the first ``depth`` ranks.
         sizes: (q,) int64 number of items kept per row, initially 0; ``FULL`` if they do not fit.

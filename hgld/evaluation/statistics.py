@@ -1,4 +1,4 @@
-"""Order statistics of a block of queries, on the CPU or in torch, and the metrics that they make."""
+"""Order statistics of a block of queries, on the CPU or in torch, and the metrics computed from them."""
 
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor

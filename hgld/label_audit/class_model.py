@@ -106,7 +106,7 @@ class ClassRegression:
     Attributes:
         items: (N, D + 1) float32 embeddings, scaled to unit variance in every dimension, then a column of ones.
         folds: (N,) fold of each item; every class is spread over the folds.
-        weights: (folds, C, D + 1) float32; per fold, the weights of the regression that was fitted without it.
+        weights: (folds, C, D + 1) float32; per fold, the weights of the regression that was fitted without this fold.
     """
 
     items: Tensor

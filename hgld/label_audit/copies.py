@@ -123,7 +123,7 @@ def _cropped(image: Image.Image, generator: np.random.Generator) -> Image.Image:
 
 
 def _correlation(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the highest correlation of two images: unaligned, or with either image aligned to the other."""
+    """Return the highest correlation of two images: unaligned, or with one image aligned to the other image."""
     plain = float(np.corrcoef(first.ravel(), second.ravel())[0, 1])
     blurred = [cv2.GaussianBlur(grey, (0, 0), _BLURRED) for grey in (first, second)]
     if np.corrcoef(blurred[0].ravel(), blurred[1].ravel())[0, 1] < _ALIGNED_FROM:

@@ -34,7 +34,7 @@ def soft_histograms(scores: Tensor, roles: Tensor, bins: int, low: float) -> tup
 
 @operator("hgld::soft_histograms_backward", lambda by_contents, scores, *_: contiguous_like(scores))
 def _histograms_backward(by_contents: Tensor, scores: Tensor, roles: Tensor, bins: int, low: float) -> Tensor:
-    """Return the gradient of the scores (Q, G), given the gradient of the contents (Q, 2, M)."""
+    """Return the gradient with respect to the scores (Q, G), given the gradient for the contents (Q, 2, M)."""
     gradient = torch.zeros_like(scores, memory_format=torch.contiguous_format)
     flat = by_contents.reshape(len(scores), 2 * bins).to(scores.dtype)
     for block in row_blocks(scores):

@@ -69,7 +69,7 @@ def blackbox_ap_loss(
         scores: (Q, G) floating point; half precision is converted to float32.
         grades: (Q, G) integers, positive if above 0.
         lambda_: distance by which the scores are moved for the gradient.
-        margin: difference by which a positive's score must exceed a negative's.
+        margin: difference by which a positive's score must exceed a negative's score.
         left_out: (Q,) int64 column that is not ranked, -1 for none.
 
     Returns:
@@ -85,7 +85,7 @@ def blackbox_ap_loss(
 
 @operator("hgld::blackbox_ap_backward", lambda by_values, scores, *_: contiguous_like(scores))
 def _blackbox_ap_backward(by_values: Tensor, scores: Tensor, roles: Tensor, lambda_: float, margin: float) -> Tensor:
-    """Return the gradient of the scores (Q, G): the difference of two rankings divided by ``lambda_``."""
+    """Return the gradient with respect to the scores (Q, G): the difference of two rankings divided by ``lambda_``."""
     gradient = torch.zeros_like(scores, memory_format=torch.contiguous_format)
     for block in row_blocks(scores):
         gradient[block] = _Ranking(scores[block], roles[block], margin).slopes(by_values[block], lambda_)

@@ -37,7 +37,7 @@ class Composition(BatchLoss):
 
     Args:
         rank: the rank loss.
-        decomposability: a loss that is called with the same arguments, such as a proxy loss or a pair loss.
+        decomposability: a loss that takes the same arguments as the rank loss, such as a proxy loss or a pair loss.
         lambda_: weight of the second term (0.1 in ROADMAP and the HAPPIER family; gains are stable below 0.5).
 
     Attributes:
@@ -74,7 +74,7 @@ class Composition(BatchLoss):
         return (1 - self.lambda_) * terms["rank"] + self.lambda_ * terms["decomposability"]
 
     def terms(self, *args: Tensor | None) -> dict[str, Tensor]:
-        """Return the two unweighted terms by name, ``rank`` and ``decomposability``, for the arguments of a call.
+        """Return the unweighted terms ``rank`` and ``decomposability`` by name, for the arguments of :meth:`forward`.
 
         Raises:
             ConfigError: the parts have ``reduction="none"``.
@@ -166,7 +166,8 @@ class ROADMAP(_Published):
             ``proxy`` (:class:`NormSoftmax`). For other thresholds build a :class:`Composition`.
         temperature: temperature of the proxies' softmax.
         options: options of the rank term: ``tau``, ``rho``, ``delta``, ``offset``, ``level``, ``method``,
-            ``normalize``, ``exclude_self`` and ``reduction``. The second term gets the options that it also has.
+            ``normalize``, ``exclude_self`` and ``reduction``. Options that the second term also has are passed to it
+            too.
 
     Raises:
         ConfigError: ``proxy`` is chosen without ``num_classes`` and ``dim``, or an option of one of the two losses is
@@ -199,7 +200,8 @@ class RODRecall(_Published):
             published thresholds 0.9 and 0.6).
         temperature: temperature of the proxies' softmax.
         options: options of the rank term: ``tau``, ``rho``, ``delta``, ``offset``, ``level``, ``method``,
-            ``normalize``, ``exclude_self`` and ``reduction``. The second term gets the options that it also has.
+            ``normalize``, ``exclude_self`` and ``reduction``. Options that the second term also has are passed to it
+            too.
     """
 
     def __init__(
@@ -231,7 +233,7 @@ class HAPPIER(_Published):
             published thresholds 0.9 and 0.6).
         temperature: temperature of the proxies' softmax.
         options: options of the rank term: ``tau``, ``rho``, ``delta``, ``offset``, ``method``, ``normalize``,
-            ``exclude_self`` and ``reduction``. The second term gets the options that it also has.
+            ``exclude_self`` and ``reduction``. Options that the second term also has are passed to it too.
 
     >>> import torch
     >>> labels = torch.tensor([[0, 0], [0, 0], [1, 0], [2, 1]])  # finest first
@@ -266,7 +268,7 @@ class RODNDCG(_Published):
             published thresholds 0.9 and 0.6).
         temperature: temperature of the proxies' softmax.
         options: options of the rank term: ``tau``, ``rho``, ``delta``, ``offset``, ``method``, ``normalize``,
-            ``exclude_self`` and ``reduction``. The second term gets the options that it also has.
+            ``exclude_self`` and ``reduction``. Options that the second term also has are passed to it too.
     """
 
     def __init__(

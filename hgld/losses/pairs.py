@@ -16,7 +16,7 @@ ContrastiveVariant = Literal["distance", "cosine"]
 
 
 class PairOptions(TypedDict, total=False):
-    """Keyword options of a pair loss; :class:`PairLoss` describes them."""
+    """Keyword options of a pair loss; the arguments of :class:`PairLoss` have the same names and meanings."""
 
     reduction: PairReduction
     level: int

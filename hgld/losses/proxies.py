@@ -26,7 +26,7 @@ from hgld.relevance import shared_levels
 
 
 class ProxyOptions(TypedDict, total=False):
-    """Keyword options of a proxy loss; :class:`ProxyLoss` describes them."""
+    """Keyword options of a proxy loss; the arguments of :class:`ProxyLoss` have the same names and meanings."""
 
     level: int
     reduction: Reduction
@@ -235,7 +235,7 @@ def cross_level_softmax(logits: Tensor, targets: Tensor, grades: Tensor, margins
         logits: (B, C) scaled cosines to the proxies.
         targets: (B,) int64, index of the proxy of every item's class.
         grades: (B, C) integers in 0..L, number of levels at which a proxy shares the item's class.
-        margins: one per level, finest level first, in units of the logits.
+        margins: one margin per level, finest level first, in units of the logits.
 
     Returns:
         (B,) loss of each item.

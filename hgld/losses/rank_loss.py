@@ -223,7 +223,7 @@ Reduction = Literal["mean", "none"]
 
 
 class RankOptions(TypedDict, total=False):
-    """Keyword options of every rank loss; :class:`RankLoss` describes them."""
+    """Keyword options of every rank loss; the arguments of :class:`RankLoss` have the same names and meanings."""
 
     normalize: bool
     exclude_self: bool
@@ -336,7 +336,7 @@ class QueryLoss(BatchLoss):
         return type(self).forward is BatchLoss.forward  # an overridden forward may not be a mean over queries
 
     def query_sums(self, *args: Any) -> dict[str, TermSum]:
-        """Return the sums over queries under the names of the loss's terms; takes the arguments of a call."""
+        """Return the sums over queries under the names of the loss's terms; takes the arguments of :meth:`forward`."""
         return {"loss": TermSum.of(*self.query_values(Batch(*args)))}
 
 

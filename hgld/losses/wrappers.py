@@ -179,8 +179,8 @@ class MatryoshkaLoss(BatchLoss):
 
     Args:
         losses: one loss that all dimensions share, or one loss per dimension (required for losses with proxies).
-        dims: dimensions to truncate to, ascending; the last one is usually D.
-        weights: one weight per dimension; equal if None.
+        dims: dimensions to truncate to, ascending; the last of them is usually D.
+        weights: one weight per dimension; None: equal weights.
 
     Raises:
         ConfigError: ``dims`` do not ascend, there is not one loss and weight per dimension, a weight is not above 0, or

@@ -142,7 +142,7 @@ class PaperTable:
     Attributes:
         title: paper and table.
         source: citation of the paper.
-        blocks: one per dataset; a single one if the table is narrow.
+        blocks: one block per dataset; a single block if the table is narrow.
         notes: runs that are missing from the table, with the reason, and the source of inferred columns.
         own: number of rows of the user's own runs.
     """

@@ -21,7 +21,7 @@ class Paper:
     """A publication with results.
 
     Attributes:
-        name: short name for people.
+        name: short, readable name.
         source: authors, title, edition.
         spellings: other names of the paper, for searches.
         inferred: name of the column whose values the paper's tables do not print, and a sentence on their origin.

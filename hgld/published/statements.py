@@ -27,8 +27,8 @@ class Statement:
         says: value in the paper.
         code: value in the authors' released code, then its file in parentheses; stated only if it differs from the
             paper's value or the paper has none.
-        ours: value in hgld, if it differs from the paper's. For a field of a config, a recipe replaces it by the value
-            of its config.
+        ours: value in hgld, if it differs from the paper's value. For a field of a config, a recipe replaces it by the
+            value of its config.
         because: reason for the difference.
     """
 

@@ -39,7 +39,7 @@ def precision_recall(
         places: (G,) ranks of these items, from 0, if only some items of the ranking are given; None: 0 to G - 1.
 
     Returns:
-        (R,) precision at the first rank whose recall is at least so high; None if nothing is relevant.
+        (R,) precision at the first rank that reaches each recall; None if no item is relevant.
     """
     kept = np.flatnonzero((gains > 0)[grades])
     if not len(kept):

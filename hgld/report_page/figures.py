@@ -87,10 +87,10 @@ class Line:
 
 
 class Figures:
-    """Drawer of figures, which also keeps each as ``NAME.pdf`` and ``NAME.png`` if it has a folder.
+    """Drawer of figures; if it has a folder, it also writes each figure as ``NAME.pdf`` and ``NAME.png``.
 
     Args:
-        folder: folder to keep the files in; None keeps none.
+        folder: folder into which the files are written; None: no files are written.
     """
 
     def __init__(self, folder: Path | None = None) -> None:

@@ -273,10 +273,10 @@ def make_report(
     """Compare the results of several runs, and write the report page.
 
     Args:
-        places: run folders, or kept evaluations (:func:`hgld.report_page.runs.read_runs`).
+        places: run folders, or reports that ``hgld evaluate --out`` wrote (:func:`hgld.report_page.runs.read_runs`).
         out: path of the HTML file; None: write no page.
         data: the dataset directory or URL, for images and class names.
-        figures: folder to keep the figures of the page in as PDF and PNG; None keeps none.
+        figures: folder into which the page's figures are written as PDF and PNG; None: they are not written.
         papers: tables of papers to which the runs are added (:func:`paper_tables`). Default: for a page, the tables
             that the runs' recipes come from.
         published_of: function that finds the published values of a run's recipe.

@@ -71,7 +71,7 @@ class Evaluation:
     Attributes:
         report: metrics and values per query.
         epoch: epoch of training; None for an evaluation that belongs to no run.
-        ranked: the embeddings; None if they are not kept.
+        ranked: the embeddings; None if there are no files of them.
         why_not: reason why ``ranked`` is None, as the page prints it.
         seeds: reports by seed, if ``report`` is their mean; empty for a single run. ``ranked`` then holds the
             embeddings of the first seed.
@@ -106,7 +106,7 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run or kept evaluation.
+    """One run, or one report that ``hgld evaluate --out`` wrote.
 
     Attributes:
         name: name on the page.
@@ -145,11 +145,11 @@ class Run:
 
 
 def read_runs(places: Sequence[str | Path]) -> list[Run]:
-    """Read run folders and kept evaluations; runs that differ only in their seed become one run with the mean values.
+    """Read run folders and written reports; runs that differ only in their seed become one run with the mean values.
 
     Args:
         places: run folders of ``hgld train``, folders of several such runs (``hgld train --seeds 5``), JSON files that
-            ``hgld evaluate --out X.json`` kept, or folders of such runs and files.
+            ``hgld evaluate --out X.json`` wrote, or folders of such runs and files.
 
     Returns:
         one run per path or group of seeds, in the order of ``places``, named by its folder or file; a repeated name
@@ -384,7 +384,7 @@ _SETTINGS = {
 
 
 def _read_embeddings(report: RetrievalReport, path: Path, folder: Path) -> tuple[Ranked | None, str]:
-    """Return the embeddings that a kept report was made from, or the reason why they cannot be shown.
+    """Return the embeddings that a report was made from, or the reason why they cannot be shown.
 
     Fails if embeddings or labels were written after the report: tables and figures would contradict each other.
     """

@@ -79,7 +79,7 @@ class Score:
 
     @property
     def change(self) -> str:
-        """``better`` or ``worse`` if the value differs significantly from the baseline's; else empty."""
+        """``better`` or ``worse`` if the value differs significantly from the baseline's value; else empty."""
         if not self.p_value < SIGNIFICANT:
             return ""
         return "better" if (self.difference > 0) != lower_is_better(self.metric) else "worse"

@@ -74,7 +74,8 @@ class Document:
         """Yield the line number of each row and its cells in these columns; missing optional columns are empty.
 
         Raises:
-            TableError: a required column is missing, a column occurs twice, or a row is not as long as the header.
+            TableError: a required column is missing, a column occurs twice, or a row has another number of cells than
+                the header.
         """
         columns = (*required, *optional)
         for column in columns:

@@ -186,7 +186,7 @@ def _step_numbers(taxonomy: Taxonomy, rule: str, marks: tuple[str, ...], count: 
         marks: the numbers in the rule. If there are none, ``root`` takes all depths and ``leaves`` height 1; if levels
             are named, both take as many as the names need.
         count: number of level names; 0: there are none.
-        depths: the depths that can become levels. A lone root is excluded; the last one is the depth of the deepest
+        depths: the depths that can become levels. A lone root is excluded; the last depth is the depth of the deepest
             parent of a finest class.
     """
     numbers = sorted(map(int, marks), reverse=rule == "root")

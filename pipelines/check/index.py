@@ -199,7 +199,7 @@ class RebuildResult:
     Attributes:
         manifest: the new ``dataset.json``.
         rejected: members and items that this run rejected, with the columns of ``rejected.parquet``.
-        notes: notes for people, one line each.
+        notes: notes for the user, one line each.
     """
 
     manifest: files.Manifest

@@ -107,7 +107,8 @@ def write_drawings(labels: pl.DataFrame, folder: Path, config: DrawnConfig, prog
     """Draw every landmark several times; write ``images/``, and the table of paths and labels (one column per level).
 
     Args:
-        labels: rows of a hierarchical label file, see :func:`choose_landmarks`.
+        labels: rows of a hierarchical label file: landmark_id, category, supercategory, hierarchical_label,
+            natural_or_human_made.
         folder: folder of the drawings.
         config: number and size of the images, and the seed; the same config gives the same bytes.
         progress: called for every landmark.

@@ -116,7 +116,7 @@ class BuildResult:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for people, one line each."""
+        """Notes for the user, one line each."""
         return tuple(self.manifest.provenance.get("notes", ()))
 
 

@@ -31,7 +31,7 @@ class Container:
 
     Attributes:
         path: path of the tar, which may be missing.
-        md5: its official MD5 sum in hexadecimal; None: none is published.
+        md5: official MD5 sum of the tar in hexadecimal; None: no sum is published.
         role: the set of the release to which the tar belongs (``train``, ``index``); the items' ``file`` begins with
             it.
     """
@@ -60,7 +60,7 @@ class Catalog:
         lists: named lists of items, with the columns list and key.
         judgements: judged pairs, with the columns query, item and verdict.
         dropped: listed files that the adapter excludes, with the columns file, split, reason and detail.
-        notes: notes for people, one line each.
+        notes: notes for the user, one line each.
         sources: the list files that were read.
         disjoint: whether no finest class of ``train`` may occur in another split.
         protocol: protocol to evaluate the dataset with (:mod:`hgld.evaluation.protocols`); empty: none.

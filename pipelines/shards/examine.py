@@ -60,7 +60,7 @@ class ExamineUnit:
     """One tar, or some loose files.
 
     Attributes:
-        name: name of the unit, for people and for its record.
+        name: readable name of the unit, which is also the name of its record.
         key: digest of everything that determines the result except the source's bytes.
         signature: digest that changes when the source's files change; empty: the tar is missing.
         catalog: table of the wanted items, sorted by file: file and box.
@@ -242,7 +242,7 @@ class Examination:
         rejected: all other items, and the files that the adapter excluded, with the columns of ``rejected.parquet``.
         origins: tars and spools; ``origin`` is a position in this list.
         tars: file, role, bytes and md5 of every tar.
-        notes: notes for people, one line each.
+        notes: notes for the user, one line each.
     """
 
     items: pl.DataFrame

@@ -227,7 +227,7 @@ def check_space(out: Path, needed: int) -> None:
 
 
 def amount(count: int) -> str:
-    """Format a number of bytes for people.
+    """Format a number of bytes as readable text.
 
     >>> amount(999), amount(166_000_000_000)
     ('999 B', '166.0 GB')

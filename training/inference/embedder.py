@@ -216,7 +216,7 @@ class Embedder:
         *,
         unit: bool = True,
     ) -> Tensor:
-        """Compute (N, D) unit embeddings of a dataset's items, in its order, on every process; see :func:`embed`."""
+        """Compute (N, D) unit embeddings of a dataset's items, in its order, on every process, with :func:`embed`."""
         if self.transform is not None:
             return self._embed_transformed(dataset, self.transform, progress, faults, unit=unit)
         began = time.perf_counter()

@@ -67,7 +67,7 @@ def embed(
         view: view that resizes and crops images, at scale 1.
         batch_size: images at a time, per process.
         scales: factors of the view's sizes; papers take 1, 1/sqrt(2), 1/2.
-        scale_p: exponent of the mean over scales; see :func:`hgld.evaluation.postprocess.pool_scales`.
+        scale_p: exponent p of the mean over scales (:func:`hgld.evaluation.postprocess.pool_scales`).
         workers: threads per process that read and decode; 0: one per core of the process, at most 16.
         amp: precision of the model's arithmetic.
         processes: processes of the run; None: only this process.

@@ -92,7 +92,7 @@ class Model:
         """Find the k nearest images of a gallery to each query image.
 
         Args:
-            query: images as :meth:`encode` takes them.
+            query: query images, in any form that :meth:`encode` takes.
             gallery: a folder, a dataset's directory or URL, or a dataset. Its embeddings are kept in the user's cache,
                 so that only the first search embeds it. Unreadable images are not searched; the result counts them.
             k: images per query.
@@ -115,7 +115,7 @@ class Model:
         """Predict the class of each image at every level, by its nearest images in a gallery.
 
         Args:
-            images: images as :meth:`encode` takes them.
+            images: images to predict, in any form that :meth:`encode` takes.
             gallery: a folder of class folders, or a dataset, as for :meth:`search`.
             calibration: calibration made by ``hgld calibrate``, or its file; None: the run's calibration if it has one,
                 else confidences are shares of the votes.
@@ -156,7 +156,7 @@ class Model:
                 each other.
             split: the split to evaluate leave-one-out; None: by the dataset's protocol, else ``test``, else all.
             levels: levels of the dataset, finest first; None: all.
-            options: the metrics, and how to rank.
+            options: metrics and ranking options.
             progress: whether to show bars.
 
         Raises:
@@ -291,7 +291,7 @@ def _bars(progress: bool) -> AbstractContextManager[Progress | None]:
 
 
 def images_of(images: Any) -> ShardDataset:
-    """Return images as a dataset, as :meth:`Model.encode` takes them.
+    """Return images as a dataset, given in any form that :meth:`Model.encode` takes.
 
     Raises:
         InputError: the argument holds something other than images, or no image.

@@ -119,7 +119,7 @@ def calibration_of(
     Args:
         embedder: the model that predicts.
         run: folder of the model's run; None: the model is a pretrained network without a run.
-        given: file of a calibration; None: the run's own, if it has one that fits.
+        given: file of a calibration; None: the run's own calibration, if it fits the model and the dataset.
         dataset: dataset that is searched.
 
     Raises:
@@ -240,10 +240,10 @@ def search(
 
     Raises:
         InputError: a file, or every item of the dataset, cannot be read; the embeddings have another dimension than the
-            model's; the index is damaged or was not written by a search.
+            model's embeddings; the index is damaged or was not written by a search.
         ConfigError: ``k`` is below 1, the model has no text tower for the texts, or an index is given together with
             ``within``.
-        StorageError: the index cannot be kept.
+        StorageError: the index cannot be written to the cache.
     """
     if index is not None and within:
         raise ConfigError("an index searches all items. To search within some classes, use --index exact.")

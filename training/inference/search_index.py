@@ -137,7 +137,7 @@ class KeptIndex:
         return self.kept.read(read)
 
     def make(self, embeddings: Tensor | np.ndarray, positions: np.ndarray) -> SearchIndex:
-        """Build the index and keep it, in place of an existing one.
+        """Build the index and write it to the cache, in place of an existing index.
 
         Args:
             embeddings: (G, D) embeddings of the items.

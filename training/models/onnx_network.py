@@ -27,8 +27,8 @@ class OnnxNetwork(nn.Module):
 
     If there are several outputs, it uses ``embeddings``, the name in files of ``hgld export``, else the first.
 
-    It runs on the CPU; or on a GPU, if the images are on the GPU and onnxruntime supports GPUs. If the file refers to
-    weights in other files, an error is raised, because it could otherwise read any file of the machine.
+    The network runs on the CPU; or on a GPU, if the images are on the GPU and onnxruntime supports GPUs. If the file
+    refers to weights in other files, an error is raised, because it could otherwise read any file of the machine.
 
     Args:
         path: path of the ONNX file.

@@ -77,7 +77,7 @@ class Published:
     """Rows of papers' tables that belong to a recipe.
 
     Attributes:
-        rows: the rows; the recipe reproduces the first one.
+        rows: rows of published tables; the recipe reproduces the first row.
         remark: how the published run differs from the recipe, or what else its reader should know.
     """
 

@@ -124,7 +124,7 @@ class Benchmark:
         """Return the judgements of the items of a query split and a gallery split.
 
         Returns:
-            for every query and verdict the gallery positions; and the number of judgements that are ignored because an
+            the gallery positions for every query and verdict, and the number of judgements that are ignored because an
             image could not be embedded.
 
         Raises:
@@ -162,7 +162,7 @@ class Benchmark:
             whitening: file of a :class:`hgld.evaluation.postprocess.Whitening`; None: do not whiten.
 
         Returns:
-            the benchmark; the settings of a report that list the files and the whitening.
+            the benchmark, and report settings that list the files and the whitening.
         """
         named = {"distractors": distractors, "whitening": whitening}
         stated: dict[str, Any] = {"files": {role: Path(path).name for role, path in named.items() if path is not None}}
@@ -186,7 +186,7 @@ def open_benchmark(place: str, protocol: str = "") -> tuple[str, ShardDataset]:
         protocol: name of the protocol; empty: the protocol in ``dataset.json``.
 
     Returns:
-        the protocol's name; all items of the dataset.
+        the protocol's name, and all items of the dataset.
 
     Raises:
         ConfigError: the dataset names no protocol, or an unknown protocol.

@@ -56,7 +56,7 @@ def rank_by_labels(
         benchmark: benchmark with levels and distractors; its name begins messages.
         query: embeddings and labels of Q queries.
         gallery: G items; None: every query searches the other queries.
-        options: the metrics, and how to rank.
+        options: metrics and ranking options.
 
     Returns:
         the report. In its settings, ``levels_without_labels`` lists the excluded levels, and ``truncate_dim`` and
@@ -236,7 +236,7 @@ def evaluate_vehicle_lists(
 
     Args:
         benchmark: benchmark with the lists.
-        options: the metrics, and how to rank.
+        options: metrics and ranking options.
         is_drawn: whether galleries are drawn at random; False: leave-one-out in each list.
 
     Returns:

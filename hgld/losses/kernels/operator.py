@@ -45,7 +45,8 @@ def operator(
 
     Args:
         name: ``hgld::...``.
-        fake: function of the same arguments that returns an empty result of the right shape and dtype.
+        fake: function that takes the same arguments as the operator, and returns an empty result of the right shape and
+            dtype.
         backward: argument of ``torch.library.register_autograd``. None: a derivative raises an error.
         setup_context: argument of ``torch.library.register_autograd``.
 
@@ -73,8 +74,10 @@ def table_operator(
 
     Args:
         name: ``hgld::...``.
-        fake: function of the same arguments that returns an empty result of the right shape and dtype.
-        backward: operator that returns the gradient of the scores, given the result's gradient and the same arguments.
+        fake: function that takes the same arguments as the operator, and returns an empty result of the right shape and
+            dtype.
+        backward: operator that returns the gradient with respect to the scores, given the gradient with respect to the
+            result and the arguments of the operator.
     """
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

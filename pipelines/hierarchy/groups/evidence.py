@@ -2,7 +2,7 @@
 
 Landmarks have one block, the rows of the encoder, as published. Names of ``--classes`` may have further blocks:
 
-- ``wording``: the rows of the lexical encoder, if the encoder is another one;
+- ``wording``: the rows of the lexical encoder, if the build has another encoder;
 - ``descriptions``: the encoder's rows of descriptions; with ``lexical``, TF-IDF of their words;
 - ``classes``: the classes above each name, by P279 or a tree.
 
@@ -11,7 +11,7 @@ mean of their cosines by each block. Agreement between blocks gives the weights,
 blocks both know are resampled and grouped by each block alone. The adjusted Rand index of the two groupings measures
 their agreement beyond chance.
 
-* The first block is the encoder's; it is always used.
+* The first block has the rows of the encoder; it is always used.
 * A block of meaning (descriptions, classes) is used if it agrees with the other blocks of meaning beyond chance. Its
   weight is proportional to that agreement.
 * The block of form (wording) is used if its agreement with the first block is at least a quarter. In small groups,

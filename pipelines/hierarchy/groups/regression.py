@@ -1,7 +1,7 @@
 """The regression that assigns names to groups: one model for ``--into`` and for the review.
 
-It is a multinomial logistic regression over the joint evidence. Its examples are rows whose group is known: texts of
-predefined groups, mean rows of machine-made groups, and names that people decided.
+The model is a multinomial logistic regression over the joint evidence. Its examples are rows whose group is known:
+texts of predefined groups, mean rows of machine-made groups, and names that people decided.
 """
 
 import warnings
@@ -20,7 +20,7 @@ def group_shares(rows: np.ndarray, examples: np.ndarray, groups: np.ndarray, cou
 
     Args:
         rows: (N, D) unit rows.
-        examples: (E, D) unit rows; without any, all groups are equally probable.
+        examples: (E, D) unit rows; without examples, all groups are equally probable.
         groups: (E,) groups 0..K-1 of the examples.
         count: number of groups K.
     """

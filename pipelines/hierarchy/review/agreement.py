@@ -1,7 +1,7 @@
 """Settlement of several annotators' decisions: agreed claims, conflicts, and measures of agreement.
 
 First, each annotator's decisions are applied alone to the groups of the clustering, in the order of ``when``. A later
-decision of the same person replaces an earlier one. Then the claims about each name, group and top are compared:
+decision of the same person replaces an earlier decision. Then the claims about each name, group and top are compared:
 
 - If only one annotator makes a claim, or all make the same claim, it is applied.
 - If annotators make different claims, or one denies another's claim (a name is not in a group), there is a conflict.
@@ -245,7 +245,7 @@ def _verdict(who: str, subject: Subject, draft: Grouping) -> Verdict:
 
 
 def _label_conflict(grouping: Grouping) -> Conflict | None:
-    """Return the conflict about a label that agreed decisions give to several groups; None without one."""
+    """Return the conflict about a label that agreed decisions give to several groups; None if there is none."""
     labels = Counter(grouping.labels[group] for group in grouping.live())
     label = min((label for label, count in labels.items() if count > 1), default=None)
     if label is None:

@@ -143,7 +143,7 @@ class Grouping:
         return next((g for g, text in self.labels.items() if text == label and self.members[g]), None)
 
     def target(self, label: str) -> GroupId:
-        """Return the group that gets names moved to this label: an existing one, an emptied one, or a new one."""
+        """Return the group that gets names moved to this label: an existing group, an emptied group, or a new group."""
         found = self.find(label)
         return next((g for g in self.machine if self.labels[g] == label), label) if found is None else found
 

@@ -60,7 +60,7 @@ class Journal:
         self.reload()
 
     def reload(self) -> None:
-        """Read the file again. If it was deleted, write the known entries to a new one.
+        """Read the file again. If it was deleted, write the known entries to a new file.
 
         Raises:
             StorageError: the deleted file cannot be written again.

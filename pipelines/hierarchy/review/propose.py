@@ -136,7 +136,7 @@ class _Server:
     Attributes:
         endpoint: URL of the chat interface.
         model: name of the model at the server.
-        key: API key; empty without one.
+        key: API key; empty: the server needs no key.
         folder: folder of the cached answers.
     """
 
@@ -299,7 +299,7 @@ def _stop_if_refused(error: "AnswerError", endpoint: str) -> None:
 
 
 def proposals_text(found: Proposals) -> str:
-    """Return the result for people, in a few lines."""
+    """Return the result as a few lines of readable text."""
     counts = ", ".join(f"{count:,} {action}" for action, count in sorted(found.decisions.items())) or "none"
     asked = f"{found.asked:,} questions answered now, {found.cached:,} before, {found.unasked:,} not"
     lines = [f"{found.file}: {counts}, by {found.who}", f"{asked}; {found.requests:,} requests"]

@@ -108,7 +108,7 @@ def polite_client(config: ScrapeConfig, progress: Progress = silent) -> PoliteCl
 
 
 def _class_table(met: Sequence[str], store: ScrapeStore) -> pl.DataFrame:
-    """Return the classes ``met`` and all their ancestors; a class that was merged into another has the other's id."""
+    """Return the classes ``met`` and all their ancestors; a merged class has the id of the class that replaced it."""
     rows = {}
     for asked in unanswered_classes(met, store)[0]:
         entity = store.entities[asked]

@@ -28,7 +28,7 @@ class Entity:
     Attributes:
         item: id of the item; None if the item was deleted. A merged item has the id of the item that replaced it.
         label: label of the item; None if it has no label in any language.
-        language: language of the label: the wanted one, or the first fallback with a label.
+        language: language of the label: the wanted language, or the first fallback language with a label.
         instance_of: ids of the item's P31 values of the best rank, in the item's order.
         subclass_of: ids of the item's P279 values of the best rank.
         main_topic: ids of the item's P301 values of the best rank: the subject of a category's item.
@@ -81,8 +81,8 @@ def entities_by_ids(client: PoliteClient, url: str, ids: Sequence[str], language
 def parse_entity(raw: Mapping[str, Any], language: str) -> Entity:
     """Return the facts of one entity of a ``wbgetentities`` (or ``Special:EntityData``) answer.
 
-    Only statements of the best rank count: the preferred ones if there are any, else the normal ones. Deprecated
-    statements, unknown values (somevalue) and values stated not to exist (novalue) are skipped.
+    Only statements of the best rank count: the preferred statements if there are any, else the normal statements.
+    Deprecated statements, unknown values (somevalue) and values stated not to exist (novalue) are skipped.
     """
     item = raw.get("id")
     if "missing" in raw or not isinstance(item, str) or not is_item_id(item):
@@ -235,7 +235,7 @@ def redirect_target(wikitext: str) -> str | None:
 
 
 def _merge(query: Mapping[str, Any], steps: dict[str, str], pages: dict[str, dict[str, Any]]) -> None:
-    """Add the title changes and pages of one response to those of earlier responses."""
+    """Add the title changes and pages of one response to the results of earlier responses."""
     for kind in ("converted", "normalized", "redirects"):
         for step in _objects(query.get(kind)):
             steps[str(step.get("from"))] = str(step.get("to"))

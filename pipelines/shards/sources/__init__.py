@@ -82,7 +82,7 @@ def source_name(name: str) -> str:
 
 
 def read_source(name: str, source: Path, options: "SourceConfig") -> "Catalog":
-    """Read the catalog of a release by its adapter: all splits, unless the adapter can omit unwanted ones.
+    """Read the catalog of a release by its adapter: all splits, unless the adapter can omit unwanted splits.
 
     Args:
         name: name of the source.

@@ -69,7 +69,7 @@ class OwnImages:
     Attributes:
         kind: ``folders`` or ``manifest``.
         source: the folder or table.
-        form: format of the labels, for people.
+        form: description of the labels' format, for the printed summary.
         root: folder of the images.
         levels: names of the levels, finest first.
         columns: column of the table by level; empty: folders.
