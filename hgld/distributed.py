@@ -323,7 +323,7 @@ def without_gradient_exchange(model: nn.Module) -> AbstractContextManager[None]:
 
 
 def average_gradients(module: nn.Module, processes: Processes) -> None:
-    """Average the gradients that DistributedDataParallel has not exchanged over the processes."""
+    """Average, over the processes, the gradients that DistributedDataParallel has not exchanged."""
     if processes.count == 1 or isinstance(module, DistributedDataParallel):
         return
     for parameter in module.parameters():

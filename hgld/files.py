@@ -170,7 +170,7 @@ def existing_parent(path: Path) -> Path:
 
 
 def write_atomic(path: Path, content: bytes | str | Callable[[Path], object], *, racing: bool = False) -> None:
-    """Write a file completely, or leave the existing one unchanged.
+    """Write a file completely, or leave the existing file unchanged.
 
     Args:
         path: the file; its folder exists.

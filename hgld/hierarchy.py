@@ -294,7 +294,7 @@ class Hierarchy:
         return self.levels[found], self.names[found][one[shared[0]]]
 
     def expand(self, labels: Sequence[int] | np.ndarray, level: str | None = None) -> np.ndarray:
-        """Return labels at ``level`` and every coarser one.
+        """Return labels at ``level`` and at every coarser level.
 
         Args:
             labels: (N,) class ids at ``level``; -1 stays unknown.
@@ -337,7 +337,7 @@ class Hierarchy:
         """Count the items of every class at every level; unknown labels are not counted.
 
         Args:
-            labels: (N,) finest labels, or (N, L) labels. Default: each finest class once.
+            labels: (N,) finest labels, or (N, L) labels. Default: count each finest class once.
 
         Returns:
             per level, a (number of classes,) int64 array.

@@ -43,7 +43,8 @@ def render_page(template: Path, scripts: Iterable[str | Path] = (), **values: ob
 
     Args:
         template: template of the page, which extends ``page.html``.
-        scripts: script files that the page contains: names in ``hgld/templates``, or paths. Each has its own scope.
+        scripts: script files that the page contains: names in ``hgld/templates``, or paths. Each script has its own
+            scope.
         values: variables of the template, among them ``title``.
     """
 

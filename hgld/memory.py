@@ -1,8 +1,8 @@
 """Maximum memory that a process uses to read one table, and to decode images in several threads.
 
-The environment variable ``HGLD_MEMORY`` sets it in bytes, or with K, M, G or T (powers of 1,024). The default is 2% of
-the memory of the machine or its container, and at least 512 MiB. If the images of several threads would take more
-together, threads wait. One image may take more, because the size of an image has its own limit.
+The environment variable ``HGLD_MEMORY`` sets this limit in bytes, or with K, M, G or T (powers of 1,024). The default
+is 2% of the memory of the machine or its container, and at least 512 MiB. If the images of several threads would take
+more together, threads wait. One image may take more, because the size of an image has its own limit.
 """
 
 import os
@@ -83,7 +83,7 @@ class SharedMemory:
 
     @contextmanager
     def hold(self, size: int) -> Iterator[None]:
-        """Wait until ``size`` more bytes fit into the limit of all threads, or no thread holds memory; then hold it."""
+        """Wait until ``size`` more bytes fit into the limit of all threads, or no thread holds memory; hold them."""
         if size <= _UNCOUNTED:
             yield
             return

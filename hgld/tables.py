@@ -350,7 +350,7 @@ def read_csv(
         source: the file, or its bytes.
         columns: columns to read; default: the columns of ``schema``, else all.
         schema: types of some columns.
-        infer: whether to read each other column as numbers if all its cells are numbers.
+        infer: whether to read a column without a type in ``schema`` as numbers, if all its cells are numbers.
         where: name of the source in messages.
         max_bytes: maximum size of the file in bytes.
 

@@ -171,7 +171,7 @@ def icicle(
 
     Args:
         levels: names of the L levels, finest first.
-        name_of: returns the name of a class, given its level and label.
+        name_of: function that returns the name of a class, given its level and label.
         labels: (N, L) labels of the items, -1 if unknown. The width of a class is its number of items.
         unit: plural noun for the items.
         measures: (N,) shares of the items, by title; NaN if undefined. A class has the mean of its items.

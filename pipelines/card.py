@@ -55,7 +55,7 @@ def write_card(
     """Write the card of a build.
 
     The card of landmarks has the sections of ``data_cards/h-gldv2.md`` that hold for every build: levels, files,
-    licence, known errors. For other names, only their owner knows the licence, so the card states none.
+    licence, known errors. For other names, only their owner knows the licence, so the card states no licence.
 
     Args:
         file: the file to write.

@@ -49,7 +49,7 @@ class RemoteFile:
     Attributes:
         url: http(s) URL of the file.
         path: path of the downloaded file.
-        md5: the published checksum, 32 hex digits; None if there is none.
+        md5: the published checksum, 32 hex digits; None if no checksum is published.
         most_bytes: largest allowed size; a larger file is an error.
     """
 
@@ -121,7 +121,7 @@ class Downloader:
         self._stop = threading.Event()
 
     def fetch(self, files: Sequence[RemoteFile]) -> list[FetchResult]:
-        """Fetch all files; complete and correct ones are left as they are.
+        """Fetch all files; files that are complete and correct are left as they are.
 
         If a file cannot be fetched, the downloads of all other files go on.
 

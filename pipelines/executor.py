@@ -94,7 +94,8 @@ class ProcessEndedError(Exception):
 def run_alone(work: Callable[[_Argument], _Result], argument: _Argument, *, seconds: float, memory: int) -> _Result:
     """Call a function in its own process, so that a crash, a hang or a lack of memory does not end the calling process.
 
-    It is not a sandbox: the process has the same permissions as this one. Its start takes about half a second.
+    The process is not a sandbox: it has the same permissions as the calling process. Its start takes about half a
+    second.
 
     Args:
         work: a function at the top level of a module, so that the process can import it.
@@ -200,7 +201,7 @@ class _SupervisedPool(Generic[_Unit, _Result]):
             self._stop()
 
     def _submit(self) -> bool:
-        """Hand units to the pool; return True if any is running."""
+        """Hand units to the pool; return True if any unit is running."""
         source, most = (self.suspects, 1) if self.suspects else (self.waiting, _UNITS_AHEAD * self.processes)
         while source and len(self.running) < most:
             unit = source.popleft()

@@ -167,9 +167,9 @@ class VerifyOptions:
 def verify(asked: VerifyOptions, *, as_json: bool) -> int:
     """Check the files of the dataset in ROOT and list all errors.
 
-    It checks sizes, checksums and counts, compares the index with the tars, and the labels with the hierarchy. It also
-    finds stray files, and classes and images that are both in train and in another split. It changes nothing and
-    follows no link.
+    The command checks sizes, checksums and counts. It compares the index with the tars, and the labels with the
+    hierarchy. It also finds stray files, and classes and images that are both in train and in another split. It changes
+    nothing and follows no link.
 
     Exit code: 0 no errors, 1 errors, 2 ROOT is not a dataset.
     """
@@ -386,9 +386,9 @@ class PushOptions:
 def push(asked: PushOptions, *, as_json: bool) -> None:
     """Push a dataset directory or a run of hgld train to the Hugging Face Hub.
 
-    For a dataset it sends shards, tables, card and Croissant metadata. For a run it sends the weights of the best
-    checkpoint, the config, and a card with the evaluation. Unchanged files are not sent again, so after a stop the same
-    command resumes. Log in first with `hf auth login`.
+    For a dataset the command sends shards, tables, card and Croissant metadata. For a run the command sends the weights
+    of the best checkpoint, the config, and a card with the evaluation. Unchanged files are not sent again, so after a
+    stop the same command resumes. Log in first with `hf auth login`.
     """
     from hgld import hub
     from hgld.data.format import MANIFEST

@@ -139,7 +139,7 @@ def _run(out: Path, seed: int, size: DemoSize, progress: "Progress") -> DemoResu
 def demo_runs(seed: int, *, epochs: int, steps: int) -> dict[str, "TrainConfig"]:
     """Return the configs of the two runs by name; they differ only in the label levels that the loss uses.
 
-    Both train the small residual net from scratch with the learning rates of the small recipes. The ROADMAP run is
+    Both runs train the small residual net from scratch with the learning rates of the small recipes. The ROADMAP run is
     HAPPIER with one level: it has the same surrogate of AP and the same proxies, but only landmark labels.
 
     Args:

@@ -157,8 +157,8 @@ class CompareOptions:
 def compare(asked: CompareOptions, *, as_json: bool) -> None:
     """Compare the hierarchy A with the reference B.
 
-    Each is a CSV or parquet table of labels, a hierarchy.parquet, or the folder of a build. The output shows the
-    compared columns, how much the groups agree at each level and over all levels, and the largest confusions.
+    A and B are each a CSV or parquet table of labels, a hierarchy.parquet, or the folder of a build. The output shows
+    the compared columns, how much the groups agree at each level and over all levels, and the largest confusions.
     """
     from hgld.pipelines.hierarchy.compare import compare as compare_files
     from hgld.pipelines.hierarchy.compare import summary

@@ -98,7 +98,7 @@ class SeenOptions:
         Args:
             source: the model; only runs are checked.
             queries: splits whose images are evaluated.
-            own_allowed: whether to allow queries that the run was trained on if they are of the run's own dataset.
+            own_allowed: whether to allow queries of the run's own dataset, even if the run was trained on them.
 
         Returns:
             settings for the report that state which images were in the training data.
@@ -213,7 +213,7 @@ def _folder_note(data: str) -> str:
 
 
 def say_warnings(facts: Mapping[str, Any]) -> None:
-    """Print a warning if the view reduced images, and one if the run was trained on queries.
+    """Print a warning if images were reduced, and a warning if the run was trained on queries.
 
     Args:
         facts: settings of a report, or the result of ``Embedder.view_facts`` or :meth:`SeenOptions.check`.

@@ -218,7 +218,7 @@ def check_cost(data: bytes, width: int, height: int) -> None:
     """Raise an error if decoding an image would take too much memory or time.
 
     Raises:
-        ImageError: the limit is exceeded that the reason names: ``too-many-pixels``, ``too-many-scans`` or
+        ImageError: the image exceeds a limit; the reason is ``too-many-pixels``, ``too-many-scans`` or
             ``too-many-blocks``.
     """
     pixels, most = width * height, MOST_PIXELS if is_jpeg(data) else MOST_PIXELS_WHOLE

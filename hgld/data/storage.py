@@ -162,8 +162,8 @@ class ShardStorage:
 
     Args:
         root: a folder, or a URL of one of the schemes in :data:`SCHEMES`.
-        options: options for a URL. http(s): those that :class:`hgld.data.http_files.HttpRanges` lists. Other schemes:
-            options of fsspec, such as credentials and endpoints.
+        options: options for a URL. http(s): options of :class:`hgld.data.http_files.HttpRanges`. Other schemes: options
+            of fsspec, such as credentials and endpoints.
 
     Raises:
         ConfigError: the scheme is unknown or a chain of schemes, or options are given for a folder.

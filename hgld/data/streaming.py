@@ -1,7 +1,7 @@
-"""P x K batches from shards on a disk or at URLs, with or without an index; reading is ahead of decoding.
+"""P x K batches from shards on a disk or at URLs, with or without an index; files are read ahead of decoding.
 
-With an index, a sampler orders the batches. Their images are read at the offsets in the index, several batches per
-request.
+With an index, a sampler orders the batches. The images of the batches are read at the offsets in the index, several
+batches per request.
 
 Without an index, webdataset's pipeline reads the tars from front to end. Functions of this module are its stages. They
 open the tars, read their members within limits (:mod:`hgld.data.tar`) and group adjacent items of one class. hgld opens
@@ -163,8 +163,8 @@ class ShardStream(IterableDataset[Batch]):
     Iterating yields the rest of the current epoch; afterwards the stream is at the beginning of the next epoch. If the
     consumer stops in between, the next iteration resumes there. The stream is also a torch ``IterableDataset`` of whole
     batches, for ``DataLoader(stream, batch_size=None)``, webdataset's ``WebLoader`` and the first stage of its
-    ``DataPipeline``. It allows at most one worker process, because it has threads. That process then counts the
-    position.
+    ``DataPipeline``. The stream allows at most one worker process, because it starts threads. With a worker process,
+    only that process knows the position.
 
     Attributes:
         dataset: the dataset directory; None for shards without an index.

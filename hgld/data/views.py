@@ -175,7 +175,7 @@ def random_rectangles(numbers: Floats, share: float, size: int) -> Integers:
 
 
 def erase(pixels: Pixels, rectangle: Integers) -> Pixels:
-    """Paint a rectangle (left, top, width, height) on a copy of an (H, W, 3) image; return the image if it is empty."""
+    """Paint a rectangle (left, top, width, height) on a copy of an (H, W, 3) image, unless its width is 0."""
     left, top, width, height = (int(value) for value in rectangle)
     if width:
         pixels = pixels.copy()

@@ -50,8 +50,8 @@ class LabelRelevance:
     Args:
         query: (Q, L) integer labels, finest level first, negative if unknown.
         gallery: (G, L) labels.
-        self_index: (Q,) gallery index of the query itself, which is excluded; -1 for none. None: no query is in
-            the gallery.
+        self_index: (Q,) gallery index of the query itself, which is excluded; -1 if the query is not in the gallery.
+            None: no query is in the gallery.
 
     Raises:
         InputError: an entry of ``self_index`` is not in the gallery.
@@ -179,7 +179,7 @@ def block_of_items(
         facts: relevance facts of these queries.
 
     Returns:
-        a block whose columns are these items and whose counts are of the whole gallery.
+        a block whose columns are these items and whose counts belong to the whole gallery.
     """
     if isinstance(source, LabelRelevance):
         grades = source.grades_of(start, stop, items)

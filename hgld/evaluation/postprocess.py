@@ -197,7 +197,8 @@ def expand_queries(
         query_embeddings: (Q, D) of any floating dtype.
         gallery_embeddings: (G, D) embeddings.
         options: ``query_expansion`` is (alpha, k); ``device`` is the device to search on.
-        self_index: (Q,) gallery index of the query itself, which is not counted as a neighbour; -1 for none.
+        self_index: (Q,) gallery index of the query itself, which is not counted as a neighbour; -1 if the query is not
+            in the gallery.
 
     Returns:
         (Q, D) float32 unit rows; the unchanged queries if ``query_expansion`` is None.

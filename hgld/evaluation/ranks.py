@@ -15,7 +15,8 @@ def njit(function: Callable[..., Any], *, entry: bool = True, **options: Any) ->
     Args:
         function: function to compile.
         entry: whether Python calls the function. If so, its machine code, with all helpers, is kept in a folder of
-            numba's cache. Helpers are compiled with their callers; a wrapper and a file for each would double the time.
+            numba's cache. Helpers are compiled with their callers; a wrapper and a cache file for each helper would
+            double the compile time.
         options: options of numba.
     """
     settings: dict[str, Any] = {"nogil": True, "error_model": "numpy", **options}

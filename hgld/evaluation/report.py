@@ -231,7 +231,7 @@ def _load_per_query(file: Path, metrics: Sequence[str]) -> pl.DataFrame:
 
 
 def as_papers(metric: str, value: float) -> str:
-    """Format a share in per cent with one digit after the point, other values with two."""
+    """Format a share in per cent with one digit after the point, other values with two digits."""
     return number(100 * value, 1, "--") if is_per_cent(metric) else number(value, 2, "--")
 
 

@@ -372,7 +372,7 @@ def clustering_nmi(embeddings: Array, labels: Array, *, seed: int = 0) -> float:
 
 
 def _labelled(embeddings: Array, labels: Array) -> tuple[np.ndarray, np.ndarray]:
-    """Return unit rows in float64, and their classes as 0, 1, ..., of the items with labels."""
+    """Return the unit rows (float64) of the items with labels, and their classes as 0, 1, ..."""
     unit = prepare_embeddings(embeddings, "item").cpu().double().numpy()
     column = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if column.shape != (len(unit),) or not np.issubdtype(column.dtype, np.integer):
@@ -396,7 +396,7 @@ def order_statistics(
     depth: int | None,
     kinds: Collection[str],
 ) -> OrderStatistics:
-    """Rank every row on the CPU, over as many threads as torch has.
+    """Rank every row on the CPU, on as many threads as torch uses.
 
     Args:
         scores: (q, G) float32 on the CPU, finite, or -inf for items that are not ranked.

@@ -89,7 +89,7 @@ class Audit:
             other_split, probability, alike (correlation), same_class.
         labels: one row per judged item: item, key, and per level the probability that the label is wrong; NaN if the
             label cannot be judged.
-        rates: estimated share of wrong labels per level: level, rate.
+        rates: one row per level: level, and rate, the estimated share of wrong labels.
         notes: items that were not judged, and why.
     """
 
@@ -238,7 +238,7 @@ class _Items:
     splits: Sequence[str]
 
     def nearest_items(self, item: int, label: int) -> list[int]:
-        """Return the nearest other items of a finest class."""
+        """Return the items of a finest class that are nearest to an item, without the item itself."""
         others = self.judged[self.classes == label]
         others = others[others != item]
         order = np.argsort(-(self.unit[others] @ self.unit[item]), kind="stable")

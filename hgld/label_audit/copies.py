@@ -44,7 +44,7 @@ class ImageCopies:
         progress: function that is called with a task name, the number of images read and the total.
 
     Attributes:
-        unreadable: reasons why images could not be read; these images are similar to no other.
+        unreadable: reasons why images could not be read; these images are similar to no other image.
     """
 
     def __init__(self, opened: Callable[[int], Image.Image], count: int, progress: Progress) -> None:
@@ -78,7 +78,7 @@ class ImageCopies:
         return rows
 
     def of_copies(self, items: np.ndarray) -> np.ndarray:
-        """Return the similarities of images to their synthetic copies, which are cropped anywhere and encoded again.
+        """Return the similarities of images to their synthetic copies, which are cropped at random and encoded again.
 
         Args:
             items: (P,) items; blank images are skipped.
@@ -91,7 +91,7 @@ class ImageCopies:
         return np.array(found)
 
     def alike(self, pairs: np.ndarray) -> np.ndarray:
-        """Return the (P,) similarities of pairs (P, 2) of images, at most 1; 0 if one is blank."""
+        """Return the (P,) similarities of pairs (P, 2) of images, at most 1; 0 if one image of the pair is blank."""
         return np.array(
             [
                 _correlation(self._small[first], self._small[second])

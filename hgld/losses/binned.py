@@ -196,9 +196,10 @@ _PRECISION_SUMS = {"ignored": _eager_precision, "relaxed": _relaxed_precision, "
 class FastAP(RankLoss):
     """1 - FastAP (Cakir et al., "Deep Metric Learning to Rank", CVPR 2019).
 
-    Squared distances of unit vectors are in 0..4. Each is shared linearly between the two nearest of the ``bins`` + 1
-    bin edges. Since d^2 = 2 - 2s, this is :class:`SoftBinAP` with ``bins`` + 1 centres; only the number of bins differs
-    between the two papers. The published code excludes the query from its own gallery: ``exclude_self=True``.
+    Squared distances of unit vectors are in 0..4. Each distance is shared linearly between the two nearest of the
+    ``bins`` + 1 bin edges. Since d^2 = 2 - 2s, this is :class:`SoftBinAP` with ``bins`` + 1 centres; only the number of
+    bins differs between the two papers. The published code excludes the query from its own gallery:
+    ``exclude_self=True``.
 
     Args:
         bins: number of bins, of width 4 / bins in squared distance.

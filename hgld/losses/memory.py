@@ -104,7 +104,7 @@ class CrossBatchMemory(KnownArguments, nn.Module):
         return self.combine(self.terms(embeddings, labels))
 
     def terms(self, embeddings: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Return the unweighted terms of the batch and of the memory, and write a training batch, as a call does.
+        """Return the unweighted terms of the batch and of the memory, and write a training batch.
 
         Args:
             embeddings: (B, D) floating-point embeddings.

@@ -161,7 +161,7 @@ def _refuse_other_names(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def reads_labels(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a loss's ``forward`` so that callers may pass arrays, lists and class names; it gets tensors.
+    """Wrap a loss's ``forward`` so that callers may pass arrays, lists and class names; ``forward`` gets tensors.
 
     Labels may be anything that :func:`hgld.labels.class_numbers` reads. Every call numbers the names again, so a
     loss that stores something per class (``keeps_classes``: proxies, weights, a memory) accepts only numbers. Arguments

@@ -55,7 +55,7 @@ def loss_names() -> tuple[str, ...]:
 def entry_of(name: str) -> LossEntry:
     """Return the registry entry of a loss.
 
-    For a loss of another package, this is read from its class: a config field sets the parameter of the same name
+    For a loss of another package, the entry is made from its class: a config field sets the parameter of the same name
     (``margin``, ``tau``, ``level``). A loss with the parameter ``dim`` is taken to have trainable parameters.
 
     Raises:
@@ -109,7 +109,7 @@ def options_of(name: str) -> frozenset[str]:
 
 
 def _takes_references(name: str) -> bool:
-    """Return whether a loss can be called with references, as a memory calls it."""
+    """Return whether a loss can be called with a gallery, as a cross-batch memory calls it."""
     if name in LOSSES:
         return True
     made = loss_class(name)

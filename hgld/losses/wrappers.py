@@ -290,7 +290,7 @@ class MetricLearningLoss(BatchLoss):
         return any(True for _ in self.parameters())
 
     def batch_loss(self, batch: Batch) -> Tensor:
-        """Return the loss of a batch, 0 with a gradient of 0 if no label is known.
+        """Return the loss of a batch; 0, with a gradient of 0, if no label is known.
 
         References that ``self_index`` points to are excluded for all queries, because the library would count a query's
         own copy as a positive. Pairs within the batch are then the same as in a call without references.

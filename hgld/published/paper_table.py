@@ -78,7 +78,7 @@ class OwnResults:
     """Results of a run, to print beside a paper's results.
 
     Attributes:
-        name: name of the run, with its task if the run has several.
+        name: name of the run, with its task if the run has several tasks.
         dataset: dataset of the evaluation, as its report states it.
         values: values of the report per metric, as shares, not per cent.
         reference: published values of the run's recipe, from which the differences are computed.

@@ -70,7 +70,7 @@ def describe_changes(
         runs: evaluations with embeddings.
         first: first ranks of each run.
         names: names of the classes of each run.
-        baseline: run to compare with; if it is not among ``runs``, the first of these.
+        baseline: name of the run to compare with; if it is not among ``runs``, the first of ``runs``.
         metric: metric with a value per query.
 
     Returns:
@@ -100,7 +100,7 @@ def describe_changes(
 
 
 def _most_changed(change: np.ndarray, classes: np.ndarray) -> list[int]:
-    """Return the queries with the highest positive change, one per class: one hard class would fill all rows."""
+    """Return the queries with the highest positive change, one per class; else one hard class would fill all rows."""
     order = np.argsort(-change, kind="stable")[: int((change > 0).sum())]  # sorting puts NaN last
     _, first = np.unique(classes[order], return_index=True)
     return order[np.sort(first)][:_MOST_QUERIES].tolist()

@@ -211,7 +211,7 @@ def draw_training(figures: Figures, runs: Sequence[Run], metrics: Sequence[str])
 
 
 def _columns(runs: Sequence[Run]) -> list[str]:
-    """Return the columns of the logs to draw: the loss and its parts, one learning rate, others."""
+    """Return the columns of the logs to draw: the loss and its parts, one learning rate, other columns."""
     known = dict.fromkeys(c for run in runs for c in run.log if c not in {"step", "epoch"})
     finite = [c for c in known if any(math.isfinite(v) for run in runs for v in run.log.get(c, []))]
     losses = [c for c in finite if "loss" in c.lower()]

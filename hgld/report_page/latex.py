@@ -50,7 +50,7 @@ def choose_columns(table: ScoreTable, metrics: Sequence[str] = ()) -> ScoreTable
 
 
 def row_labels(names: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the first column's heading and the labels of the rows: if one field names all runs, its name and values.
+    """Return the first column's heading and the rows' labels; runs named ``FIELD=VALUE`` become FIELD and the values.
 
     >>> row_labels(["loss=HAPPIER", "loss=ROADMAP"]), row_labels(["first", "lr=0.1"])
     (('loss', ['HAPPIER', 'ROADMAP']), ('', ['first', 'lr=0.1']))

@@ -75,7 +75,7 @@ def describe_mistakes(evaluation: Evaluation, first: FirstRanks, name_of: NameOf
 
 
 def _confusions(own: np.ndarray, found: np.ndarray) -> list[tuple[int, int, int]]:
-    """Return every pair of a query's class and another class found, and its number of queries, most frequent first."""
+    """Return each pair of a query's class and its first result's wrong class, with its count, most frequent first."""
     cases = np.flatnonzero((own != found) & (own >= 0) & (found >= 0))
     pairs, counts = np.unique(np.stack([own, found], axis=1)[cases], axis=0, return_counts=True)
     order = np.argsort(-counts, kind="stable")
@@ -85,7 +85,7 @@ def _confusions(own: np.ndarray, found: np.ndarray) -> list[tuple[int, int, int]
 def _opened(own: np.ndarray, found: np.ndarray, classes: list[int]) -> list[tuple[tuple[int, int], np.ndarray]]:
     """Return the queries that each cell of the table of confusions opens, by row and column.
 
-    Cells get their queries in turns, the most frequent confusion first, so that as many cells as possible have one.
+    Cells get their queries in turns, the most frequent confusion first, so that as many cells as possible have a query.
 
     Args:
         own: (Q,) classes of the queries.

@@ -342,7 +342,7 @@ def _read_kept(name: str, path: Path) -> Run:
 def read_report(path: Path) -> RetrievalReport:
     """Read a report that :meth:`hgld.evaluation.report.RetrievalReport.save_json` wrote.
 
-    Checks the settings that the page computes with; the page only shows all other settings.
+    The function checks the settings that the page computes with; the page only shows all other settings.
 
     Raises:
         SchemaError: the file cannot be read, or the page cannot show one of its settings or metrics.
@@ -386,7 +386,8 @@ _SETTINGS = {
 def _read_embeddings(report: RetrievalReport, path: Path, folder: Path) -> tuple[Ranked | None, str]:
     """Return the embeddings that a report was made from, or the reason why they cannot be shown.
 
-    Fails if embeddings or labels were written after the report: tables and figures would contradict each other.
+    The reading fails if embeddings or labels were written after the report, because tables and figures would contradict
+    each other.
     """
     settings, files = report.settings, report.settings.get("files")
     if not isinstance(files, dict) or not {"embeddings", "labels"} <= set(files):

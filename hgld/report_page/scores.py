@@ -29,12 +29,12 @@ class Score:
     Attributes:
         metric: name of the metric, with its level.
         value: the value, for shares from 0 to 1; NaN if undefined.
-        low: lower end of its confidence interval; NaN without values per query.
-        high: upper end of the confidence interval.
+        low: lower end of the value's confidence interval; NaN without values per query.
+        high: upper end of the value's confidence interval.
         difference: difference to the baseline; NaN without a comparison.
         difference_low: lower end of the difference's confidence interval.
         difference_high: upper end of the difference's confidence interval.
-        p_value: two-sided p-value of no difference to the baseline.
+        p_value: two-sided p-value of the hypothesis that there is no difference to the baseline.
         best: True if no run has a better value.
         deviation: standard deviation over the seeds; NaN for a single run.
         seeds: number of runs that the value is the mean of.
@@ -124,7 +124,7 @@ def seed_p_value(ours: Mapping[int, float], theirs: Mapping[int, float]) -> floa
 def _compare_with(
     first: str, reports: Mapping[str, RetrievalReport], classes: np.ndarray | None
 ) -> tuple[dict[tuple[str, str], dict[str, float]], list[str]]:
-    """Return intervals and tests by run and metric, and a note on each run that cannot be paired with the first."""
+    """Return intervals and tests by run and metric, and a note on each run that cannot be paired with the first run."""
     measured = {name: [] if r.per_query.is_empty() else r.query_metrics for name, r in reports.items()}
     found, notes = dict[tuple[str, str], dict[str, float]](), list[str]()
     for name, report in reports.items():

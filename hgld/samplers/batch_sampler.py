@@ -429,7 +429,7 @@ def at_least(least: int, **numbers: int) -> None:
 
 
 class EpochSampler(BatchSampler):
-    """Sampler of every item once per epoch, in random or dataset order; to train a classifier or to embed.
+    """Sampler of every item once per epoch, in random or dataset order, to train a classifier or to embed.
 
     Without ``drop_last`` the last batch may be short, and its parts may differ by one item between processes. If the
     last batch has fewer items than there are processes, some processes get no item. Iterating then yields one batch

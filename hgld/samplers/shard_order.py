@@ -257,7 +257,7 @@ def draw(labels: Sequence[int], taken: Container[int], word: int) -> int:
 
 
 class _Hand:
-    """A batch in the making: the chunks of every stream, and the stream that each class comes from."""
+    """A batch that is being filled: the chunks of every stream, and the stream that each class comes from."""
 
     def __init__(self, held: list[list[int]], labels: Sequence[int], per_stream: int) -> None:
         self._held, self._labels, self._per_stream = held, labels, per_stream

@@ -52,7 +52,7 @@ class Document:
 
     @cached_property
     def json(self) -> Any:
-        """The file's JSON object or list; None if the file does not begin like one."""
+        """The file's JSON object or list; None if the file does not begin like JSON."""
         is_json = self.head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
         return parse_json(self._read_whole(), str(self.path)) if is_json else None
 
@@ -243,7 +243,7 @@ def _entries(document: Document) -> list[Any]:
 
 
 def _read_categories(document: Document) -> Taxonomy:
-    """Read iNaturalist's categories, which state a class per rank, or COCO's, which have a supercategory.
+    """Read iNaturalist's categories, which state a class per rank, or COCO's categories, which have a supercategory.
 
     iNaturalist's supercategories do not follow the ranks, so this reader excludes and counts them.
     """
@@ -416,7 +416,7 @@ class TaxonomyFormat:
 
     Attributes:
         read: function that reads the taxonomy of a document.
-        fits: function that says whether a document has this format.
+        fits: function that tells whether a document has this format.
     """
 
     read: Callable[[Document], Taxonomy]
@@ -501,7 +501,7 @@ def read_levels(
         format: format of the taxonomy; ``auto``: detected from the content.
         parents: rule for classes with several parents.
         cut: rule for uneven depth.
-        levels: names of the levels, finest first; for a table with these columns, the columns.
+        levels: names of the levels, finest first. If a table has columns of these names, they are the levels.
 
     Raises:
         ConfigError: a rule is invalid, or the number of names differs from the number of levels.

@@ -3,7 +3,7 @@
 Several parents (``parents``): ``refuse`` raises an error with the names of the classes. ``first`` keeps the first
 parent in the file. ``most-specific`` keeps the parent with the longest path to the top (the first of several).
 
-Uneven depth (``cut``) has three rules for the levels above the finest one:
+Uneven depth (``cut``) has three rules for the levels above the finest level:
 
 - ``root:2,1``: the ancestors 2 and 1 steps below the top. The finest level has the classes without children. ``root``
   alone uses all depths, but no top level with a single class, because such a level distinguishes nothing.
@@ -82,7 +82,7 @@ def even_levels(
     Args:
         taxonomy: taxonomy of any shape.
         parents: rule for classes with several parents.
-        cut: rule for uneven depth; empty: ``ranks`` if every class has one, else ``root``.
+        cut: rule for uneven depth; empty: ``ranks`` if every class has a rank, else ``root``.
         levels: names of the levels, finest first. If ``cut`` is ``root`` or ``leaves`` without numbers, they also set
             the number of levels.
         items: positions of the classes of the finest level, with or without children; the rule ``ranks`` then selects
@@ -178,7 +178,7 @@ def _parse_cut(taxonomy: Taxonomy, cut: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _step_numbers(taxonomy: Taxonomy, rule: str, marks: tuple[str, ...], count: int, depths: range) -> list[int]:
-    """Return the depths (or heights) of the levels above the finest one, finest first.
+    """Return the depths (or heights) of the levels above the finest level, finest first.
 
     Args:
         taxonomy: the taxonomy, for messages.
@@ -286,7 +286,7 @@ def _make_levels(
         table: (N, L) positions: one row per finest class, one column per level; -1: unknown.
         rules: the rules for several parents and for uneven depth.
         changes: the changes so far; this function appends to them.
-        is_whole: True if every class should have a level; classes without one are then counted.
+        is_whole: True if every class should have a level; classes without a level are then counted.
     """
     ids, plain = taxonomy.ids, taxonomy.names
     counts = {**taxonomy.counts}

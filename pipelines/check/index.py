@@ -2,7 +2,7 @@
 
 If two items contradict each other about a class or the levels, the command names both and stops. A member or item that
 cannot be used becomes a row of ``rejected.parquet``. All new files are written under temporary names, so a full disk
-leaves the dataset as it was. Then the earlier manifest is renamed, the new files replace the old ones, and the new
+leaves the dataset as it was. Then the earlier manifest is renamed, the new files replace the old files, and the new
 manifest comes last: while a manifest exists, it fits the files next to it.
 """
 
@@ -213,8 +213,8 @@ def rebuild_index(
     """Rebuild ``index.parquet``, ``hierarchy.parquet`` and ``dataset.json`` from the tars in ``root``.
 
     The index has the order of the tars' names. An earlier manifest only gives the dataset's name, its protocol, the
-    group size and the provenance; rejected items, lists, judgements and the card stay as they are. If it is stopped
-    anywhere and run again, it writes the same bytes.
+    group size and the provenance; rejected items, lists, judgements and the card stay as they are. If the function is
+    stopped anywhere and called again, it writes the same bytes.
 
     Args:
         root: folder with the tars.
@@ -312,8 +312,8 @@ def _rename_manifest(root: Path) -> None:
 def _group_size(index: pl.DataFrame, finest: str, earlier: files.Manifest | None) -> int:
     """Return k, the minimum number of items of a class that are adjacent.
 
-    It is the earlier manifest's k if the items are still in such an order. Otherwise it is the length of the shortest
-    run of a class with several runs. If no class has several runs, it is the length of the longest run.
+    The result is the earlier manifest's k if the items are still in such an order. Otherwise it is the length of the
+    shortest run of a class with several runs. If no class has several runs, it is the length of the longest run.
     """
     if earlier is not None and not len(short_runs(index, finest, earlier.group_size)):
         return earlier.group_size

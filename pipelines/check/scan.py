@@ -1,6 +1,7 @@
 """Read whole shards from front to back, and collect the facts of every item and every error; extract nothing.
 
-``hgld index`` makes the index from a scan, ``hgld verify`` compares the index with it. One shard is one unit of work.
+``hgld index`` makes the index from a scan, and ``hgld verify`` compares the index with the scan. One shard is one unit
+of work.
 """
 
 import hashlib

@@ -67,9 +67,9 @@ class Verification:
 def verify(root: Path, *, decode: bool = False, workers: int = 1, progress: Progress) -> Verification:
     """Check the files of a dataset directory against each other.
 
-    It checks the sizes and checksums of all files, and the index against the tars in both directions. It checks labels
-    against the hierarchy, and the manifest's counts. It looks for classes and images that training shares with other
-    splits, and for lists, judgements and rejected items whose keys do not fit the index.
+    The function checks the sizes and checksums of all files, and the index against the tars in both directions. It
+    checks labels against the hierarchy, and the manifest's counts. It looks for classes and images that training shares
+    with other splits, and for lists, judgements and rejected items whose keys do not fit the index.
 
     Args:
         root: the dataset directory.
@@ -316,7 +316,7 @@ class _Verifier:
                 self.add("counts", f"{text} in the index", wanted, shard=shard)
 
     def keys(self, index: pl.DataFrame, rejected: pl.DataFrame) -> None:
-        """Check that the index has all keys of lists and judgements, and of rejected items only repeated keys."""
+        """Check that the index has all keys of lists and judgements, and of rejected items' keys only repeated ones."""
         keys = index.select("key")
         for name, column in ((files.LISTS, "key"), (files.JUDGEMENTS, "query"), (files.JUDGEMENTS, "item")):
             lost = self.table(name).join(keys, left_on=column, right_on="key", how="anti", maintain_order="left")
@@ -332,7 +332,7 @@ class _Verifier:
     def classes(self, index: pl.DataFrame, tree: Hierarchy | None) -> None:
         """Look for finest classes that training and evaluation share.
 
-        Shared classes are findings if the manifest's provenance says ``disjoint``, else a note.
+        Shared classes are findings if the manifest's provenance says ``disjoint``; otherwise they are a note.
         """
         finest = self.manifest.levels[0]
         counts = index.filter(pl.col(finest) >= 0).group_by(finest, "split").len(_COUNT).sort(finest, "split")

@@ -479,7 +479,7 @@ def ancestor_agreement(a: Sequence[pl.Series], b: Sequence[pl.Series]) -> Ancest
     """Measure the labels of the same items over all levels.
 
     Args:
-        a: the labels of A, one series per level, null if an item has none.
+        a: the labels of A, one series per level, null if an item has no label.
         b: the labels of B at the same levels.
     """
     size_a, size_b = (sum(len(s) - s.null_count() for s in side) for side in (a, b))

@@ -25,8 +25,8 @@ def silhouettes(
     """Return the simplified silhouette of every row (Vendramin, Campello and Hruschka, 2010).
 
     The silhouette is (b - a) / max(a, b). Here a is the cosine distance to the centre of the other rows of the row's
-    group, and b the distance to the nearest centre of another group. It is 0 for the only row of a group, and 1 if
-    there is only one group.
+    group, and b the distance to the nearest centre of another group. The silhouette is 0 for the only row of a group,
+    and 1 if there is only one group.
 
     Args:
         rows: (N, D) unit rows.

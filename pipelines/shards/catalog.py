@@ -207,8 +207,8 @@ def check_level_names(levels: Sequence[str], where: str) -> None:
 def safe_key(text: str) -> str:
     """Make a key from a path or name: characters that a key may not hold become ``_``.
 
-    Different texts may give the same key, which a catalog refuses. A text that is too long for a key is cut, and part
-    of its SHA-256 is appended.
+    Different texts may give the same key; a catalog with repeated keys raises an error. A text that is too long for a
+    key is cut, and part of its SHA-256 is appended.
 
     >>> safe_key("n01/a b.c"), safe_key("/x//y/")
     ('n01/a_b_c', 'x/y')

@@ -122,7 +122,7 @@ def _json_of(row: Mapping[str, Any], levels: Sequence[str]) -> bytes:
 
 
 def _images(rows: Sequence[Mapping[str, Any]], unit: PackUnit) -> Iterator[bytes]:
-    """Yield the images' bytes of a plan's rows, while the system prefetches the next ones from tars and spools.
+    """Yield the images' bytes of a plan's rows, while the system prefetches the next images from tars and spools.
 
     Raises:
         InputError: bytes changed since they were examined.

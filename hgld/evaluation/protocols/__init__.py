@@ -29,7 +29,7 @@ class Protocol:
     """An evaluation protocol: how to evaluate a benchmark, and what this requires of a dataset.
 
     Attributes:
-        summary: one line for people: queries, gallery, excluded items and the averages.
+        summary: one readable line: queries, gallery, excluded items and the averages.
         evaluate: function from the embedded splits (:class:`hgld.evaluation.protocols.benchmark.Benchmark`) and the
             options of ranking (:class:`hgld.evaluation.options.EvaluationOptions`) to a report, or its name as
             ``module:function``.

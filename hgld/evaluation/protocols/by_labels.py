@@ -125,7 +125,7 @@ def rank_by_labels(
 
 
 def evaluate_agreed(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
-    """Evaluate H-GLDv2; a query has the labels on which all its relevant images agree, other labels are unknown."""
+    """Evaluate H-GLDv2; a query has the labels on which all its relevant images agree; its other labels are unknown."""
     query, gallery = benchmark["query"], benchmark["gallery"]
     judged, left_out = benchmark.judged("query", "gallery", ("relevant",))
     labels = np.full(query.labels.shape, -1)
@@ -299,7 +299,7 @@ _CASES = {
 def evaluate_dyml(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
     """Evaluate ``query_LEVEL`` against ``gallery_LEVEL`` at each level, and average over the levels.
 
-    A query counts as a gallery item if a gallery item has the same content. Items with the same path come first.
+    A query is matched to the gallery item with the same content, if possible to the item that also has the same path.
 
     Returns:
         a report of every level's metrics, their averages (``AP/average``) and the mean ASI over the levels. Its

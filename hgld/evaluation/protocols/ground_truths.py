@@ -24,8 +24,8 @@ def read_in_shop(path: str | Path) -> pl.DataFrame:
     """Read ``list_eval_partition.txt`` of DeepFashion In-Shop Clothes Retrieval (Liu et al., CVPR 2016).
 
     Returns:
-        image (text), item (text, ``id_00000001``), label (Int32, the rank of the item's name), split (``train``,
-        ``query`` or ``gallery``), in the order of the file.
+        a table in the order of the file, with the columns image (text), item (text, ``id_00000001``), label (Int32, the
+        rank of the item's name) and split (``train``, ``query`` or ``gallery``).
 
     Raises:
         TableError: a line does not consist of image, item and split, or the number of lines differs from the number in

@@ -5,8 +5,8 @@ mask. Forward kernels write the smooth hrank and rank of every positive, and the
 score. Backward kernels turn the metric's derivatives with respect to hrank and rank into derivatives with respect to
 the scores of all items.
 
-The compiler may reorder sums to vectorise them, because a loss promises error bounds only. The metrics
-(:mod:`hgld.evaluation.ranks`) report numbers, so their sums keep their order.
+The compiler may reorder sums to vectorise them, because a loss needs only be accurate within error bounds. The metrics
+(:mod:`hgld.evaluation.ranks`) must be reproducible, so their sums keep their order.
 """
 
 from collections.abc import Callable, Iterator
@@ -204,8 +204,8 @@ def sup_backward(
         starts: (q, L + 2) array of :func:`by_grade`.
         step: (4,) float32: tau, rho and delta of SupRank's step, and the step's value at delta.
         offsets: (q + 1,) where each row's positives begin in ``by_self`` and ``by_rank``.
-        by_self: (P,) float32, derivative of the metric with respect to each positive's own score, which is part of all
-            its differences.
+        by_self: (P,) float32, derivative of the metric with respect to each positive's own score, which is in all score
+            differences of the positive.
         by_rank: (P,) float32, derivatives of the metric with respect to the ranks.
         slopes: (q, G) output: the derivative of the metric with respect to each score; entries of items with score -inf
             are not written.

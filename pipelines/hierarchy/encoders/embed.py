@@ -61,7 +61,7 @@ FOR_LANDMARKS = "clip:ViT-L-14/laion2b_s32b_b82k"
 
 
 def choose_encoder(config: EmbedConfig, source: str) -> tuple[EmbedConfig, str]:
-    """Return options that name an encoder, and the reason for the choice; it is empty if the user named the encoder.
+    """Return options that name an encoder, and the reason for the choice (empty if the user named the encoder).
 
     Args:
         config: the options, in which ``auto`` is replaced.

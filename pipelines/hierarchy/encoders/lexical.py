@@ -122,7 +122,8 @@ class LexicalEncoder:
     Args:
         names: the names to fit, at least one; order and repetitions do not matter.
         lexicon: whether to use the lexicon of nouns; without it only words and letters count.
-        english: tells which names have a head and modifiers; in other names all words have the same weight.
+        english: function that tells which names have a head and modifiers; in other names all words have the same
+            weight.
 
     Attributes:
         name: ``lexical``.

@@ -106,7 +106,7 @@ def make_encoder(
     Args:
         spec: the name of an encoder, with ``:`` and its argument if it takes one.
         names: the names on which ``lexical`` is fitted. An encoder gets only the options that its class has.
-        templates: prompt templates with one ``{}``; empty: the encoder's own.
+        templates: prompt templates with one ``{}``; empty: the encoder's own templates.
         device: ``cpu``, ``cuda``, ...; empty: a GPU if there is one.
         batch_size: names per forward pass.
         lexicon: whether ``lexical`` uses hgld's nouns for places, which suit only names of places.
@@ -164,8 +164,8 @@ PREFERRED = (  # order: best published average of sentence-transformers first, m
 def local_encoder() -> tuple[str, str]:
     """Return the best encoder on this machine, and the reason for the choice.
 
-    This is the first available one of three: the folder that ``HGLD_SENTENCE_ENCODER`` names; the first of
-    :data:`PREFERRED` in Hugging Face's cache; ``lexical``.
+    hgld takes the first of three that is available: the model in the folder that ``HGLD_SENTENCE_ENCODER`` names, the
+    first model of :data:`PREFERRED` in Hugging Face's cache, or ``lexical``.
     """
     from huggingface_hub import try_to_load_from_cache  # imported here: it is slow to import, and few builds need it
 

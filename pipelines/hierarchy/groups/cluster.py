@@ -110,7 +110,7 @@ def coarsen(rows: np.ndarray, units: np.ndarray, wanted: int) -> tuple[np.ndarra
 
     Args:
         rows: (N, D) unit rows of names.
-        units: (N,) the group of every name, 0..U-1, none of them empty.
+        units: (N,) the group of every name, 0..U-1; every group has at least one name.
         wanted: number of coarser groups; 0: chosen from the data; more than U counts as U.
 
     Returns:

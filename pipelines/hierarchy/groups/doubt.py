@@ -16,7 +16,7 @@ the data. A build only reads them.
 
 The error rate differs between taxonomies, and errors come in groups. So ``doubt.yaml`` also states how much the model's
 level differs between taxonomies, and between groups of one taxonomy. :func:`still_wrong` widens its draws by these
-deviations. Decisions show the level of the taxonomy, and how carefully the person decides: :func:`believe`.
+deviations. Decisions show the level of the taxonomy, and how carefully the person decides (:func:`believe`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -154,7 +154,7 @@ def features(
 
 
 def _margin(space: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Return the rank of every row's silhouette among all known rows, 0..1; unknown rows have .5."""
+    """Return the rank of every row's silhouette among all known rows, 0..1; unknown rows have 0.5."""
     space = unit(leading_axes(np.asarray(space, dtype=np.float32))).astype(np.float32)
     known = np.linalg.norm(space, axis=1) > 0
     rank = np.full(len(groups), 0.5)
@@ -255,8 +255,8 @@ def still_wrong(
 
     Errors are not independent. The average log-odds of a taxonomy may differ from the model, and the average of a group
     from its taxonomy. If these averages are known, the number is approximately normal. Its variance is the variance of
-    independent names plus the variance of the groups' averages. Decided names are wrong by slips, and if they were
-    accepted blindly. If a person gave two answers about a name, either answer may be the slip.
+    independent names plus the variance of the groups' averages. A decided name is wrong if the person slipped, or
+    accepted it blindly. If a person gave two answers about a name, either answer may be the slip.
 
     Args:
         odds: (N,) log-odds that undecided placements are wrong.

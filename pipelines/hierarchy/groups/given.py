@@ -196,7 +196,7 @@ def embed_examples(
 ) -> tuple[np.ndarray, Examples]:
     """Return the (N, D) rows of names from which groups are learned, and the examples of predefined groups.
 
-    A seed that is a name has this name's row. Texts of which the encoder knows no word are no examples.
+    A seed that is a name has this name's row. Texts of which the encoder knows no word are not examples.
     """
     index = {name_key(name): i for i, name in enumerate(names)}
     told = [(t, place) for place, g in enumerate(groups) for t in (g.name, g.description, *g.seeds) if t]

@@ -128,7 +128,7 @@ def plan_levels(config: BuildConfig, given: "GivenGroups | None" = None) -> Leve
 
 
 def check_names(names: tuple[str, ...]) -> None:
-    """Raise an error for fewer than two level names, and for names of other columns.
+    """Raise an error for fewer than two level names, and for a level named like another column.
 
     Raises:
         ConfigError: there are fewer than two names, or a name is not allowed; the message names the level.

@@ -98,7 +98,7 @@ class ClassGraph:
     def information_content(self) -> Mapping[str, float]:
         """Information content of each class, from 0 (every class is below it) to 1 (no class is below it).
 
-        It is ``1 - log(below + 1) / log(all)``, the intrinsic information content of Seco, Veale and Hayes (ECAI 2004),
+        The information content is ``1 - log(below + 1) / log(all)``, as Seco, Veale and Hayes (ECAI 2004) define it,
         which needs no corpus. ``below`` is the number of descendants in this graph, ``all`` the number of classes.
         """
         below = dict.fromkeys(self.ids, 0)  # each class is counted below itself too
@@ -155,7 +155,7 @@ class NameClasses:
         of: id of the class by item id; items without a class are absent.
         how: text per item id: how its class was found, or why it has no class.
         graph: the classes and all classes above them, with the columns of the scrape's ``classes.parquet``.
-        statuses: reason for dropping an item (its status) by item id, only of the items to drop.
+        statuses: for each item to drop, by its id, the reason (its status).
         key: facts that determine the result, for the stage's key.
         notes: notes for the user, one line each.
     """

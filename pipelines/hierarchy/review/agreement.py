@@ -297,7 +297,7 @@ def agreement(annotators: tuple[str, str], about: str, one: Sequence[Hashable], 
 
 
 def cohens_kappa(one: Sequence[Hashable], other: Sequence[Hashable]) -> float:
-    """Return Cohen's kappa of two verdicts on each of at least one item.
+    """Return Cohen's kappa of two annotators' verdicts on the same items, at least one.
 
     kappa = (p_o - p_e) / (1 - p_e). p_o is the observed share of equal verdicts; p_e is the share expected by chance
     from the frequency of each person's verdicts. If both gave the same single verdict to every item, p_e = 1 and kappa

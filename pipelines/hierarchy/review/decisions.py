@@ -85,7 +85,7 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Rename(Decision):
-    """Give the group ``group`` the label ``to``, which no other group has. If ``to`` is its label, confirm it."""
+    """Give the group ``group`` the label ``to``, which no other group has. If ``to`` is its label, this confirms it."""
 
     action = "rename"
     group: str

@@ -200,7 +200,7 @@ class Grouping:
         return {(str(of), str(also)): c.value for (kind, of, also), c in self.claims.items() if kind == "item"}
 
     def placed(self, place: Mapping[str, Assignment]) -> "Grouping":
-        """Return a copy in which undecided names are in their group of ``place``.
+        """Return a copy in which undecided names are in the groups that ``place`` gives.
 
         Dropped names stay dropped. Names move only into groups that already have names.
         """
@@ -399,7 +399,7 @@ class Grouping:
         return None
 
     def _known(self, entry: Entry, names: Iterable[str]) -> list[str]:
-        """Return the names that are in the build; record names that are not as misses."""
+        """Return the names that are in the build; record all other names as misses."""
         for name in names:
             if name not in self.place:
                 self._miss(entry, f"no name {quoted(name)}", name, self.place)

@@ -112,7 +112,8 @@ class Journal:
     def next_time(self, after: datetime | None = None) -> datetime:
         """Return the time of the next action, later than ``after`` and all entries, because times order decisions.
 
-        Its microseconds are whole milliseconds and not 0. So all decisions of one action are recognizable later.
+        The microseconds of this time are whole milliseconds and not 0. So all decisions of one action are recognizable
+        later.
         """
         last = after or max((entry.decision.when for entry in self.entries), default=None)
         time = datetime.now(UTC) if last is None else max(datetime.now(UTC), last + _STEP)

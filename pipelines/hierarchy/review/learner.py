@@ -1,14 +1,14 @@
 """The learner of a review: after each decision it assigns undecided names to groups, with error probabilities.
 
-After each decision it fits the regression of :mod:`hgld.pipelines.hierarchy.groups.regression`. The examples are the
-decided names and, per group, the texts of a predefined group or the mean embedding of the names that clustering put
-into it. The probabilities are multiplied by the square root of the build's own probabilities. Without decisions no name
-moves. The order of the decisions does not matter.
+After each decision the learner fits the regression of :mod:`hgld.pipelines.hierarchy.groups.regression`. The examples
+are the decided names and, per group, the texts of a predefined group or the mean embedding of the names that clustering
+put into it. The probabilities are multiplied by the square root of the build's own probabilities. Without decisions no
+name moves. The order of the decisions does not matter.
 
 The error probability of a name that stays in its group is the mean of the learner's and the build's probability. The
 decisions show the level of all error probabilities, and whether the person looks. A twentieth of the accepted names is
 asked again, which shows how often the person errs. :func:`hgld.pipelines.hierarchy.groups.doubt.still_wrong` estimates
-the number of wrong names, decided ones included.
+the number of wrong names, including decided names.
 """
 
 import zlib
@@ -50,7 +50,7 @@ class Estimates:
         labels: labels of the groups.
         standing: (N,) index of each name's group in ``groups``; -1: no group.
         undecided: (N,) bool, True if no decision names the name.
-        again: (N,) bool, True if the name was accepted once and is to be asked again.
+        again: (N,) bool, True if the name was accepted once and the page asks about it again.
         errors: (N,) error probabilities; 0 for decided names.
         odds: (N,) log-odds of an error, before the level of this build is known.
         shares: (N, K) float32 probabilities of the groups.
@@ -83,7 +83,7 @@ class Estimates:
 
     @cached_property
     def still_wrong(self) -> dict[str, Any]:
-        """Mean and 80% interval of the numbers of names and items in a wrong group, decided ones included.
+        """Mean and 80% interval of the numbers of names and items in a wrong group, decided names included.
 
         ``unread``: whether the person may have accepted the names without looking, so that their errors are unknown.
         """

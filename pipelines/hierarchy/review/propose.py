@@ -71,7 +71,7 @@ class Proposals:
         cached: number of questions that the model answered in earlier calls.
         unasked: number of questions without an answer.
         requests: number of requests, including retries.
-        note: why questions have no answer; empty if all have one.
+        note: why questions have no answer; empty if all have an answer.
     """
 
     file: Path
@@ -253,7 +253,7 @@ def _ask_all(
     found: _Answers,
     progress: Progress,
 ) -> tuple[int, str]:
-    """Ask the questions in order; return the number of answered ones, and the reasons for the unanswered ones."""
+    """Ask the questions in order; return the number of answers, and the reasons why answers are missing."""
     from ...web import AnswerError, BudgetSpentError
 
     asked, failures, last = 0, 0, ""

@@ -1,8 +1,8 @@
 """Server of the review page, for one person on this machine.
 
-It listens only on 127.0.0.1. The page itself contains no data. Every request for data carries a token in a header that
-other sites cannot set. The token is in the printed address after ``#``, which browsers never send. So other sites
-cannot reach the data, neither with forms nor with a name that points at this machine.
+The server listens only on 127.0.0.1. The page itself contains no data. Every request for data carries a token in a
+header that other sites cannot set. The token is in the printed address after ``#``, which browsers never send. So other
+sites cannot reach the data, neither with forms nor with a host name that resolves to this machine.
 
 Programs can use the same interface. Every request has the header ``X-Hgld-Token``; bodies and responses are JSON.
 
@@ -16,7 +16,7 @@ Programs can use the same interface. Every request has the header ``X-Hgld-Token
 
     - revision, decisions (number of the person's own), history;
     - progress: names, names_done, items, items_done; still_wrong: numbers of names and items that are probably wrong,
-      decided ones included, each (mean, low, high) at 80%, and unread (true: perhaps accepted without looking);
+      decided names included, each (mean, low, high) at 80%, and unread (true: perhaps accepted without looking);
     - queue: screens of similar names, the most useful first: items (expected to be corrected), names, wrong (their
       error probabilities), blocks (ranges of the most similar names), again (true: the person accepted them before),
       level (not null: the names are groups, and their class at this level is asked).
@@ -242,7 +242,8 @@ def show_page(address: str) -> None:
     """Open the page in the person's browser.
 
     The address contains the token, and other users of the machine can read a browser's command line. So the browser
-    opens a file that only this user can read, and the file leads to the address. The process removes it at its end.
+    opens a file that only this user can read, and the file leads to the address. The process removes the file when it
+    ends.
     """
     folder = Path(tempfile.mkdtemp(prefix="hgld-review-"))  # mkdtemp makes it accessible only to this user
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

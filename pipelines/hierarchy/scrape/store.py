@@ -1,7 +1,7 @@
 """Store of the servers' answers: one SQLite file, so that no answer is lost and nothing is asked twice.
 
 Every answer is one transaction. The file is in WAL mode, so a killed process loses at most the answer that was being
-written. The store reads the whole file when it opens it (300,000 landmarks are some hundred MB), because the next
+written. The store reads the whole file when it opens it (300,000 landmarks are a few hundred MB), because the next
 question depends on many answers.
 """
 

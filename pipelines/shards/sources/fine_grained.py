@@ -120,7 +120,7 @@ def read_cars196(source: Path, options: "SourceConfig") -> Catalog:
 
 
 def _split(number: int, tree: Mapping[int, object]) -> str:
-    """Return the split of a class in the literature, by its number."""
+    """Return the split that the literature gives a class, from the class's number."""
     return "train" if number <= len(tree) // 2 else "test"
 
 
