@@ -9,7 +9,8 @@ import click
 import pytest
 
 from hgld.cli import cli
-from hgld.cli.reproduce_commands import _commands, _print_increases, _run
+from hgld.cli.paper_figures import draw_sweeps, read_sweeps
+from hgld.cli.reproduce_commands import _commands, _run, _show_sweeps
 from hgld.cli.train_commands import TrainOptions, _asked_config
 from hgld.errors import ConfigError
 from hgld.evaluation.protocols import protocol_of
@@ -154,7 +155,19 @@ def test_reproduce_prints_published_values_datasets_and_commands(hgld):
     assert (code, out.startswith("PNP Figure 6: cannot be repeated; ")) == (0, True)
 
 
-def test_published_increases_are_printed_beside_the_users_own(tmp_path, monkeypatch, capsys):
+def write_sweeps(folder, one, values):
+    """Write the table of every sweep of an experiment; ``values`` are those of each metric that the paper has."""
+    for words in map(shlex.split, one.commands.splitlines()):
+        field, _, swept = words[words.index("--sweep") + 1].partition("=")
+        names = list(dict.fromkeys(value.name for value in RECIPES[words[2]].values if value.unit == "%"))
+        rows = [f"{x},1 of 1" + f",{y}" * len(names) for x, y in zip(swept.split(","), values, strict=False)]
+        out = folder / words[words.index("--out") + 1]
+        out.mkdir()
+        field = {"lambda": "lambda_"}.get(field, field)
+        (out / "sweep.csv").write_text("\n".join([",".join([field, "finished", *names]), *rows, ""]))
+
+
+def test_published_increases_are_printed_and_drawn_beside_the_users_own(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     [figure] = find_experiments("SupRank Figure 6")
     for method, values in {"sup-ap": (40.0, 50.0, 0.0), "roadmap-proxy": (50.0, 52.0, 1.0)}.items():
@@ -163,15 +176,35 @@ def test_published_increases_are_printed_beside_the_users_own(tmp_path, monkeypa
             rows = [f"{batch},{value}" for batch, value in zip((32, 128, 4), values, strict=True)]
             text = "\n".join([f"batch_size,mAP@R/{level}", *rows, ""])
             (tmp_path / f"suprank-{method}-{name}" / "sweep.csv").write_text(text)
-    _print_increases(figure)
-    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    _show_sweeps(figure, is_toy=False)
+    out, err = capsys.readouterr()
+    shown = [line.split() for line in out.splitlines()]
     assert shown[5][:3] == ["method", "setting", "increase"]
     assert any(line[-4:] == ["batch", "32", "22.8", "5.5"] for line in shown)
     assert ["your", "batch", "32,", "sop", "25.0"] in shown
     assert ["your", "batch", "128,", "inat-base", "4.0"] in shown
     assert not any(line[:4] == ["your", "batch", "4,", "sop"] and len(line) == 5 for line in shown), "undefined over 0"
-    _print_increases(find_experiments("SupRank Table V")[0])
+    assert all((tmp_path / "figures" / f"suprank-figure-6.{suffix}").is_file() for suffix in ("pdf", "png"))
+    assert str(tmp_path / "figures" / "suprank-figure-6.png") in err
+    _show_sweeps(find_experiments("SupRank Table V")[0], is_toy=False)
     assert capsys.readouterr().out == ""
+
+
+def test_sweeps_are_drawn_with_the_published_values_at_their_settings(tmp_path, monkeypatch):
+    [figure] = find_experiments("SupRank Figures 7 and 8, lambda")
+    write_sweeps(tmp_path, figure, (0.1, 0.2, 0.3, 0.4, 0.5, 0.6))
+    drawn = {}
+
+    def keep(axes, entries, **options):
+        drawn.update({label: [tuple(point) for point in line.get_xydata()] for line, label in entries})
+
+    monkeypatch.setattr("hgld.report_page.figures.draw_legend", keep)
+    assert len(draw_sweeps(figure, read_sweeps(figure, tmp_path), tmp_path / "figures")) == 2
+    own = dict(drawn["roadmap-proxy-inat-base, R@1/species, yours"])
+    assert own == pytest.approx({0.0: 10.0, 0.1: 20.0, 0.3: 30.0, 0.5: 40.0, 0.7: 50.0})
+    assert drawn["roadmap-proxy-inat-base, R@1/species, published"] == [(0.1, 71.8), (0.3, 72.1)]
+    assert dict(drawn["happier-inat-base, H-AP, yours"])[1.0] == pytest.approx(60.0)
+    assert drawn["happier-inat-base, H-AP, published"] == [(0.1, 54.3)]
 
 
 def test_toy_without_the_synthetic_releases_says_what_is_missing(hgld, tmp_path, monkeypatch):
@@ -198,8 +231,10 @@ def toys(tmp_path_factory):
 @pytest.mark.parametrize("one", REAL, ids=lambda one: f"{one.paper} {one.table}")
 def test_toy_of_an_experiment_runs_every_command_to_its_end(one, toys, capfd):
     _run(one, toys, is_toy=True)
-    out = capfd.readouterr().out
+    out, err = capfd.readouterr()
     assert f"{one.title}, toy: tiny synthetic data" in out
+    assert ("--sweep" in one.commands) == bool(drawn := re.findall(r"drawn: (.*)", err))
+    assert all(Path(name).is_file() for line in drawn for name in line.split(", "))
     if "hgld report" in one.commands and find_rows(one):
         assert re.search(rf"^{PAPERS[one.paper].name} .*{re.escape(one.table.partition(',')[0])}", out, re.MULTILINE)
         assert " is of manifest; the table is of" not in out, (

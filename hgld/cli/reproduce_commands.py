@@ -1,6 +1,5 @@
 """The subcommand that repeats the tables and figures of papers: reproduce."""
 
-import csv
 import shlex
 import subprocess
 import sys
@@ -146,26 +145,23 @@ def _run(one: "Experiment", folder: Path, *, is_toy: bool) -> None:
             echo(f"$ {shlex.join(['hgld', *words])}", err=True)
             if code := cli.main(words, prog_name="hgld", standalone_mode=False):
                 raise click.exceptions.Exit(code)
-        _print_increases(one)
+        _show_sweeps(one, is_toy=is_toy)
     if is_toy:
         echo(f"{one.title}, toy: {_TOY}.")
 
 
-def _print_increases(one: "Experiment") -> None:
-    """Print the bars of SupRank's Figure 6, and the relative increases of mAP@R in the user's sweeps of batch sizes."""
+def _show_sweeps(one: "Experiment", *, is_toy: bool) -> None:
+    """Print the published and the user's values of a figure, and draw the user's sweeps beside the published values."""
+    from hgld.cli.paper_figures import draw_sweeps, increases, read_sweeps
     from hgld.cli.report_commands import print_tables
-    from hgld.published import OwnResults, lay_out
+    from hgld.published import lay_out
 
-    own = []
-    for data, level in {v.dataset: v.level for v in one.values if v.metric == "mAP@R increase"}.items():
-        sweeps = []
-        for method in ("sup-ap", "roadmap-proxy"):
-            with Path(f"suprank-{method}-{data}/sweep.csv").open(newline="", encoding="utf-8") as file:
-                sweeps.append([(row["batch_size"], float(row[f"mAP@R/{level}"])) for row in csv.DictReader(file)])
-        for (batch, before), (_, after) in zip(*sweeps, strict=True):
-            increase = {f"mAP@R increase/{level}": after / before - 1} if before else {}
-            own.append(OwnResults(f"your batch {batch}, {data}", data, increase))
-    print_tables([lay_out(one.title, one.values, own)] if own else [])
+    if sweeps := read_sweeps(one, Path()):
+        print_tables([lay_out(one.title, one.values, increases(one, sweeps))] if one.values else [])
+        files = draw_sweeps(
+            one, sweeps, Path("figures"), note="toy: tiny synthetic data, a small network" if is_toy else ""
+        )
+        echo(f"drawn: {', '.join(str(Path('figures', name).absolute()) for name in files)}", err=True)
 
 
 def _make_release(name: str, source: str) -> None:
