@@ -1,6 +1,6 @@
 """Stages: units of work that run once, write all of their files or none, and record their inputs.
 
-A stage reports its progress to a function, which may display it.
+A stage reports its progress to a function that may display it.
 """
 
 import errno
@@ -55,7 +55,7 @@ class UnitRecord:
 
 
 def read_facts(path: Path, key: str) -> dict[str, Any] | None:
-    """Return the facts of the unit recorded at ``path``; None if there is no record, or one with another key."""
+    """Return the facts of the unit recorded at ``path``; None if there is no record or its key differs."""
     if not path.is_file():
         return None
     try:
@@ -176,7 +176,7 @@ def run_stage(
         config: a frozen dataclass or JSON-ready mapping of what changes the output (no paths, no worker counts).
         inputs: files that the stage reads, by role; the key depends on their contents, not on their paths.
         work: function that writes the files into the given folder and returns a :class:`StageResult`.
-        began: start of the stage's preparation (``time.time()``), from which its seconds are counted.
+        began: start of the stage's preparation (``time.time()``), from which the stage's seconds are counted.
 
     Raises:
         InputError: an input cannot be read.

@@ -1,7 +1,7 @@
 """A polite HTTP client for wikis: slow, identified, and obedient to the servers.
 
-It follows Wikimedia's rules for robots: a User-Agent with the operator's contact, one request at a time under a rate
-limit, compressed answers, ``maxlag``, and waiting as long as ``Retry-After`` says.
+The client follows Wikimedia's rules for robots: a User-Agent with the operator's contact, one request at a time under a
+rate limit, compressed answers, ``maxlag``, and waiting as long as ``Retry-After`` says.
 """
 
 import json
@@ -70,9 +70,9 @@ class PoliteClient:
         retries: maximum number of attempts per answer.
         max_total_retries: maximum number of retries in the whole run.
         request_budget: maximum number of requests in the whole run; 0: no limit.
-        clock: returns seconds that never decrease (``time.monotonic``).
+        clock: function that returns seconds that never decrease (``time.monotonic``).
         sleep: waits a number of seconds.
-        on_wait: called before each wait between attempts, with its seconds and its reason.
+        on_wait: function called before each wait between attempts, with the wait's seconds and its reason.
 
     Raises:
         ConfigError: an endpoint is not an http(s) URL, the contact is missing or malformed, or the rate is too high.
@@ -118,7 +118,7 @@ class PoliteClient:
         return self._retry(lambda: self._ask_api(url, asked))
 
     def page(self, url: str) -> bytes | None:
-        """Return a page's HTML; None if MediaWiki says that there is none. It raises the errors of :meth:`api`."""
+        """Return a page's HTML; None if MediaWiki says that there is none. It raises the same errors as :meth:`api`."""
         return self._retry(lambda: self._ask_page(url))
 
     def post_json(

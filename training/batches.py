@@ -108,7 +108,7 @@ class TrainingData:
         }
 
     def batches(self, epoch: int, start_step: int = 0) -> Generator[Batch, None, None]:
-        """Yield this process's parts of the batches of an epoch; close it if you stop early, because it has threads.
+        """Yield this process's parts of an epoch's batches; close the generator if you stop early, to end its threads.
 
         Args:
             epoch: epoch of the run, from 0.
@@ -131,7 +131,7 @@ class TrainingData:
                         break
 
     def sample(self) -> Generator[Batch, None, None]:
-        """Yield square views of random images, enough for a PCA; every process gets an equal part of them."""
+        """Yield square views of random images, enough for a PCA; every process gets an equal part of the views."""
         images, count = self._config.images, self._processes.count
         wanted = min(len(self.dataset), _IMAGES_PER_DIMENSION * max(self._config.model.dim, 1)) // count * count
         if not wanted:
@@ -185,7 +185,7 @@ def merged_labels(labels: Tensor, count: int, seed: int) -> Tensor:
     """Merge random groups of ``count`` finest classes into one class each, with the smallest id of the group.
 
     PNP's test of robustness (Li et al., "Rethinking the Optimization of Average Precision", AAAI 2022) trains on such
-    classes, which have a larger variance, and evaluates on the true classes.
+    classes, whose images vary more, and evaluates on the true classes.
 
     Args:
         labels: (N, L) class ids, finest level first, -1 if unknown.

@@ -134,7 +134,7 @@ def prune_checkpoints(run: Path, keep: int, spared: Sequence[int] = ()) -> None:
 
     Args:
         run: the run's folder.
-        keep: number of newest checkpoints to keep in addition to the best one.
+        keep: number of newest checkpoints to keep in addition to the best checkpoint.
         spared: steps whose checkpoints are kept too.
 
     Raises:
@@ -162,7 +162,7 @@ def find_checkpoint(place: Path, which: str = "best") -> Path:
 
     Args:
         place: folder of a run or of a checkpoint; any path to it is allowed (``.``, a link).
-        which: ``best`` (the last one if the run has no best checkpoint yet) or ``last``.
+        which: ``best`` (if the run has none yet, the last checkpoint) or ``last``.
 
     Raises:
         InputError: there is no checkpoint.
@@ -187,7 +187,7 @@ def selection_of(checkpoint: Path) -> str:
 
 
 def described_selection(metric: object, entry: object) -> str:
-    """Describe a choice with a metric on an entry of ``evaluate_on``; the text states if the entry is a test split."""
+    """Describe a choice with a metric on an entry of ``evaluate_on``; the text states whether that is a test split."""
     return f"chosen by {metric} on {entry}{'' if is_validation(str(entry)) else ', a test split'}"
 
 

@@ -345,7 +345,7 @@ class TrainConfig:
         recipe: name of the recipe that the config was made from.
         init_from: path, as the user gave it, of the run or checkpoint whose weights the run began with; empty: none.
         to_derive: fields whose values are derived from network, data and machine when a run begins
-            (:mod:`hgld.training.plan`); until then their values mean nothing.
+            (:mod:`hgld.training.plan`); until then the values of these fields mean nothing.
         plan: names of the derived fields, and why each has its value.
     """
 
@@ -400,7 +400,8 @@ def _option(name: str) -> Option:
 def with_fields(config: TrainConfig, fields: Mapping[str, Any]) -> TrainConfig:
     """Return a config with changed values of some fields: ``with_fields(config, {"tau": 0.05})``.
 
-    A ``size`` without a ``resize`` scales ``resize`` in proportion, so that evaluation sees the same share of an image.
+    A ``size`` without a ``resize`` scales ``resize`` in proportion, so that an evaluation uses the same share of an
+    image.
 
     Raises:
         ConfigError: no field has that name (the message suggests the nearest), or a value has another type.

@@ -18,8 +18,8 @@ class Reader:
     """The part of a run that uses a field.
 
     Attributes:
-        reads: function that tells whether a run with a given config has that part.
-        name: text for messages that states the part with its flags; the message puts "only" before it.
+        reads: function that tells whether a run with a given config has the part that reads the options.
+        name: text for messages that names the part by its flags; the message puts "only" before the text.
     """
 
     reads: Callable[[TrainConfig], bool]

@@ -48,7 +48,7 @@ class Criterion(nn.Module):
             instances: (B,) integers, equal for views of one image.
 
         Returns:
-            the scalar, and its unweighted terms by name (none if the loss has only one).
+            the scalar, and its unweighted terms by name (no terms if the loss has only one).
         """
         known, loss = self._renumbered(labels), self.loss
         if isinstance(loss, losses.MultiGrain):
@@ -203,7 +203,7 @@ class _Parts:
 
 
 def level_number(hierarchy: Hierarchy, name: str) -> int:
-    """Return the index of the level of ``--level``; if it is empty, 0 (the finest).
+    """Return the index of the level of ``--level``; 0, the finest level, if the option is empty.
 
     Raises:
         ConfigError: there is no such level.

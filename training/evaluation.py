@@ -73,7 +73,7 @@ class RetrievalTask:
 
     @property
     def protocol(self) -> str:
-        """Name of the protocol; empty: the dataset's own."""
+        """Name of the protocol; empty: the dataset's own protocol."""
         return self.query.partition("=")[2] if self.by_protocol else ""
 
     @property
@@ -195,11 +195,11 @@ def _labels_of(sides: Sequence[ShardDataset]) -> tuple[np.ndarray, np.ndarray | 
 
 @dataclass(frozen=True, eq=False)
 class SplitEmbedder:
-    """Embedder of splits, which embeds each split only once for all tasks; every process must request the same splits.
+    """Embedder that embeds each split only once for all tasks; every process must request the same splits.
 
     Attributes:
         embedder: the model; its processes embed together.
-        progress: called with a task, the number of units done and their total.
+        progress: function called with a task, the number of units done and the total number.
         levels: levels of the datasets, finest first; None: all.
         raw: whether to embed all splits without normalisation, because a classifier may read them.
         found: the embeddings computed so far, and whether they are raw, keyed by dataset and split.
@@ -252,8 +252,8 @@ def evaluate_task(
     Args:
         splits: embedder of the splits; its processes also share the ranking.
         task: queries and gallery, or a protocol.
-        options: the metrics and how to rank; ``device`` and ``share`` are replaced by the embedder's device and
-            processes. With a protocol, the default metrics mean the protocol's own metrics.
+        options: options of the metrics and the ranking; the embedder's device and processes replace ``device`` and
+            ``share``. With a protocol, the default metrics mean the protocol's own metrics.
         distractors: file of embeddings of further gallery items that match nothing; they replace the distractors of a
             protocol's dataset.
         whitening: file of a whitening to apply before the evaluation.
@@ -277,7 +277,7 @@ def evaluate_task(
 def _evaluate_splits(
     splits: SplitEmbedder, task: RetrievalTask, options: EvaluationOptions, files: dict[str, Any]
 ) -> tuple[RetrievalReport, list[Embedded], dict[str, Any]]:
-    """Evaluate queries against a gallery; return the report, the embeddings of both, and further settings."""
+    """Evaluate queries against a gallery; return the report, the embeddings of both splits, and further settings."""
     ks, ranked = split_top_k(options.metrics)
     datasets = [open_dataset(task.place, split, levels=splits.levels) for split in task.splits]
     is_ranked = bool(ranked) or not ks
@@ -381,7 +381,7 @@ def ranked_together(
     Args:
         rank: function that takes a range of query indices and returns the report of these queries.
         num_queries: number of all queries.
-        processes: processes of the run; every process must call this.
+        processes: processes of the run; every process must call this function.
 
     Returns:
         the report of all queries, on every process.
@@ -425,7 +425,7 @@ def evaluate_splits(
         run: folder of the run, in which the embeddings replace earlier embeddings; None: do not write embeddings.
 
     Returns:
-        a report for every entry of ``evaluate_on``, in order; empty on all processes but the main one.
+        a report for every entry of ``evaluate_on``, in order; empty on all processes but the main process.
 
     Raises:
         ConfigError: an entry or metric is invalid.

@@ -34,7 +34,7 @@ class Start:
         passes: number of passes over the training images.
         least_steps: minimum number of steps of a run, however small the dataset is.
         most_steps: maximum number of steps of a run, however large the dataset is.
-        evaluations: number of evaluations of a run, not counting the one before the first step.
+        evaluations: number of evaluations of a run, without the evaluation before the first step.
         blend: share of the last weights in a mixture with the initial weights, which is tried at the end; 0: no
             mixture.
     """

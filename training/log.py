@@ -261,12 +261,12 @@ class RunSummary:
         finished: whether the run completed its last epoch and its last evaluation.
         step: number of steps done.
         epoch: number of epochs done.
-        best: metric, value, epoch, step and entry (``on``) of the best checkpoint; empty if none was chosen.
+        best: metric, value, epoch, step and entry (``on``) of the best checkpoint; empty if no checkpoint was chosen.
         values: metrics of the last evaluation per split.
         seconds: duration of this call, in seconds.
         images_per_second: mean speed over this call's steps, without evaluations.
         wait_share: share of the steps' time in which the model waited for images.
-        faults: images that were replaced because they could not be read, in this call, over all processes.
+        faults: number of images that were replaced in this call because they could not be read, over all processes.
         run: the run's folder.
         start: metrics per split before the first step; empty if the initial model was not evaluated.
     """

@@ -61,7 +61,7 @@ class TrainingMonitor:
     Attributes:
         stop: request to stop; true after a signal.
         reporter: reporter that displays progress.
-        log: the log's files; None on other processes than the main one.
+        log: the log's files; None on all processes but the main process.
         total: timing of this call.
         recent: timing since the last line of the log.
         replaced: number of unreadable images that this process replaced in this epoch.
@@ -240,7 +240,7 @@ def _description(state: TrainState) -> str:
 
 
 def _epochs(state: TrainState, monitor: TrainingMonitor) -> bool:
-    """Train until the end of the run or a stop; return whether the end was reached."""
+    """Train until the end of the run or a stop; return True if the end was reached."""
     while True:
         if state.step % state.data.steps_per_epoch == 0 and state.judged < state.epoch:
             if state.evaluation_due:
@@ -255,7 +255,7 @@ def _epochs(state: TrainState, monitor: TrainingMonitor) -> bool:
 
 
 def _epoch(state: TrainState, monitor: TrainingMonitor) -> bool:
-    """Do the remaining steps of an epoch; return whether a stop was requested (the state is then saved)."""
+    """Do the remaining steps of an epoch; return True if a stop was requested (the state is then saved)."""
     epoch, asked = state.epoch, state.config.run
     monitor.replaced = 0
     set_frozen(state)
@@ -347,7 +347,7 @@ def _backward(state: TrainState) -> Backward:
 def _step(state: TrainState, backward: Backward, batch: Batch) -> StepValues:
     """Do one step of the optimizers.
 
-    If the gradient overflows in fp16, the step is skipped and the scale of the loss lowered.
+    If the gradient overflows in fp16, the step is skipped and the loss's scale is lowered.
 
     Raises:
         DivergenceError: loss or gradient is not finite; the weights are unchanged.
@@ -429,7 +429,7 @@ def _evaluate(state: TrainState, monitor: TrainingMonitor) -> None:
 
 
 def _reports(state: TrainState, model: Any, run: Path | None) -> dict[str, RetrievalReport]:
-    """Evaluate a model on all entries of ``evaluate_on``; keep the embeddings in the folder ``run`` if given."""
+    """Evaluate a model on all entries of ``evaluate_on``; write the embeddings into the folder ``run``, if given."""
     places = state.data.place, state.processes
     return evaluate_splits(model, state.config, *places, classifier=state.classifier, run=run)
 
@@ -437,7 +437,7 @@ def _reports(state: TrainState, model: Any, run: Path | None) -> dict[str, Retri
 def _better_with_start(
     state: TrainState, monitor: TrainingMonitor, reports: dict[str, RetrievalReport]
 ) -> dict[str, RetrievalReport]:
-    """Evaluate weights between the initial and the last weights; keep them if ``monitor`` is better with them.
+    """Evaluate weights between the initial and the last weights; keep these weights if they improve ``monitor``.
 
     Args:
         state: the run after its last step.
@@ -478,7 +478,7 @@ def _better_with_start(
 def _choose_best(state: TrainState, monitor: TrainingMonitor) -> None:
     """Choose the newest checkpoint if it is the best so far, or as good within ``monitor_tolerance``.
 
-    If two checkpoints are about equally good, the later one is usually better on other classes
+    If two checkpoints are about equally good, the later checkpoint is usually better on other classes
     (benchmarks/results/finetune.csv).
     """
     if not state.best_of:

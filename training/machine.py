@@ -38,7 +38,7 @@ def _kept_bytes(model: nn.Module, size: int, images: int) -> int:
 
 
 def fitting_images(model: nn.Module, size: int, wanted: int, processes: int, amp: Amp) -> int:
-    """Return how many images fit into one pass: ``wanted``, or the largest of its half, quarter, ... that fits.
+    """Return how many images fit into one pass: ``wanted``, or the largest of its half, its quarter, ... that fits.
 
     On a GPU, steps of the model are tried. On a CPU, running out of memory would kill the process. So the memory per
     image is measured there with small batches and compared with the free memory.

@@ -1,7 +1,7 @@
 """The plan of a fine-tune: values for all options that the user did not set, from network, data and machine.
 
-The plan is made once, when a run begins, and kept in the run's ``config.json``, so that a resumed run keeps its values,
-on any number of processes.
+The plan is made once, when a run begins, and written to the run's ``config.json``, so that a resumed run keeps its
+values, on any number of processes.
 """
 
 import importlib.util
@@ -88,7 +88,7 @@ class NetworkFacts:
     Attributes:
         start: key of :data:`hgld.training.finetune.STARTS`.
         features: F, dimension of the network's pooled features.
-        view: how its library prepares images; None: :class:`TestView` cannot express it.
+        view: how the network's library prepares images; None: :class:`TestView` cannot express it.
         token: whether the network pools its features itself.
         batch_norm: whether it has batch norm.
     """
@@ -145,7 +145,7 @@ def plan_run(config: TrainConfig, place: str, out: Path | None, processes: Proce
     Args:
         config: options of the run.
         place: dataset directory or its URL.
-        out: folder of the run; a run that already exists there resumes with its own plan. None: no folder.
+        out: folder of the run; if the run exists already, it resumes with its own plan. None: no folder.
         processes: processes of the run.
 
     Raises:
@@ -177,7 +177,7 @@ def as_begun(config: TrainConfig, before: TrainConfig) -> TrainConfig:
 
 
 def find_installed_weights() -> str:
-    """Return the file or tag of the weights of :data:`PREFERRED` that are on this machine; empty: there are none."""
+    """Return the file or tag of the weights of :data:`PREFERRED` on this machine; empty if it has no such weights."""
     spec = importlib.util.find_spec(_PACKAGE)
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         if found := sorted(Path(folder, "models").glob("*.pth")):
@@ -364,7 +364,7 @@ def _derive_length(config: TrainConfig, data: SetFacts, network: NetworkFacts) -
 def choose_test_size(
     config: TrainConfig, model: EmbeddingModel, place: str, processes: Processes, best_of: Sequence[str]
 ) -> TrainConfig:
-    """Derive the test size: of three sizes, the best for the initial model on val; every process must call this.
+    """Derive the test size: of three sizes, the best for the initial model on val; every process must call it.
 
     Args:
         config: options of the run.
@@ -396,7 +396,7 @@ def choose_test_size(
 def try_machine(config: TrainConfig, processes: Processes) -> TrainConfig:
     """Derive the precision and the micro-batch size by trials on this machine.
 
-    The main process runs the trials; every process must call this and gets the same config.
+    The main process runs the trials; every process must call this function, and gets the same config.
 
     Raises:
         ConfigError: the network cannot be trained with the number of images that fit the memory.

@@ -37,7 +37,7 @@ class ProgressReporter:
         """Report a note, which may have several lines."""
 
     def end(self) -> None:
-        """End the report; the run may have ended in any way."""
+        """End the report, however the run ended."""
 
 
 class LineReporter(ProgressReporter):
@@ -144,7 +144,7 @@ def progress_reporter(
 
 
 def format_row(row: Mapping[str, float]) -> str:
-    """Return a line of the log in words: the loss with its parts, speed, waiting, memory; no learning rates."""
+    """Return a line of the log in words: the loss with its parts, speed, waiting and memory, but no learning rates."""
     parts = [
         f"{name} {value:.4g}"
         for name, value in row.items()

@@ -57,7 +57,7 @@ class TrainingRun:
 
     @property
     def checkpoint(self) -> Path:
-        """Folder of the best checkpoint, or of the last checkpoint if no best one was chosen."""
+        """Folder of the best checkpoint, or of the last checkpoint if no best checkpoint was chosen."""
         return find_checkpoint(self.folder)
 
     def load_model(self) -> "Model":

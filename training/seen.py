@@ -25,7 +25,7 @@ _MOST_READ = 2_000
 
 
 def write_seen(run: Path, dataset: ShardDataset) -> None:
-    """Write the images and finest classes of a run's training split, ``RUN/seen.json``, unless the file is there.
+    """Write the images and finest classes of a run's training split, ``RUN/seen.json``, unless the file exists.
 
     An image's number is the first 64 bits of its SHA-256 in the index, so no image is read again. If there are many
     images, only numbers that are multiples of ``every`` are recorded. Datasets with common images then record the same
@@ -93,7 +93,7 @@ class Seen:
             raise InputError(f"{file}: does not list images that a run was trained on. Remove the file.") from error
 
     def facts(self, queries: Sequence[ShardDataset]) -> dict[str, Any]:
-        """Count the queries' images and classes that the run was trained on; return an empty dict if there are none.
+        """Count the queries' images and classes that the run was trained on; return an empty dict if both counts are 0.
 
         Args:
             queries: splits whose images are queries.
@@ -144,7 +144,7 @@ def check_seen(
 def _numbers(dataset: ShardDataset) -> np.ndarray:
     """Return (N,) uint64 numbers of the images: the first 64 bits of their SHA-256.
 
-    A plain folder has no index, so up to 2,000 of its images, evenly spaced, are read.
+    A plain folder has no index, so up to 2,000 evenly spaced images of it are read.
     """
     if "sha256" in dataset.frame.columns:
         digests = dataset.frame["sha256"].to_list()

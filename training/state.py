@@ -74,15 +74,17 @@ class TrainState:
         criterion: the loss.
         optimizers: optimizers of the model's and the criterion's parameters.
         scaler: gradient scaler for fp16.
-        average: the average of the weights, if one is kept.
+        average: average of the weights over the steps; None: no average is made.
         step: number of steps done.
         best_of: entry of ``evaluate_on`` and metric by which the best checkpoint is chosen; empty if no checkpoint is
             chosen.
         judged: number of epochs that need no evaluation any more; -1: the initial model is still to be evaluated.
-        best: metric, value, epoch and step of the best evaluation; empty before the first.
+        best: metric, value, epoch and step of the best evaluation; empty before the first evaluation.
         values: the last evaluation's metrics by split.
-        start: the metrics by split of the evaluation before the first step; empty if there was none.
-        blended: interpolation between the initial and the last weights, which evaluations use; None: there is none.
+        start: the metrics by split of the evaluation before the first step; empty if the initial model was not
+            evaluated.
+        blended: interpolation between the initial and the last weights, which evaluations use; None: there is no
+            interpolation.
     """
 
     config: TrainConfig
@@ -345,7 +347,7 @@ def _load(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def _restore(state: TrainState, before: Checkpoint, path: Path) -> None:
-    """Restore a run from a checkpoint; if another metric chose the best checkpoint, forget that choice."""
+    """Restore a run from a checkpoint; forget the run's best checkpoint if another metric chose it."""
     _load(state.model, before.tensors.get("model", {}), path / "model.safetensors")
     _load(state.criterion, before.tensors.get("criterion", {}), path / "criterion.safetensors")
     restore_optimizers(state.optimizers, before.tensors.get("optimizer", {}))

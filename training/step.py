@@ -34,7 +34,7 @@ class StepInput:
     Attributes:
         images: (b, ...) as read, for instance uint8.
         labels: (b, L) integers on the CPU.
-        instances: (b,) integers on the CPU, equal for views of one image.
+        instances: (b,) integers on the CPU, equal for views of the same image.
         seed: seed of the step, the same on every process. The model's random numbers depend on it and on the process's
             rank. The criterion's random numbers depend only on the seed, because every process must compute the same
             loss.
@@ -63,7 +63,7 @@ class Backward:
         criterion: ``(embeddings, labels, instances) -> (loss, parts)`` of the whole batch.
         processes: processes of the run.
         prepare: function that turns a micro-batch of images as read into the model's input (on the device, normalised).
-        micro_batch_size: number of images that pass through the model at once; 0: all.
+        micro_batch_size: number of images that pass through the model at once; 0: all images.
         autocast: function that returns the context for the model's precision.
         scale: function that multiplies the loss before its backward pass (fp16's loss scale).
     """
@@ -118,7 +118,7 @@ class Backward:
         return embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
 
     def _loss(self, own: Tensor, labels: Tensor, instances: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the loss of all processes' items; if it is a mean over queries, each process sums its own queries."""
+        """Compute the loss of all processes' items; if it is a mean over queries, each process sums over its own."""
         if self.processes.count > 1 and sums_over_queries(self.criterion):
             everyone = gather_with_gradients(own, self.processes, adding=True)
             part = slice(self.processes.index * len(own), (self.processes.index + 1) * len(own))

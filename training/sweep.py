@@ -47,7 +47,7 @@ def plan_sweep(config: TrainConfig, sweeps: Sequence[str], seeds: int = 1) -> tu
     """Plan the runs of a sweep, with the seeds of a combination one after another, and check the options of all runs.
 
     Args:
-        config: options that all runs have in common; its seed is the first seed.
+        config: options that all runs have in common; the config's seed is the first seed.
         sweeps: ``field=a,b,c``, one per field; semicolons separate the values of a field that is a list.
         seeds: number of runs of every combination, with consecutive seeds.
 
@@ -81,7 +81,7 @@ def share_precision(runs: Sequence[SweepRun], place: str, out: Path, processes: 
     """Give all runs the precision that a trial on this machine chooses for the first run, unless it is set already.
 
     A trial measures times, so separate trials could give the seeds of one sweep different precisions. Every process
-    must call this.
+    must call this function.
 
     Args:
         runs: runs of :func:`plan_sweep`.
@@ -107,7 +107,7 @@ def share_precision(runs: Sequence[SweepRun], place: str, out: Path, processes: 
 def run_sweep(
     runs: Sequence[SweepRun], out: Path, train_one: Callable[[TrainConfig, Path], RunSummary]
 ) -> dict[str, RunSummary | None]:
-    """Do the runs one after another, and return their summaries by name; None for a run that diverged.
+    """Do the runs one after another, and return their summaries by name; the summary of a diverged run is None.
 
     If a run diverges, the sweep continues. If a run is asked to stop, the sweep ends; the same call resumes it. A run
     that has finished is not trained again.

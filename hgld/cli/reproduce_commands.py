@@ -26,7 +26,7 @@ _TOY = "tiny synthetic data and a small network: these values say nothing about 
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceOptions:
-    """A table or figure of a paper, and where to run its commands."""
+    """Options of ``hgld reproduce``: the table or figure of a paper, and where to run its commands."""
 
     table: str | None = setting(None, 'Table or figure, such as "SupRank Table V".', argument=True, metavar="[TABLE]")
     list: bool = setting(False, "List all tables and figures with the datasets that they need, and exit.")
@@ -130,7 +130,7 @@ def _print_plan(one: "Experiment") -> None:
 
 
 def _run(one: "Experiment", folder: Path, *, is_toy: bool) -> None:
-    """Run the commands of an experiment in a folder; commands of a toy get the flags of a small network."""
+    """Run the commands of an experiment in a folder; with ``is_toy``, they get the flags of a small network."""
     from hgld.cli import cli
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -165,10 +165,10 @@ def _show_sweeps(one: "Experiment", *, is_toy: bool) -> None:
 
 
 def _make_release(name: str, source: str) -> None:
-    """Write a tiny release of a dataset in its real layout, with the makers that the tests use.
+    """Write a tiny release of a dataset in its real layout, with the functions that the tests use.
 
     Raises:
-        ConfigError: this hgld is not a clone of the repository, so that it has no makers.
+        ConfigError: hgld does not run from a clone of its repository, so these functions are missing.
     """
     if not (_CHECKOUT / "tests" / "fake_releases").is_dir():
         raise ConfigError("--toy needs the made releases of hgld's tests; run it in a clone of hgld's repository.")

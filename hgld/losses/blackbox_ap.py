@@ -157,7 +157,7 @@ class _Ranking:
         self.ranks = self.among + _counted_above(self._found, self._moved, self._negative)
 
     def slopes(self, by_values: Tensor, lambda_: float) -> Tensor:
-        """Move scores by ``lambda_`` times the gradient with respect to the ranks, rank again; return (q, G) slopes."""
+        """Move scores by ``lambda_`` times the gradient with respect to ranks, and rank again; return slopes (q, G)."""
         by_share = self._size * self.among / (self.used.sum(1, keepdim=True).clamp(min=1) * self.ranks**2)
         by_share = (by_values[:, None] * by_share).to(self._found.dtype)
         again, order = torch.where(self.used, self._found + lambda_ * by_share, torch.inf).sort(dim=1)

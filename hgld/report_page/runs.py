@@ -176,7 +176,7 @@ def _unused(name: str, names: Collection[str]) -> str:
 
 
 def _runs_within(place: Path) -> list[Path]:
-    """Return the runs or reports in a folder, in the order of their sweep or by name; for a run or file, itself."""
+    """Return the runs or reports in a folder, in the order of their sweep or by name; return a run or file itself."""
     if not place.is_dir() or _is_run(place):
         return [place]
     swept = _swept_names(place / _SWEEP)

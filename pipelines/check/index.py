@@ -301,7 +301,7 @@ def _write(root: Path, name: str, consensus: ItemConsensus, scans: Sequence[Shar
 
 
 def _rename_manifest(root: Path) -> None:
-    """Rename the manifest, so that no command reads the dataset before all files are new; remove an unreadable one."""
+    """Rename the manifest (or remove it if it is unreadable), so that no command reads the unfinished dataset."""
     if _manifest_at(root / files.MANIFEST) is not None:
         (root / files.MANIFEST).replace(root / _EARLIER)
     else:

@@ -383,7 +383,7 @@ def short_runs(index: pl.DataFrame, finest: str, group_size: int) -> pl.DataFram
 
 
 def _looked_up(column: str, values: list, first: int, dtype: pl.DataType | type[pl.DataType]) -> pl.Expr:
-    """Return an expression that replaces the numbers ``first``, ``first + 1``, ... by ``values``, others by null."""
+    """Return an expression that replaces numbers from ``first`` on by ``values``, and all other numbers by null."""
     numbers = list(range(first, first + len(values)))
     return pl.col(column).replace_strict(numbers, values, default=None, return_dtype=dtype).alias(_IMPLIED)
 

@@ -1,7 +1,7 @@
 """The folder of a dataset while it is built, and the key by which a build recognises its own files.
 
-A build begins only in an empty folder. ``build.json`` in its subfolder ``.build`` then says that the folder belongs to
-a build, and states the build's key. So files in the folder may be replaced when the options change before the build is
+A build begins only in an empty folder. The file ``.build/build.json`` in it then says that the folder belongs to a
+build, and states the build's key. So files in the folder may be replaced when the options change before the build is
 done. A finished dataset is changed only if it lost files. A build deletes only shards that have a plan or are in the
 manifest, so other files of the user stay.
 """
@@ -39,7 +39,7 @@ def stated_options(options: SourceConfig, config: ShardConfig) -> dict[str, Any]
 
 
 def build_key(catalog: Catalog, options: SourceConfig, config: ShardConfig) -> str:
-    """Return a digest of everything that determines a dataset except the images' bytes, which each unit checks."""
+    """Return a digest of everything that determines a dataset, except the images' bytes (units check them)."""
     tables = [_digest(table) for table in (catalog.items, catalog.lists, catalog.judgements, catalog.dropped)]
     stated = stated_options(options, config)
     return key_of(VERSION, catalog.name, catalog.levels, catalog.protocol, tables, stated)
@@ -111,7 +111,7 @@ class WorkFolder:
 
 
 def sizes_of(folder: Path) -> dict[str, int]:
-    """Return the bytes of every entry of a folder by name (folders: 0); empty if it does not exist."""
+    """Return the bytes of every entry of a folder by name (folders: 0); empty if the folder does not exist."""
     found = sorted(folder.iterdir()) if folder.is_dir() else []
     return {path.name: path.stat().st_size if path.is_file() else 0 for path in found}
 
@@ -172,7 +172,7 @@ def opened_work(out: Path, key: str) -> Iterator[WorkFolder]:
 
 
 def remove_parts(out: Path) -> None:
-    """Remove partial files that killed writers left in a dataset's folder or its work folder."""
+    """Remove partial files that a killed build left in a dataset's folder or its work folder."""
     for part in [*out.glob(f".*{PART}"), *WorkFolder(out).path.rglob(f".*{PART}")]:
         part.unlink(missing_ok=True)
 
@@ -197,7 +197,7 @@ def begin_packing(work: WorkFolder, shards: Collection[str]) -> None:
 
 
 def _read_state(path: Path) -> str | None:
-    """Return the key of the build that a work folder belongs to; None if there is none."""
+    """Return the key of the build that a work folder belongs to; None if it belongs to no build."""
     try:
         state = read_json(path, kind=dict)
     except InputError:
@@ -209,7 +209,7 @@ def _read_state(path: Path) -> str | None:
 
 
 def check_space(out: Path, needed: int) -> None:
-    """Raise an error if the disk has too little free space for a build.
+    """Raise an error if the disk has too little free space for a dataset.
 
     Args:
         out: folder that the bytes will be written to; it need not exist yet.

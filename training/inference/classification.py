@@ -69,7 +69,8 @@ class Classifier:
             ks: values of k.
 
         Returns:
-            (N,) float64 by metric name (``top-1``): 1 or 0, and NaN if the target is -1.
+            (N,) float64 values by metric name (``top-1``): 1 if the class is among the k, else 0; NaN if the target is
+            -1.
         """
         parts = []
         for rows, classes in zip(embeddings.split(_ROWS), targets.split(_ROWS), strict=True):
@@ -161,7 +162,7 @@ def write_classes(run: Path, level: str, names: Iterable[str]) -> None:
 
 
 def read_classifier(checkpoint: Path, config: TrainConfig) -> Classifier | None:
-    """Read the classifier of a checkpoint; None if the run's loss has none.
+    """Read the classifier of a checkpoint; None if the run's loss has no classifier.
 
     Args:
         checkpoint: folder of the checkpoint, ``RUN/checkpoints/step-N``.
@@ -193,9 +194,9 @@ class WhitenedHead(nn.Module):
     """Whitening of embeddings, and a classifier of the whitened vectors, so that one vector serves both tasks.
 
     With Phi(e) = S (e / ‖e‖ - mu), <w, e> + b = ‖e‖ (<w', Phi(e)> + b') + b for w' = S^-T w and b' = <w, mu>
-    (MultiGrain, section 3.4). So a classifier with the inverse whitening in its weights returns the same scores as the
-    classifier without whitening. It needs all components of the whitening; a whitening to fewer dimensions loses
-    information that the classifier reads.
+    (MultiGrain, section 3.4). So a classifier with the inverse whitening in its weights returns for whitened vectors
+    the same scores as the classifier without whitening. This needs all components of the whitening; a whitening to
+    fewer dimensions loses information that the classifier reads.
 
     Args:
         classifier: classifier of the embeddings before whitening.

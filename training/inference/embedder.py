@@ -44,7 +44,7 @@ def load_run(run: Path, which: Literal["best", "last"] = "best") -> tuple[Embedd
 
     Args:
         run: folder of a run or of one of its checkpoints (``RUN/checkpoints/step-N``).
-        which: checkpoint of a run: ``best`` (the last one if the run has no best checkpoint yet) or ``last``.
+        which: checkpoint of a run: ``best`` (if the run has none yet, the last checkpoint) or ``last``.
 
     Returns:
         the model, on the CPU in evaluation mode, and the run's config.
@@ -118,8 +118,8 @@ class Embedder:
         network: the pretrained network; None: the model is from a run.
         gem_p: exponent that GeM pooling uses with this view; None: the model's own exponent.
         classifier: classifier of the network; None: it has none.
-        recipe: name of the recipe that the model was trained by; empty if none is known.
-        spent: counts images and seconds of embedding; None: nothing is counted.
+        recipe: name of the recipe that the model was trained by; empty if no recipe is known.
+        spent: counter of the images and seconds of embedding; None: nothing is counted.
         transform: function that turns an RGB image into the model's input; None: ``view`` prepares images.
     """
 
@@ -186,11 +186,11 @@ class Embedder:
         return facts if self.scale_p == 1 else facts | {"scale_p": self.scale_p}
 
     def embed_readable(self, dataset: ShardDataset, progress: Progress | None = None, *, unit: bool = True) -> Embedded:
-        """Embed the readable items, on every process; the result names the unreadable ones.
+        """Embed the readable items, on every process; the result also names the unreadable items.
 
         Args:
             dataset: dataset of N items.
-            progress: called with a task, the number of batches done and their total.
+            progress: function called with a task, the number of batches done and the total number.
             unit: whether the rows are normalised.
 
         Raises:
@@ -299,7 +299,7 @@ def trained_embedder(source: Path | Network, *, device: str = "", **options: Any
     Args:
         source: folder of a run or of one of its checkpoints, or a network.
         device: ``cpu``, ``cuda``, ...; default: a GPU if there is one.
-        **options: keyword arguments of :func:`make_embedder`; errors of that function are raised too.
+        **options: keyword arguments of :func:`make_embedder`; this function raises the errors of that function too.
 
     Raises:
         HgldError: another process died.
@@ -340,12 +340,12 @@ def make_embedder(
         scale_p: exponent of that mean.
         batch_size: number of images per forward pass and process; None: the batch size of the training, at most 256;
             for a network 64.
-        workers: threads that read and decode; None: as in training.
-        amp: precision of the model's arithmetic: ``off``, ``bf16`` or ``fp16``; None: as in training.
-        gem_p: exponent of GeM pooling; ``auto``: the best one for ``size`` on training images
-            (:func:`hgld.training.inference.gem_exponent.choose_gem_p`); None: as trained.
-        data: dataset directory or its URL. ``auto`` draws images of its training split; the network ``pixels``
-            subtracts the mean of its images.
+        workers: number of threads that read and decode; None: the number in training.
+        amp: precision of the model's arithmetic: ``off``, ``bf16`` or ``fp16``; None: the precision in training.
+        gem_p: exponent of GeM pooling; ``auto``: the best exponent for ``size`` on training images
+            (:func:`hgld.training.inference.gem_exponent.choose_gem_p`); None: the model's own exponent.
+        data: dataset directory or its URL. for ``gem_p="auto"`` images of its training split are drawn; the network
+            ``pixels`` subtracts the mean of its images.
 
     Raises:
         InputError: there is no checkpoint, or it cannot be read; or there are no training images for ``auto``.

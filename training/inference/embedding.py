@@ -68,12 +68,12 @@ def embed(
         batch_size: images at a time, per process.
         scales: factors of the view's sizes; papers take 1, 1/sqrt(2), 1/2.
         scale_p: exponent p of the mean over scales (:func:`hgld.evaluation.postprocess.pool_scales`).
-        workers: threads per process that read and decode; 0: one per core of the process, at most 16.
+        workers: number of threads per process that read and decode; 0: one per core of the process, at most 16.
         amp: precision of the model's arithmetic.
         processes: processes of the run; None: only this process.
         faults: list that receives the items that cannot be read or decoded, on every process; their rows are NaN. None:
             the first such item is an error.
-        progress: called with a task, the number of this process's images done and their total.
+        progress: function called with a task, the number of this process's images done and the total number.
         unit: whether to L2-normalise the rows. A classifier needs False, the model's raw features. False allows only
             one scale.
 
@@ -123,7 +123,7 @@ def embed(
 class _Plan(BatchSampler):
     """The batches in which processes embed a dataset: images whose views have one shape, the largest views first.
 
-    Batches are dealt to the processes in turn. Every process makes the same number of passes; a process that has fewer
+    The processes get the batches in turn. Every process makes the same number of passes; a process that has fewer
     batches repeats one of the first batches.
     """
 
@@ -162,7 +162,7 @@ class _Plan(BatchSampler):
         return like.new_zeros(self._rows, like.shape[1])
 
     def in_order(self, rows: Tensor) -> Tensor:
-        """Sort the rows of all processes, which are grouped by process, into the order of the dataset.
+        """Sort the rows of all processes, grouped by process, into the order of the dataset.
 
         If they have that order already (one process, images of one shape), they are not copied.
         """
@@ -320,7 +320,7 @@ def write_together(
         path: file of the embeddings; its folder is made.
         rows: function that writes the embeddings to a given file.
         items: function that writes the table of :func:`labels_file` to a given file.
-        faults: rows of :func:`faults_file`, which does not exist if there are none.
+        faults: rows of :func:`faults_file`; without rows, that file is not written.
 
     Raises:
         StorageError: the disk is full or not writable.

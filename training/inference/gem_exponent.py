@@ -38,20 +38,20 @@ def best_gem_p(
 ) -> tuple[float, dict[float, float]]:
     """Choose p for the resolution of the given images.
 
-    The paper takes 5 random views of each of 2,000 training images, 2 per class, at the size of the test. The model is
-    not changed; :func:`set_gem_p` applies the choice.
+    The paper takes 5 random views of each of 2,000 training images, 2 per class, at the image size of the test. The
+    model is not changed; :func:`set_gem_p` applies the choice.
 
     Args:
-        model: model with GeM pooling; put into evaluation mode meanwhile.
+        model: model with GeM pooling; it is in evaluation mode during the call.
         batches: pairs of (B, 3, H, W) normalised views on the model's device, and (B,) integers, equal for views of one
             image. An image without another view is not a query.
         candidates: exponents above 0.
         amp: precision of the model's arithmetic.
 
     Returns:
-        the best p (the smallest of equally good ones), and the score of every candidate. A query with n other views of
-        its image scores the share of these views among its n nearest items; a candidate's score is the mean over the
-        queries.
+        the best p (the smallest of equally good exponents), and the score of every candidate. A query with n other
+        views of its image scores the share of these views among its n nearest items; a candidate's score is the mean
+        over the queries.
 
     Raises:
         ConfigError: the model does not pool by GeM, or a candidate is not above 0.
@@ -115,7 +115,7 @@ def choose_gem_p(
 ) -> float:
     """Choose the exponent with which augmented views of the same image retrieve each other best at a resolution.
 
-    As in the paper, there are 5 views of each of 2,000 images, 2 per class, varied as training varies them.
+    As in the paper, there are 5 views of each of 2,000 images, 2 per class, augmented as in training.
 
     Args:
         model: model with GeM pooling, on its device.

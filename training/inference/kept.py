@@ -51,7 +51,8 @@ def embed_once(embedder: Embedder, dataset: ShardDataset, progress: Progress | N
     Args:
         embedder: the model and its view.
         dataset: dataset of N items.
-        progress: called with a task, the number of units done and their total; not called for kept embeddings.
+        progress: function called with a task, the number of units done and the total number; not called if the
+            embeddings come from the cache.
 
     Raises:
         InputError: the dataset is empty, or none of its items can be read.
@@ -138,11 +139,11 @@ def embed_in_parts(
         embedder: the model; its processes share the work of a part.
         dataset: dataset of N items.
         progress: called with a task, the number of batches done and their total.
-        say: called with a line about each part, on the main process.
+        say: function called with a line about each part, on the main process.
 
     Returns:
-        number and dimension of the embeddings, and number of items that could not be read; None on other processes
-        than the main one.
+        number and dimension of the embeddings, and number of items that could not be read; None on all processes but
+        the main process.
 
     Raises:
         ConfigError: there are more parts than items, or ``out`` is not a ``.npy`` file.

@@ -42,11 +42,11 @@ _OWN_AT_ONCE, _OWN_WORKERS = 64, 2  # batch size and decoding threads for a user
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A model that embeds images, with its own image preprocessing; :func:`load_model` makes it.
+    """A model that embeds images, with its own image preprocessing; :func:`load_model` returns such a model.
 
     Attributes:
         embedder: network, view of images, and device.
-        source: the run's folder or the network's name; None: a torch module.
+        source: the run's folder or the network's name; None: the model was made from a torch module.
         name: name of the model in messages and tables.
     """
 
@@ -74,7 +74,7 @@ class Model:
             images: one image or several: paths, PIL images, or uint8 RGB arrays or tensors, (H, W, 3) or (3, H, W); or
                 a folder, a dataset's directory or URL, or a dataset. A folder's images come in the order of
                 ``hgld.open_dataset(folder).keys``.
-            batch_size: images at a time; None: the value with which the model was loaded.
+            batch_size: number of images at a time; None: the value with which the model was loaded.
             progress: whether to show a bar on stderr, if that is a terminal.
 
         Returns:
@@ -154,7 +154,8 @@ class Model:
         Args:
             data: a dataset's directory or URL, or a folder of class folders; or an open dataset, whose images query
                 each other.
-            split: the split to evaluate leave-one-out; None: by the dataset's protocol, else ``test``, else all.
+            split: the split to evaluate leave-one-out; None: the dataset's protocol if it has one, else ``test``, else
+                all splits.
             levels: levels of the dataset, finest first; None: all.
             options: metrics and ranking options.
             progress: whether to show bars.
@@ -204,7 +205,7 @@ def load_model(
     device: str = "",
     **options: Any,
 ) -> Model:
-    """Load any model that embeds images, with its own image preprocessing.
+    """Load a model of any kind that embeds images, with its own image preprocessing.
 
     Args:
         source: folder of a run or of one of its checkpoints. Or a folder of :meth:`Model.save`. Or ``timm:NAME``,
@@ -215,8 +216,8 @@ def load_model(
         transform: function that turns a PIL image into the (3, H, W) tensor that a torch module takes; only with a
             torch module.
         weights: weights of a network: ``default`` (the library's weights), a tag, a file, or ``none`` (random).
-        pooling: pooling of a network: ``avg``, ``gem``, ``max``, ``crow``, ``rmac`` or ``token``; empty: its own
-            vector, else the average.
+        pooling: pooling of a network: ``avg``, ``gem``, ``max``, ``crow``, ``rmac`` or ``token``; empty: the network's
+            own vector if it has one, else the average.
         device: ``cpu``, ``cuda``, ...; default: a GPU if there is one.
         **options: keywords of :func:`hgld.training.inference.embedder.make_embedder`: ``size``, ``resize``,
             ``resize_mode``, ``scales``, ``batch_size``, ``workers``, ``amp``, ...
@@ -246,7 +247,7 @@ def load_model(
 
 
 def default_split(place: str) -> str | None:
-    """Return the split that a dataset without a protocol is evaluated on, leave-one-out: ``test``, or its only one.
+    """Return the split that a dataset without a protocol is evaluated on, leave-one-out: ``test``, or its only split.
 
     Args:
         place: directory of the dataset, or its URL.

@@ -45,13 +45,13 @@ def calibrate_answers(
         place: dataset directory or its URL.
         split: split of queries on which the calibration is fitted; the model must not have been trained on it.
         gallery_split: split that is searched; None: the split that a search of the dataset uses by default.
-        test_split: split whose queries measure the calibration; None: ``test`` if the dataset has it, else none.
+        test_split: split whose queries measure the calibration; None: ``test`` if the dataset has it, else no split.
         neighbors: number of neighbours that vote.
         unknown: share of future queries whose class the gallery lacks.
         progress: called with a task, the number of units done and their total.
 
     Returns:
-        the calibration; None on all processes but the main one.
+        the calibration; None on all processes but the main process.
 
     Raises:
         InputError: a split does not exist, or has too few classes.
@@ -162,7 +162,7 @@ class QueryMatches:
     Attributes:
         image: the file, or the text.
         matches: the nearest items.
-        answer: prediction for the query; None without a calibration, and for a text.
+        answer: prediction for the query; None if there is no calibration, or the query is a text.
         support: keys of the images that are of the predicted class, best first.
         is_text: whether the query is a text.
     """
@@ -225,8 +225,8 @@ def search(
         k: number of matches per query; all readable items if there are fewer.
         gallery: embeddings of the dataset by the same model; None: they are computed.
         index: index of these embeddings; it is built if it is missing or stale. None: the search is exhaustive.
-        calibration: gives the confidences of predictions; None: no predictions. A text has none, because
-            calibrations hold for scores of images.
+        calibration: calibration that gives the confidences of predictions; None: no predictions. A text has no
+            prediction, because calibrations hold only for scores of images.
         min_confidence: minimum confidence of a prediction.
         level: finest level to predict; None: the finest.
         within: class names by level, if the queries are known to belong to these classes; only images of these classes

@@ -46,7 +46,7 @@ class SearchIndex:
     Args:
         index: faiss index of G items.
         kind: ``ivf`` (k-means cells) or ``hnsw`` (a graph of neighbours).
-        positions: (G,) int64 of the items in their dataset, ascending.
+        positions: (G,) int64 positions of the items in their dataset, ascending.
     """
 
     def __init__(self, index: Any, kind: IndexKind, positions: np.ndarray) -> None:
@@ -76,7 +76,7 @@ class SearchIndex:
         return cls(index, kind, np.arange(count) if positions is None else positions)
 
     def nearest(self, query_embeddings: Tensor | np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Find the k items of the highest cosine similarity; the index may miss some.
+        """Find the k items of the highest cosine similarity; the index may miss some of them.
 
         If the index returns fewer than k items for a query, the query is compared with all items.
 
@@ -166,7 +166,7 @@ def kept_index(kind: IndexKind, dataset: ShardDataset, embedder: Embedder, embed
     Args:
         kind: type of the index: ``ivf`` or ``hnsw``.
         dataset: the items that the index finds.
-        embedder: model that makes their embeddings, if no file holds them.
+        embedder: model that makes the dataset's embeddings, if no file holds them.
         embeddings: file of the embeddings.
 
     Raises:

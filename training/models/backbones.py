@@ -1,4 +1,4 @@
-"""Builds embedding models from names: a library's backbone with its weights.
+"""Build embedding models from names: a library's backbone with its weights.
 
 A library of backbones is an entry of :data:`BACKBONES`: a function that takes a name and :class:`BackboneOptions`.
 Another package adds such a function with an entry point of the group ``hgld.backbones`` (:mod:`hgld.plugins`).
@@ -65,8 +65,8 @@ def build_model(
     Args:
         config: the model's options.
         image_size: side of the square images, pixels; convolutional nets and timm's ViTs accept other sizes too.
-        features: function that computes the (N, F) ``model.features`` of the training set with the model, for
-            projection ``pca``; None if the projection's weights come from a checkpoint.
+        features: function that computes ``model.features`` of the training set, (N, F), with a given model; projection
+            ``pca`` needs it. None if the projection's weights come from a checkpoint.
         load_weights: whether to read the pretrained weights. Without them, the model has the same architecture and
             preprocessing, so that a checkpoint's weights fit.
 

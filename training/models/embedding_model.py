@@ -137,11 +137,12 @@ class EmbeddingModel(nn.Module):
         backbone: (B, 3, H, W) -> (B, F, H', W'), or (B, F) if it pools itself.
         num_features: number of features F.
         pooling: module that pools over positions; None if the backbone pools itself.
-        dim: D, dimensions of the embedding; 0: F, without a projection.
+        dim: D, dimensions of the embedding; 0: F dimensions, without a projection.
         layer_norm: whether to normalise the pooled features.
         freeze_batch_norm: whether batch norm keeps its statistics and its parameters.
         image_mean: mean of red, green and blue in 0..1, with which the backbone's training images were normalised.
-        image_std: standard deviation of red, green and blue in 0..1, with which those images were normalised.
+        image_std: standard deviation of red, green and blue in 0..1, with which the backbone's training images were
+            normalised.
 
     Attributes:
         dim: embedding dimension D.
@@ -249,8 +250,8 @@ def principal_components(features: Tensor, count: int) -> tuple[Tensor, Tensor]:
         count: D, at most F.
 
     Returns:
-        (D, F) float64 orthonormal components, the largest variance first, each with a positive entry of largest
-        magnitude, so that the result is unique; and the (F,) float64 mean.
+        (D, F) float64 orthonormal components, the largest variance first; and the (F,) float64 mean. In each component
+        the entry of largest magnitude is positive, so that the result is unique.
 
     Raises:
         ConfigError: there are too few features or items for this number of components.
@@ -272,11 +273,11 @@ def principal_components(features: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def init_projection_pca(model: EmbeddingModel, features: Tensor) -> None:
-    """Set the projection to the principal components of features, centred: W = components, b = -W mean.
+    """Set the projection to the principal components of centred features: W = components, b = -W mean.
 
     Args:
         model: model whose projection is set.
-        features: (N, F) as ``model.features`` returns them; the model's norm is applied here.
+        features: (N, F) as ``model.features`` returns them; this function applies the model's norm to them.
 
     Raises:
         ConfigError: the model has no projection, or the features are not finite, or there are too few.

@@ -24,15 +24,15 @@ _SEED = 0  # seed of random weights
 
 @dataclass(frozen=True)
 class Network:
-    """A network and its name, as in ``hgld evaluate --model``.
+    """A pretrained network and its options, as ``hgld evaluate --model`` names them.
 
     Attributes:
         name: ``timm:NAME``, ``torchvision:NAME``, ``open_clip:MODEL/PRETRAINED``, ``onnx:FILE`` or ``pixels``; or the
             folder of a saved network (:func:`save_network`).
-        weights: weights of the network: ``default`` (of its library), a tag, a file, or ``none`` (random, always the
-            same).
+        weights: weights of the network: ``default`` (the library's weights), a tag, a file, or ``none`` (random, always
+            the same).
         pooling: pooling of the feature map: ``avg``, ``gem``, ``max``, ``crow``, ``rmac`` or ``token``; empty: the
-            network's own vector, else the average.
+            network's own vector if it has one, else the average.
     """
 
     name: str

@@ -25,10 +25,11 @@ _TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(ui
 class OnnxNetwork(nn.Module):
     """A network of an ONNX file: normalised images (B, 3, H, W) -> its output, on the images' device.
 
-    If there are several outputs, it uses ``embeddings``, the name in files of ``hgld export``, else the first.
+    If there are several outputs, the network returns ``embeddings`` (the name in files of ``hgld export``), else the
+    first.
 
     The network runs on the CPU; or on a GPU, if the images are on the GPU and onnxruntime supports GPUs. If the file
-    refers to weights in other files, an error is raised, because it could otherwise read any file of the machine.
+    refers to weights in other files, an error is raised, because such a file could read any other file of the machine.
 
     Args:
         path: path of the ONNX file.
@@ -121,8 +122,8 @@ class OnnxNetwork(nn.Module):
 def onnx_network(name: str, options: BackboneOptions) -> Backbone:
     """Build the network of an ONNX file.
 
-    A file of ``hgld export`` has a record of the preprocessing next to it (``FILE.json``). Images for all other files
-    have the size of the input (224 px if any size is allowed), and are normalised as for ImageNet.
+    A file of ``hgld export`` has a record of the preprocessing next to it (``FILE.json``). For all other files, images
+    have the size of the network's input (224 px if any size is allowed), and are normalised as for ImageNet.
 
     Raises:
         ConfigError: the network lacks the requested pooling, or its input is not square.

@@ -18,10 +18,10 @@ class SmallNet(nn.Module):
 
     The net has group norm with standardised kernels (Qiao et al., "Micro-Batch Training with Batch-Channel
     Normalization and Weight Standardization", 2019) instead of batch norm. An image's features then do not depend on
-    the rest of the batch, so several processes, or micro-batches, compute the same as one. Without standardised kernels
-    the average of the last maps is nearly the same vector for all images when training begins (cosines of 0.975 on
-    Omniglot, 0.24 with them). Losses with proxies could hardly learn from it. The first convolution already has a
-    stride: at full resolution its stage would take two thirds of a step's time.
+    the rest of the batch, so several processes, or micro-batches, compute the same as one process. Without standardised
+    kernels the average of the last maps is nearly the same vector for all images when training begins (cosines of 0.975
+    on Omniglot, 0.24 with them). Losses with proxies could hardly learn from such vectors. The first convolution
+    already has a stride: at full resolution its stage would take two thirds of a step's time.
 
     Args:
         width: channels of the first stage; the later stages have 2, 4 and 6 times as many.
@@ -82,8 +82,8 @@ class SmallResNet(nn.Module):
 
     Shortcuts average before their 1 x 1 convolution (ResNet-D; He et al., "Bag of Tricks", CVPR 2019). The net's
     numbers of channels are multiples of 32, which suits the bf16 matrix units of CPUs: with ``--amp bf16`` it is as
-    fast as :class:`SmallNet` with 2.6 times the parameters. It has batch norm, because group norm has no fast kernel on
-    CPUs. So its features in training depend on the other images of the batch.
+    fast as :class:`SmallNet` with 2.6 times the parameters. The net has batch norm, because group norm has no fast
+    kernel on CPUs. So its features in training depend on the other images of the batch.
 
     Args:
         width: channels of the first stage; the later stages have 2, 4 and 8 times as many.

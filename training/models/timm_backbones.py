@@ -55,7 +55,7 @@ def timm_backbone(name: str, options: BackboneOptions) -> Backbone:
     """Build a model of timm without its classifier.
 
     Transformers accept images of any size if timm can interpolate their positions. If the patch size does not divide a
-    side, the image is padded with zeros, the mean colour.
+    side, the image is padded with zeros, which are the mean colour.
 
     Raises:
         ConfigError: the model does not exist, or does not have the pooling.

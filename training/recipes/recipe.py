@@ -86,7 +86,7 @@ class Published:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The rows, one line each, then the remark and the papers."""
+        """The rows, one per line, then the remark and the papers."""
         told = [f"{row.text} ({PAPERS[row.paper].name} {row.table}, {row.method})" for row in self.rows]
         remark = [self.remark] if self.remark else []
         return (*told, *remark, *dict.fromkeys(PAPERS[row.paper].source for row in self.rows))
@@ -107,7 +107,7 @@ class Setting:
         config: the options from which all recipes with this setting start.
         hours: the duration of a run, with its source.
         suffix: end of the names of recipes with this setting; None: the dataset's name.
-        paper: key of :data:`hgld.published.PAPERS` of the paper with this setting; empty: no paper has it.
+        paper: key of :data:`hgld.published.PAPERS` of the paper with this setting; empty: no paper has this setting.
     """
 
     dataset: str
@@ -129,7 +129,7 @@ class Recipe:
         line: description in one line.
         setting: the dataset and the options of training on it.
         fields: the fields that the recipe changes in its setting.
-        published: the published rows that the recipe should reach, or a sentence if no paper has one.
+        published: the published rows that the recipe should reach, or a sentence if no paper has such a row.
     """
 
     name: str
@@ -156,7 +156,7 @@ class Recipe:
         return f"{model.backbone}, {start}"
 
     def statements(self, config: TrainConfig) -> list[Statement]:
-        """Return what the recipe's paper states on its fields, loss, data and metrics, with the values of a config."""
+        """Return what the recipe's paper states on fields, loss, data and metrics, with the values of a config."""
         protocols = [f"protocol:{one.partition('=')[2]}" for one in config.run.evaluate_on if "protocol=" in one]
         metrics = [f"metric:{name}" for name in config.run.metrics]
         names = (self.name, f"loss:{config.loss.loss}", f"data:{self.dataset}", *protocols, *metrics)
@@ -171,7 +171,7 @@ class Recipe:
 
     @property
     def values(self) -> tuple[PublishedValue, ...]:
-        """The published values of its rows; none if no paper has one."""
+        """The published values of its rows; empty if no paper has the recipe's run."""
         rows = self.published.rows if isinstance(self.published, Published) else ()
         return tuple(value for row in rows for value in row.values)
 

@@ -66,7 +66,7 @@ def _rows(entries: Sequence[Any]) -> Iterator[Row]:
 
 
 def published_of(name: str, dataset: str, tables: Mapping[str, Mapping[str, Any]]) -> Published | str:
-    """Return the published rows of a recipe, or a sentence if no paper has one.
+    """Return the published rows of a recipe, or a sentence if no paper has such a row.
 
     Args:
         name: name of the recipe.

@@ -58,7 +58,7 @@ def tar_name(split: str, number: int) -> str:
 
 
 def checksum_name(split: str, number: int) -> str:
-    """Return the path of a tar's published checksum, such as ``md5sum/index/md5.images_003.txt``.
+    """Return the path of the file with a tar's published checksum, such as ``md5sum/index/md5.images_003.txt``.
 
     Raises:
         ConfigError: there is no such split, or no tar of that number.
@@ -68,7 +68,7 @@ def checksum_name(split: str, number: int) -> str:
 
 
 def metadata_names(splits: Iterable[str]) -> tuple[str, ...]:
-    """Return the lists of these splits, such as ``metadata/train_clean.csv``."""
+    """Return the paths of these splits' lists, such as ``metadata/train_clean.csv``."""
     return tuple(
         f"{'ground_truth' if 'solution' in name else 'metadata'}/{name}" for split in splits for name in METADATA[split]
     )
@@ -110,8 +110,8 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
     Args:
         source: the folder with ``train/``, ``index/`` and ``test/`` (tars) and ``metadata/``.
         options: ``labels``, a folder with ``{train,index}_label_to_hierarchical.csv`` (from ``hgld build-hierarchy`` or
-            from Google), if the source does not have these files; ``distractors``; ``splits``, to read only the lists
-            of these splits.
+            from Google), if the source does not have these files; ``distractors``, to read the whole gallery;
+            ``splits``, to read only the lists of these splits.
     """
     wanted = tuple(dict.fromkeys(options.splits)) or tuple(SPLITS)
     if unknown := [split for split in wanted if split not in SPLITS]:
@@ -218,7 +218,8 @@ def _read_queries(
 
     Returns:
         rows of the catalog; the test images that are not scored, as dropped files; the lists ``public`` and
-        ``private``, two halves with separate scores; judgements of the index images in the gallery; notes.
+        ``private``; judgements of the index images in the gallery; notes for the provenance. The two lists are
+        halves of the queries, which have separate scores.
     """
     from hgld.evaluation.protocols.ground_truths import read_retrieval_solution  # imports torch
 

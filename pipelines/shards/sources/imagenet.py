@@ -5,7 +5,7 @@ Russakovsky et al.: "ImageNet Large Scale Visual Recognition Challenge", IJCV 20
     train/n01440764/n01440764_10026.JPEG ...              or ILSVRC2012_img_train/
     val/n01440764/ILSVRC2012_val_00000293.JPEG ...        or ILSVRC2012_img_val/
 
-The images of val may be in one folder, as in its tar, if one of these files states their synsets::
+The images of val may be in one folder, as in its tar, if one of these files states the synset of every image::
 
     ILSVRC2012_devkit_t12/data/meta.mat                   synsets (ILSVRC2012_ID, WNID, ...)
     ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt    one number per line
@@ -73,7 +73,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
 
 
 def _synset(image: str, stated: Mapping[str, str], folder: Path) -> str:
-    """Return the synset of an image, which its folder or a list states."""
+    """Return the synset of an image, as its folder or a list states it."""
     above, _, name = image.rpartition("/")
     synset = above or stated.get(PurePosixPath(name).stem, "")
     if not synset:
@@ -91,7 +91,7 @@ def _synset(image: str, stated: Mapping[str, str], folder: Path) -> str:
 
 
 def _stated(source: Path) -> tuple[dict[str, str], tuple[Path, ...]]:
-    """Return the synsets of the images of val by their names without suffix, and the files that state them."""
+    """Return the synset of every image of val by the name without suffix, and the files with the synsets."""
     truth, meta, solution = source / _DEVKIT / _TRUTH, source / _DEVKIT / _META, source / _SOLUTION
     if solution.is_file():
         columns = ("ImageId", "PredictionString")

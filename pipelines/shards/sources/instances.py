@@ -138,7 +138,7 @@ def _agree(known: dict, key: object, value: object, where: str, what: str) -> No
 
 
 def read_holidays(source: Path, options: "SourceConfig") -> Catalog:
-    """Read the catalog of INRIA Holidays: one split, ``test``, whose list ``queries`` names the images that search it.
+    """Read the catalog of INRIA Holidays: one split, ``test``, whose list ``queries`` names the query images.
 
     Jégou, Douze, Schmid: "Hamming Embedding and Weak Geometric Consistency for Large Scale Image Search", ECCV 2008.
     Layout::
@@ -187,8 +187,8 @@ def _numbered_images(source: Path, inside: str, pattern: str, example: str) -> t
         example: an example of such a name, for the message.
 
     Returns:
-        the number of every image by its path relative to ``source``, in the order of the numbers; and the files with
-        other names, in the form of a catalog's ``dropped``.
+        the number of every image by its path relative to ``source``, in the order of the numbers; and a list of the
+        files with other names, in the form of a catalog's ``dropped``.
     """
     prefix = f"{inside}/" if (source / inside).is_dir() else ""
     names = sorted(path.name for path in (source / prefix).iterdir()) if source.is_dir() else []

@@ -74,7 +74,7 @@ def read_landmarks_clean(source: Path, options: "SourceConfig") -> Catalog:
 
 
 def _find(source: Path, stated: str, landmark: str, where: str) -> tuple[str | None, str | None]:
-    """Return the file of a listed image, or the reason why there is none."""
+    """Return the file of a listed image, or the reason why the image has no file."""
     if not _ADDRESS.match(stated):
         return relative_path(stated, where), None
     name = stated.rpartition("/")[2]

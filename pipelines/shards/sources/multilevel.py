@@ -54,9 +54,9 @@ _CATEGORIES = ("categories.json", "train2018.json", "val2018.json")
 def read_inaturalist(name: str, source: Path, options: "SourceConfig") -> Catalog:
     """Read the catalog of ``inat-base`` (species, super-category) or ``inat-full`` (the whole taxonomy).
 
-    Some names mean two things (*Prunella* is a bird and a plant). The classes must form a tree, so such a name gets its
-    parent's name in brackets. ``options.labels`` is the folder of the split files; default: ``Inat_dataset_splits`` of
-    the source.
+    Some names mean two things (*Prunella* is a bird and a plant). The classes must form a tree, so the name of the
+    parent is added to such a name in brackets. ``options.labels`` is the folder of the split files; default:
+    ``Inat_dataset_splits`` of the source.
     """
     levels, inside = LEVELS[name], source / "Inat_dataset_splits"
     beside = not inside.is_dir() and (source / "Inaturalist_train_set1.txt").is_file()

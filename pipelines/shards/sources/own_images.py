@@ -7,13 +7,14 @@ without a folder in between are unknown. An image in the same folder as folders 
 levels.
 
 A table (:mod:`hgld.pipelines.shards.sources.own_tables`) has one row per image and one column per level. One column
-names the files, or holds the images. ``--levels`` names the columns of the labels, finest first (``LEVEL=COLUMN``
-gives a level another name than its column). Without ``--levels``, the levels are the columns that form the longest
-tree of classes. The names of columns may have any letter case. A column ``split`` names the split of every image.
-Without it, ``--test-classes`` draws a class-disjoint test split. Without either, all images are train.
+names the files, or holds the images. ``--levels`` names the columns of the labels, finest first (``LEVEL=COLUMN`` gives
+a level another name than its column). Without ``--levels``, the levels are the columns that form the longest tree of
+classes. The names of columns may have any letter case. A column ``split`` names the split of every image. Without it,
+``--test-classes`` draws a class-disjoint test split. Without the column and the option, all images are in the split
+``train``.
 
 ``--protocol`` makes a table a benchmark. The protocol says which further columns are read. ``list`` names the list that
-an image is in, and ``template`` the template (a set of frames of one face). ``easy``, ``hard``, ``junk`` and
+an image is in, and ``template`` names its template (a set of frames of one face). ``easy``, ``hard``, ``junk`` and
 ``relevant`` of a query hold paths of gallery images, with ``;`` between them.
 """
 
@@ -73,8 +74,8 @@ class OwnImages:
         root: folder of the images.
         levels: names of the levels, finest first.
         columns: column of the table by level; empty: folders.
-        items: key, file, split (only if splits are stated), the columns that the protocol reads, and the name of
-            the class (null: unknown) per level.
+        items: table of images: key, file, split (only if splits are stated), the columns that the protocol reads, and
+            the name of the class per level (null: unknown).
         dropped: images that cannot be used, with the reason.
         unused: columns that are not levels.
         missing: number of cells per text that means an unknown label.
@@ -157,7 +158,7 @@ def read_own_images(kind: str, source: Path, options: "SourceConfig") -> OwnImag
 
 
 def merge_spellings(found: OwnImages) -> OwnImages:
-    """Replace every spelling of a name by its most frequent one."""
+    """Replace every spelling of a name by its most frequent spelling."""
     items = found.items
     for level, counts in found.spellings:
         items = items.with_columns(pl.col(level).replace(list(counts), next(iter(counts))))
@@ -203,7 +204,7 @@ def _without_suffix(path: str) -> str:
 
 
 def _spellings(names: pl.Series, level: str) -> Iterator[tuple[str, dict[str, int]]]:
-    """Yield the level and the spellings, most frequent first, of every name that has several."""
+    """Yield the level and the spellings, most frequent first, of every name that has several spellings."""
     counts = names.drop_nulls().value_counts().sort(pl.col("count"), names.name, descending=[True, False])
     ways: dict[str, dict[str, int]] = {}
     for name, count in counts.iter_rows():
@@ -212,7 +213,7 @@ def _spellings(names: pl.Series, level: str) -> Iterator[tuple[str, dict[str, in
 
 
 def plain_name(name: str) -> str:
-    """Return a name in lower case with one space between words: equal for several spellings of one name.
+    """Return a name in lower case with one space between words: equal for all spellings of the name.
 
     >>> plain_name("Granny_Smith") == plain_name("granny  smith")
     True

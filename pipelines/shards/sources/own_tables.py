@@ -59,8 +59,8 @@ class OwnTable:
         cells: :data:`ROW` (line of a CSV, or number from 1 in its parquet file), then the table's columns without
             blanks around their text; empty cells are empty texts.
         files: the parquet files; empty: the table is a CSV file.
-        image_column: column that holds the images themselves; empty: none.
-        images: location of every image: TABLE/ROW/NAME; null if its cell is empty.
+        image_column: column that holds the images themselves; empty: the table holds no images.
+        images: location of every image, TABLE/ROW/NAME; null if the cell of the image is empty.
         splits: split of each row, as its parquet file's name states it; None if the names state no splits.
     """
 

@@ -91,7 +91,7 @@ def read_words(path: Path, columns: Sequence[str], *, header: bool = False) -> I
     Args:
         path: path of the list.
         columns: names of the words, for messages.
-        header: whether the first line must hold the columns' names.
+        header: whether the first line must hold the names of the columns.
 
     Raises:
         InputError: the file is missing.
@@ -158,7 +158,7 @@ def read_mats(wanted: Mapping[Path, Sequence[str]]) -> list[dict[str, Any]]:
 
 
 def _load_mats(asked: Sequence[tuple[str, bytes, Sequence[str]]]) -> list[dict[str, Any]]:
-    """Read variables of MATLAB files: path, content and names of variables per file."""
+    """Read variables of MATLAB files, which are given as path, content and names of variables."""
     from scipy.io import loadmat
 
     results = []
