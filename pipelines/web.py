@@ -26,7 +26,7 @@ PAGE_RATE = 19.0
 MAX_ANSWER_BYTES = 64 << 20
 MAX_PATIENCE = 900.0
 _MAXLAG = "5"  # seconds of database lag above which an API may reject requests; Wikimedia recommends 5
-_LONGEST_GET = 6000  # characters; some proxies refuse URLs over 8 KB
+_LONGEST_GET = 6000  # maximum characters of a URL; some proxies refuse URLs over 8 KB
 _WIKIMEDIA = ("wikimedia.org", "wikidata.org", "wikipedia.org", "mediawiki.org", "wmcloud.org", "toolforge.org")
 _TRANSIENT_ERRORS = ("maxlag", "ratelimited", "readonly", "internal_api_error", "timeout", "unavailable")
 _MEDIAWIKI = b'content="MediaWiki '  # every page of a MediaWiki, even an error page, names its generator

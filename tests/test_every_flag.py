@@ -32,12 +32,12 @@ from tests.undrawn import without_figures
 
 SPEED = {"workers", "chunk-size", "device", "batch-size"}  # flags that may only change the speed
 ELSEWHERE = {  # flags with a test in another file
-    ("review", "browser"),  # opens a browser, and only on a terminal
-    ("review", "propose-only"),  # in tests/pipelines/test_propose.py
-    ("reproduce", "data"),  # tests/test_papers.py
-    ("reproduce", "toy"),  # tests/test_papers.py
-    ("build-hierarchy", "replace"),  # in the folder tests/pipelines/hierarchy_build
-    ("show", "doubtful"),  # in the folder tests/pipelines/hierarchy_build
+    ("review", "browser"),  # the flag opens a browser, and only on a terminal
+    ("review", "propose-only"),  # tested in tests/pipelines/test_propose.py
+    ("reproduce", "data"),  # tested in tests/test_papers.py
+    ("reproduce", "toy"),  # tested in tests/test_papers.py
+    ("build-hierarchy", "replace"),  # tested in the folder tests/pipelines/hierarchy_build
+    ("show", "doubtful"),  # tested in the folder tests/pipelines/hierarchy_build
 }
 # tests/test_every_field.py checks these configs
 OF_STAGES = {*SECTIONS.values(), *stage_configs().values(), SourceConfig, ShardConfig}

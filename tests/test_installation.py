@@ -207,7 +207,8 @@ def test_workflows_have_minimal_permissions():
     }
     assert "pull_request_target" not in str(WORKFLOWS)
     actions = [step["uses"] for step in STEPS if "uses" in step]
-    assert [action for action in actions if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action)] == []  # tags can move
+    # actions are pinned to commits, because tags can move
+    assert [action for action in actions if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action)] == []
     # a branch name inserted into a script could run shell code
     assert not [step for step in STEPS if "${{" in step.get("run", "")]
 

@@ -19,12 +19,12 @@ def rows_of(script, *words):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def test_shown_names_help_more_than_the_nearest_mean_row():
+def test_deciding_about_shown_names_helps_more_than_the_nearest_mean_row():
     *_, (_, _, nearest, _, ours) = rows_of("hierarchy_doubt.py", "--sets", "cub200", "--shown", "5")
     assert float(ours) > float(nearest) + 0.05
 
 
-def test_errors_of_one_dataset_are_predicted_from_the_others():
+def test_errors_of_one_dataset_are_predicted_from_other_datasets():
     rows = rows_of("hierarchy_doubt.py", "--sets", "grocery,washington,cub200")
     aurocs = {(row[0], i): float(row[4]) for i, row in enumerate(rows) if row[0] in ("grocery", "washington", "cub200")}
     assert len(aurocs) == 6
@@ -37,7 +37,7 @@ def test_review_needs_fewer_actions_than_margin_sampling():
     assert until["hgld review"] < until["b. margin and propagation"]
 
 
-def test_careful_person_corrects_everything_and_blind_acceptance_is_noticed():
+def test_careful_person_corrects_all_names_and_acceptance_without_reading_is_noticed():
     rows = rows_of("review_trust.py", "--sets", "grocery", "--screens", "8")
     last = {(row[2], row[3]): row for row in rows if row[0] == "grocery"}
     assert {last[kind, "careful"][5] for kind in ("given", "found")} == {"0"}

@@ -31,7 +31,7 @@ from hgld.samplers import (
 
 from .config import ImagesConfig, TrainConfig
 
-_IMAGES_PER_DIMENSION = 32  # training images per kept dimension to fit a PCA
+_IMAGES_PER_DIMENSION = 32  # number of training images per kept dimension to fit a PCA
 
 
 class TrainingData:

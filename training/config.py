@@ -386,7 +386,7 @@ def is_validation(entry: str) -> bool:
 # -- Configs as files and as flags: read, changed by name, written --
 
 CONFIG = "config.json"
-_TEXT_FIELDS = ("recipe", "init_from")  # these fields belong to no section
+_TEXT_FIELDS = ("recipe", "init_from")  # fields that belong to no section
 _OPTIONS = {name: option for config in SECTIONS.values() for name, option in options_of(config).items()}
 _SECTION_OF = {name: section for section, config in SECTIONS.items() for name in options_of(config)}
 
@@ -505,7 +505,8 @@ def read_config(path: Path, base: Callable[[str], TrainConfig] | None = None) ->
         config = dataclasses.replace(with_fields(start, fields), **texts, plan=tuple(plan.items()))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
-    for name, problem in bound_problems(config.model):  # a network is built from it before anything else is checked
+    # checked first, because a network is built from it before anything else is checked
+    for name, problem in bound_problems(config.model):
         raise ConfigError(f"{path}: {name} {problem}")
     return config
 

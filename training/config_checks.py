@@ -39,7 +39,7 @@ def _has_own_parameters(config: TrainConfig) -> bool:
 def has_classifier(config: TrainConfig) -> bool:
     """Tell whether the loss learns a classifier or one proxy per class, as the metric top-k requires."""
     name = config.loss.loss
-    if config.loss.matryoshka:  # there is one classifier per truncated dimension
+    if config.loss.matryoshka:  # each truncated dimension has one classifier
         return False
     return name in LOSSES and (LOSSES[name].kind in ("proxies", "views") or second_term(config) == "proxy")
 
@@ -234,7 +234,7 @@ def _run_problems(config: TrainConfig) -> Iterator[str]:
             f"--frozen-epochs is {optimizer.frozen_epochs}, but without a projection (--dim 0) no other part of the "
             "model could learn in these epochs; use --frozen-epochs 0 or a --dim above 0."
         )
-    if not epochs:  # nothing is trained
+    if not epochs:  # if there are no epochs, nothing is trained
         return
     if optimizer.frozen_epochs > epochs:
         yield (

@@ -175,7 +175,7 @@ class _Parts:
             if getattr(config, option) != default:
                 return True
             is_plugin = not entry.module and needed[parameter].default is not inspect.Parameter.empty
-            return default != () and not is_plugin  # otherwise keep the loss's own default
+            return default != () and not is_plugin  # otherwise the loss keeps its own default
 
         options = {name: getattr(config, option) for name, option in entry.options.items() if is_given(name, option)}
         if "level" in entry.options:

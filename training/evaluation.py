@@ -47,7 +47,7 @@ EMBEDDINGS = "embeddings"
 REPORTS = "reports"
 VAL = "val"
 PROTOCOL = "protocol"  # entry of --evaluate-on that means the dataset's own protocol
-_LONGEST_NAME = 48  # limit in letters of at most 4 bytes; a file name has at most 255 bytes
+_LONGEST_NAME = 48  # maximum letters of a file name: each takes at most 4 bytes, and a name may have 255 bytes
 _MOST_NAMED = 20  # maximum number of unreadable items in a report; the file next to the embeddings lists all
 
 
@@ -220,7 +220,7 @@ class SplitEmbedder:
         """
         dataset, raw = open_dataset(place, split, levels=self.levels), self.raw or bool(ks)
         classifier = self.embedder.classifier_for(dataset) if ks else None
-        if classifier is not None:  # raise errors about classification before any work
+        if classifier is not None:  # if no item has a class of the classifier, fail before any work
             targets_of(dataset, classifier.level, classifier.names)
         if (place, split) not in self.found or (raw and not self.found[place, split][1]):
             self.found[place, split] = self.embedder.embed_readable(dataset, self.progress, unit=not raw), raw
@@ -281,7 +281,7 @@ def _evaluate_splits(
     ks, ranked = split_top_k(options.metrics)
     datasets = [open_dataset(task.place, split, levels=splits.levels) for split in task.splits]
     is_ranked = bool(ranked) or not ks
-    if is_ranked:  # raise the error before any work
+    if is_ranked:  # if no query has a positive, fail before any work
         refuse_without_positives(*_labels_of(datasets), repr(datasets[0]))
     else:
         _refuse_unread(files | {"query_expansion": options.query_expansion})

@@ -59,12 +59,12 @@ MONITORS = {"several levels": "H-AP", "one level": "AP"}
 BATCH_SIZE = 64
 IMAGES_PER_CLASS = 4
 WARMUP_STEPS = 20
-FREEZE_BATCH_NORM_BELOW = 20_000  # number of training images
+FREEZE_BATCH_NORM_BELOW = 20_000  # batch norm is frozen if there are fewer training images
 SIZE_SHARE = 4 / 7  # training size as a share of a convolutional network's own size: 128 of 224 px
 TEST_FACTOR = 1.25  # ratio of test size to training size, if no split val can show which is best
 MOST_TRIED = 5_000  # maximum number of images of val on which test sizes are compared
 SCRATCH_SIZE = 48  # pixels
-FASTER = 1.2  # bf16 is chosen if it makes a step faster by this factor
+FASTER = 1.2  # bf16 is chosen if a step with it is faster by this factor
 
 DERIVED = (
     *("backbone", "pretrained", "pooling", "freeze_batch_norm", "projection"),

@@ -51,7 +51,7 @@ from .step import Backward, StepInput, StepValues
 SUMMARY = "summary.json"
 LOCK = ".hgld-train"
 _FEW_FAULTS = 10  # number of unreadable images per epoch that never stops a run
-_LEAST_SCALE = 2.0**-14  # below this scale, even gradients that overflow fp16 would be representable
+_LEAST_SCALE = 2.0**-14  # if gradients overflow fp16 even at this scale, the run has diverged
 
 
 @dataclass
@@ -131,7 +131,8 @@ def arithmetic(config: TrainConfig, device: torch.device) -> Iterator[None]:
         if on_gpu:
             torch.set_float32_matmul_precision("high")
             cudnn.allow_tf32 = True
-            cudnn.benchmark = not config.run.deterministic  # worth its time, because all training images have one size
+            # trying cuDNN's algorithms takes time, and is worth it because all training images have one size
+            cudnn.benchmark = not config.run.deterministic
         torch.use_deterministic_algorithms(config.run.deterministic or deterministic)
         yield
     finally:
@@ -215,7 +216,7 @@ def _train(state: TrainState, stop: StopRequests, reporter: ProgressReporter) ->
         run=str(state.folder),
     )
     if state.processes.is_main:
-        # The folder may be moved later.
+        # Leave out the run's folder, because it may be moved later.
         facts = {name: value for name, value in summary.to_dict().items() if name != "run"}
         with storage_errors(f"write {state.folder / SUMMARY}", RESUME_HINT):
             write_atomic(state.folder / SUMMARY, json.dumps(facts | {"data": state.data.facts}, indent=2) + "\n")
@@ -364,7 +365,8 @@ def _step(state: TrainState, backward: Backward, batch: Batch) -> StepValues:
     for optimizer in state.optimizers:
         scaler.unscale_(optimizer)
     norm = torch.nn.utils.get_total_norm([p.grad for p in moving])
-    loss, length = torch.stack([values.loss.double(), norm.double()]).tolist()  # one copy to the CPU
+    # one copy to the CPU, because each copy waits for the GPU
+    loss, length = torch.stack([values.loss.double(), norm.double()]).tolist()
     may_fall = scaler.is_enabled() and math.isfinite(loss) and scaler.get_scale() > _LEAST_SCALE
     if math.isfinite(loss) and math.isfinite(length):
         if config.clip_norm:
@@ -391,7 +393,8 @@ def _step(state: TrainState, backward: Backward, batch: Batch) -> StepValues:
 def _log_row(state: TrainState, values: StepValues, timing: Timing) -> dict[str, float]:
     rates = {group["rate"]: group["lr"] for group in groups_of(state.optimizers)}
     told = {"loss": values.loss, **values.parts}
-    numbers = torch.stack([value.to(torch.float64) for value in told.values()]).tolist()  # one copy to the CPU
+    # one copy to the CPU, because each copy waits for the GPU
+    numbers = torch.stack([value.to(torch.float64) for value in told.values()]).tolist()
     row = {"epoch": state.step / state.data.steps_per_epoch, **dict(zip(told, numbers, strict=True))}
     row |= {f"lr_{part}": rate for part, rate in rates.items()}
     if state.processes.device.type == "cuda":

@@ -10,7 +10,7 @@ from hgld.memory import free_memory
 
 from .inference.embedding import Amp, autocast
 
-_TIMED = 8  # images of a timed step on a CPU
+_TIMED = 8  # number of images per timed step on a CPU
 _STEPS = 2  # number of timed steps, after one to warm up
 _SHARE = 0.5  # share of the free memory that activations may use
 

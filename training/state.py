@@ -403,7 +403,7 @@ def save_run(state: TrainState) -> None:
             record["average_updates"] = int(state.average.n_averaged)
         newest = newest_checkpoint(state.folder)
         if newest is not None and checkpoint_step(newest) == state.step and state.blended is None:
-            rewrite_state(newest, record)  # its tensors are those of this step
+            rewrite_state(newest, record)  # the checkpoint's tensors already belong to this step
         else:
             tensors = {
                 "model": state.model.state_dict(),

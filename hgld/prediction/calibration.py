@@ -256,7 +256,10 @@ def _parse(found: dict[str, Any]) -> Calibration:
         raise ValueError("the scalings or risks do not belong to the levels")
     temperature, unknown = _numbers([found["temperature"], found["unknown"]], 2)
     if type(neighbors) is not int or not (1 <= neighbors <= _MOST_NEIGHBORS and temperature > 0 and 0 <= unknown < 1):
-        raise ValueError(f"neighbors is {quoted(neighbors)}, temperature {temperature}, unknown {unknown}")
+        raise ValueError(
+            f"neighbors is {quoted(neighbors)}, temperature {temperature}, unknown {unknown}; expected neighbors in "
+            f"1..{_MOST_NEIGHBORS}, temperature above 0 and unknown in [0, 1)"
+        )
     return Calibration(tuple(levels), tuple(scalings), neighbors, temperature, unknown, risks, dict(facts.items()))
 
 

@@ -36,7 +36,7 @@ def provenance(
         encoder: the embed stage's ``encoder.json``.
     """
     stated = _config(config)
-    stated["embed"]["encoder"] = encoder["name"]  # the name of a local model lacks its folder
+    stated["embed"]["encoder"] = encoder["name"]  # if the model is local, its name does not contain its folder
     return {
         "schema_version": SCHEMA_VERSION,
         "inputs": [

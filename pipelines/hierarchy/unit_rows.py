@@ -4,7 +4,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 AXES = 64
-_BLOCK = 1024  # rows at a time; their cosines with 50,000 rows take 200 MB
+_BLOCK = 1024  # number of rows at a time; their cosines with 50,000 rows take 200 MB
 
 
 def unit(rows: np.ndarray) -> np.ndarray:

@@ -250,11 +250,11 @@ def _header(card: DataCard | None, manifest: Manifest) -> str:
     licence = own_licence(manifest)
     if card is not None:
         stated = dict(card.header)
-    elif re.fullmatch(r"[A-Za-z0-9.-]+", licence):  # an identifier, or a licence's name of one word
+    elif re.fullmatch(r"[A-Za-z0-9.-]+", licence):  # a licence identifier, or a licence's name of one word
         stated = {"license": licence.lower()}
     else:
         stated = {"license": "other", "license_name": " ".join(licence.split())} if licence else {}
-    # A pattern that matches no file is an error to Hugging Face datasets.
+    # If a pattern matches no file, Hugging Face datasets raises an error.
     files = [{"split": s, "path": f"{s}-*.tar"} for s, facts in manifest.splits.items() if facts["shards"]]
     own = {
         "pretty_name": card.title if card else " ".join(manifest.name.split()),

@@ -17,8 +17,8 @@ from .catalog import TRAIN, Catalog, check_level_names
 
 VAL = "val"
 CALIBRATION_CLASSES = 10  # number of classes that hgld calibrate needs
-_VAL_AIM = 12  # more than needed, because classes may have only one image or broken images
-_MANY_CLASSES = 40  # minimum number of classes from which val gets _VAL_AIM classes
+_VAL_AIM = 12  # number of classes for val: more than needed, because classes may have only one image or broken images
+_MANY_CLASSES = 40  # if there are at least this many classes, val gets _VAL_AIM classes
 _LONGEST_REASON = 500
 
 

@@ -34,7 +34,7 @@ from .reading import HashedReader, checked_image, read_inside
 from .sources.own_tables import images_of
 from .work import amount, run_counted
 
-VERSION = 4  # increase it if a change gives the same image another row
+VERSION = 4  # increase it if a change gives the same image a different row
 FILES_PER_UNIT = 2_000
 LOOSE = -1  # value of the column origin for a loose file
 EXAMINED = pl.Schema(

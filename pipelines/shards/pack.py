@@ -22,7 +22,7 @@ from ..stage import UnitRecord
 from .examine import LOOSE
 from .reading import read_inside
 
-VERSION = 2  # increase it if a change writes another tar for the same plan
+VERSION = 2  # increase it if a change writes a different tar for the same plan
 _AHEAD = 64  # number of images that the operating system is asked to prefetch at a time
 _MOST_OPEN = 128
 _AGAIN = "Restore the file that was examined, or run the same command again to examine the new one."
@@ -133,7 +133,8 @@ def _images(rows: Sequence[Mapping[str, Any]], unit: PackUnit) -> Iterator[bytes
         if origin not in opened:
             if len(opened) == _MOST_OPEN:
                 opened.popitem()[1].close()
-            opened[origin] = open(unit.origins[origin], "rb", buffering=0)  # noqa: SIM115  # finally closes it
+            # the finally clause closes it
+            opened[origin] = open(unit.origins[origin], "rb", buffering=0)  # noqa: SIM115
         return opened[origin]
 
     try:

@@ -26,7 +26,7 @@ from .catalog import Catalog
 from .config import ShardConfig, SourceConfig
 from .reading import read_manifest
 
-VERSION = 6  # increase it if a change builds another dataset from the same images
+VERSION = 6  # increase it if a change builds a different dataset from the same images
 SCHEMA_VERSION = 1  # schema version of build.json
 _ROWS_AT_ONCE = 100_000
 _STATE = "build.json"

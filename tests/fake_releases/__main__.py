@@ -41,11 +41,12 @@ def main(arguments: list[str]) -> int:
         print(f"python -m tests.fake_releases NAME DIR; the names are {', '.join(names)}", file=sys.stderr)
         return 2
     folder = Path(arguments[1])
-    folder = folder.parent if folder.suffix else folder  # a list in the release's folder
+    folder = folder.parent if folder.suffix else folder  # if the source is a list file, its folder is the release
     if folder.exists() and any(folder.iterdir()):
         return 0
     folder.mkdir(parents=True, exist_ok=True)
-    maker(arguments[0])(folder, zlib.crc32(arguments[0].encode()))  # no two releases share an image
+    # a different seed per release, so that no two releases share an image
+    maker(arguments[0])(folder, zlib.crc32(arguments[0].encode()))
     return 0
 
 

@@ -22,9 +22,9 @@ from hgld.terminal import printable
 from tests.faults.mutators import mutate
 from tests.faults.readers import READERS
 
-MOST_CPU = 10.0  # CPU seconds per case; after twice as many, its process is killed
-MOST_WAIT = 300.0  # seconds of wall-clock time, because a blocked process uses no CPU
-MOST_MEMORY = 1 << 30  # bytes by which one case may increase memory
+MOST_CPU = 10.0  # maximum CPU seconds per case; after twice as many, its process is killed
+MOST_WAIT = 300.0  # maximum seconds of wall-clock time per case, because a blocked process uses no CPU
+MOST_MEMORY = 1 << 30  # maximum bytes by which one case may increase memory
 MOST_MESSAGE = 2_000  # maximum length of an error message, in characters
 CASES_A_PROCESS = 5_000
 VERDICTS = ("refused", "read", "message", "fault", "killed")
@@ -172,7 +172,8 @@ def _judge_all(
 ) -> None:
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 2)  # hides stderr, on which polars prints panics
-    executor.START = "fork"  # faster for each MATLAB file, and safe because this process has no threads
+    # starting by fork is faster for each MATLAB file, and safe because this process has no threads
+    executor.START = "fork"
     with open(stack, "w", encoding="utf-8") as file:
         faulthandler.enable(file)
         faulthandler.register(signal.SIGUSR1, file)

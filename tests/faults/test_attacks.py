@@ -162,7 +162,9 @@ def huge_projection(dataset: Path, folder: Path) -> str:
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_hostile_files_cost_little_or_are_refused_in_a_line(attack, error, dataset, usual, tmp_path):
+def test_hostile_files_are_read_with_limited_memory_and_time_or_refused_with_one_line(
+    attack, error, dataset, usual, tmp_path
+):
     memory, seconds, last = used_by(attack(dataset, tmp_path / "hostile"))
     assert error in last
     assert bool(error) == bool(last)

@@ -85,7 +85,7 @@ def test_opened_split_has_the_rows_of_its_index(url):
     assert repr(dataset) == "ShardDataset(small, train: 15 items, Hierarchy(fine: 6, coarse: 3))"
 
 
-def test_dataset_without_split_has_all_items(root):
+def test_dataset_opened_without_a_split_has_all_items(root):
     dataset = open_dataset(root)
     assert (len(dataset), dataset.split) == (len(ITEMS), None)
     assert hgld.load_dataset is open_dataset

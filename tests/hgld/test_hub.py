@@ -68,7 +68,7 @@ def test_a_stopped_push_resumes_and_sends_no_file_twice(hub, made, monkeypatch):
     assert [call for call in hub.asked if call.startswith("PUT") or "/commit/" in call] == sent
 
 
-def test_a_dry_run_lists_and_sends_nothing(hub, made, capsys):
+def test_a_dry_run_lists_the_files_and_sends_nothing(hub, made, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["push", str(made), ADDRESS, "--dry-run", "--json"])
     assert not stop.value.code

@@ -96,7 +96,7 @@ def test_headers_are_read_once_and_again_when_a_file_changes(make, tmp_path, mon
         make()
 
 
-def test_folder_without_images_fails_with_both_fixes(make, tmp_path):
+def test_error_of_a_folder_without_images_suggests_build_shards_and_index(make, tmp_path):
     with pytest.raises(
         InputError, match=r"no dataset\.json .so this is not a dataset. and no image .*hgld build-shards.*hgld index"
     ):

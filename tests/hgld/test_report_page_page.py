@@ -140,7 +140,7 @@ def hostile(tmp_path_factory):
     return run, page
 
 
-def test_the_same_input_gives_the_same_bytes_without_local_paths(hostile, tmp_path):
+def test_page_of_the_same_input_has_the_same_bytes_and_no_local_paths(hostile, tmp_path):
     run, page = hostile
     make_report([run], tmp_path / "again.html", title="</title><script>")
     assert (tmp_path / "again.html").read_bytes() == page.read_bytes()

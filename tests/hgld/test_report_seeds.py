@@ -154,7 +154,7 @@ def typeset(text: str) -> str:
 
 
 @given(st.text())
-def test_escaped_text_is_printed_unchanged(text):
+def test_latex_prints_escaped_text_as_the_original_text(text):
     printed = typeset(escape_latex(text))
     if text.isprintable():
         assert printed == text

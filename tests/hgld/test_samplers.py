@@ -302,7 +302,7 @@ def test_items_without_a_super_class_are_excluded():
 
 
 @given(items=st.integers(4, 50), images=st.integers(1, 4), repeats=st.integers(1, 4))
-def test_repeated_augmentation_has_every_image_in_one_batch(items, images, repeats):
+def test_repeated_augmentation_has_every_image_and_repeats_images_only_to_fill_the_last_batch(items, images, repeats):
     sampler = RepeatedAugmentation(items, images * repeats, repeats, seed=3)
     seen = Counter()
     for step in range(len(sampler)):

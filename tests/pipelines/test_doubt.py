@@ -124,7 +124,7 @@ def test_interval_of_the_number_of_wrong_names_matches_a_simulation():
     assert [found.low, found.high] == pytest.approx(np.quantile(draws, [0.1, 0.9]), abs=15)
 
 
-def test_kept_groups_show_a_good_build_or_a_person_who_does_not_look():
+def test_many_kept_groups_mean_a_good_build_or_a_person_who_does_not_read():
     odds = np.zeros(30)
     kept, moved = checked(odds, [True] * 30, [True] * 30), checked(odds, [False] * 30, [False] * 30)
     mixed = checked(odds, [True] * 15 + [False] * 15, [True] * 15 + [False] * 15)
@@ -135,7 +135,7 @@ def test_kept_groups_show_a_good_build_or_a_person_who_does_not_look():
     assert chance[1] > chance[0] == pytest.approx(0.5, abs=0.05)
 
 
-def test_blindly_accepted_names_are_still_expected_to_be_wrong():
+def test_names_accepted_without_reading_may_still_be_wrong():
     blind, empty = checked(np.zeros(200), [True] * 200, [True] * 200), np.zeros(0)
     careful = checked(np.zeros(200), [True] * 100 + [False] * 100, [True] * 100 + [False] * 100, (10, 0))
     found, looked = (expected(empty, empty.astype(int), told=told) for told in (blind, careful))
@@ -145,7 +145,7 @@ def test_blindly_accepted_names_are_still_expected_to_be_wrong():
     assert looked.mean < found.mean / 3
 
 
-def test_other_answers_to_repeated_questions_raise_the_number_of_slips():
+def test_different_answers_to_repeated_questions_raise_the_estimated_share_of_mistakes():
     odds, is_kept = np.zeros(100), [True, False] * 50
     none, some = (checked(odds, is_kept, is_kept, repeated) for repeated in ((20, 0), (16, 4)))
     empty = np.zeros(0)

@@ -197,7 +197,7 @@ def test_damaged_tar_is_refused_and_no_record_is_written(tmp_path, fault):
     refused = examine(unit)
     assert refused is not None
     assert str(path) in refused
-    assert "etch" in refused  # matches both "Fetch" and "fetch" it again
+    assert "etch" in refused  # the message contains "Fetch" or "fetch"
     # neither a record nor a spool file was written
     assert [path.name for path in unit.record.parent.iterdir()] == ["catalog.parquet"]
 

@@ -149,7 +149,7 @@ def test_one_decision_changes_the_expected_number_of_wrong_names_little():
     assert after[0] == pytest.approx(before[0], rel=0.25)
 
 
-def test_blindly_accepted_names_may_still_be_wrong_and_corrected_ones_are_right():
+def test_names_accepted_without_reading_may_be_wrong_and_corrected_names_are_right():
     names, rows, place, truth = toy(100)
     learner = learner_of(names, rows, place, doubt=np.full(100, 0.4))
     blind = learner.fit(decided(place, accept(names, place))).still_wrong
@@ -164,7 +164,7 @@ def test_blindly_accepted_names_may_still_be_wrong_and_corrected_ones_are_right(
     assert careful["names"][0] < blind["names"][0] / 2
 
 
-def test_accepted_names_are_asked_again_and_other_answers_count_as_slips():
+def test_accepted_names_are_asked_again_and_different_answers_count_as_mistakes():
     names, rows, place, _ = toy(400)
     learner = learner_of(names, rows, place, doubt=np.full(400, 0.05))
     once = learner.fit(decided(place, accept(names, place)))

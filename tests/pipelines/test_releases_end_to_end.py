@@ -25,7 +25,8 @@ from tests.fake_releases import gldv2
 from tests.fake_releases.__main__ import maker
 
 RELEASES = [name for name in SOURCES if name not in OWN_DATA]
-SAME_ADAPTER = ("inat-base", "dyml-animal", "rparis")  # as inat-full, dyml-vehicle and roxford
+# these releases use the adapters of inat-full, dyml-vehicle and roxford
+SAME_ADAPTER = ("inat-base", "dyml-animal", "rparis")
 REAL = {
     "grocery": (("fine", "coarse", "top"), 5421),
     "omniglot": (("fine", "alphabet", "script_type"), 4840),

@@ -160,7 +160,7 @@ def test_every_landmark_gets_its_status_and_nothing_is_requested_twice(scraper):
 
 
 def test_run_stops_at_its_request_budget(scraper):
-    with pytest.raises(ConfigError, match=r"budget of 2 requests is spent; .* same\s+command again"):
+    with pytest.raises(ConfigError, match=r"budget of 2 requests is used up; .* same\s+command again"):
         scraper.run(request_budget=2)
     assert len(scraper.server.log) == 2
 

@@ -17,7 +17,7 @@ from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import Item
 from tests.hgld.streamed_dataset import damage, no_image, write_streamed
 
-STEPS = 6  # per epoch of QUICK on the small dataset: 48 training images in batches of 8
+STEPS = 6  # steps per epoch of QUICK on the small dataset, which has 48 training images in batches of 8
 
 QUICK: dict[str, Any] = {
     "backbone": "small",

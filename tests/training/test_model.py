@@ -240,7 +240,7 @@ def test_damaged_saved_model_is_refused(model, tmp_path, change, words):
         hgld.load_model(folder, device="cpu")
 
 
-def test_torch_module_cannot_be_saved(tmp_path):
+def test_model_of_a_torch_module_cannot_be_saved(tmp_path):
     own = hgld.load_model(Colors(), transform=to_tensor, device="cpu")
     with pytest.raises(ConfigError, match=r"torch\.save"):
         own.save(tmp_path / "own")

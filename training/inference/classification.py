@@ -32,7 +32,7 @@ from ..models.embedding_model import EmbeddingModel
 SCHEMA_VERSION = 1
 CLASSES = "classes.json"
 _MOST_BYTES = 1 << 28
-_ROWS = 4096  # embeddings at a time
+_ROWS = 4096  # number of embeddings at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,7 +232,7 @@ class WhitenedHead(nn.Module):
         made = {
             "mean": mean,
             "projection": components / deviations[:, None],
-            "weight": weight @ components.T * deviations,  # S^-T w, as the components are orthonormal
+            "weight": weight @ components.T * deviations,  # S^-T w, because the components are orthonormal
             "shift": weight @ mean,
             "bias": classifier.bias,
         }
@@ -250,7 +250,7 @@ class WhitenedHead(nn.Module):
 # -- the classifier that a library's network was pretrained with --
 # Its last linear layer reads GeM's features as well if the network pools by the mean (MultiGrain, appendix E).
 
-_TOLERANCE = 1e-3  # largest difference of scores, as a share of the largest score
+_TOLERANCE = 1e-3  # maximum difference of scores, as a share of the largest score
 _SYNSET = re.compile(r"n[0-9]{8}\Z")
 
 
@@ -302,8 +302,8 @@ def check_synsets(names: Sequence[str], classes: int, level: str) -> None:
     """
     if len(names) != classes or list(names) != sorted(names) or not all(_SYNSET.match(name) for name in names):
         raise ConfigError(
-            f"level {level!r} has {len(names)} classes, the first is {names[0]!r}; expected the {classes} WordNet ids "
-            "that the network's classifier was trained on (build-shards imagenet)."
+            f"level {level!r} has {len(names)} classes, the first is {names[0]!r}; expected the {classes} sorted "
+            "WordNet ids of the network's classifier. Build the dataset with hgld build-shards imagenet."
         )
 
 

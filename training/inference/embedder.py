@@ -35,8 +35,8 @@ from .embedding import Amp, embed, evaluating
 from .gem_exponent import choose_gem_p, set_gem_p
 
 _MOST_AT_ONCE = 256
-_NETWORK_AT_ONCE = 64  # default batch size for a network without a run
-_CENTRED_ON = 2000  # number of images whose mean centres raw pixels
+_NETWORK_AT_ONCE = 64  # default batch size for a network that is not from a run
+_CENTRED_ON = 2000  # number of images from which the mean of raw pixels is computed
 
 
 def load_run(run: Path, which: Literal["best", "last"] = "best") -> tuple[EmbeddingModel, TrainConfig]:
@@ -58,7 +58,7 @@ def load_run(run: Path, which: Literal["best", "last"] = "best") -> tuple[Embedd
     state = read_state(checkpoint)
     file = "ema" if "ema" in state["files"] else "model"
     tensors = read_tensors(checkpoint, state, file)
-    eager = replace(config.model, compile=False)  # compiling takes longer than embedding most datasets
+    eager = replace(config.model, compile=False)  # do not compile: this takes longer than embedding most datasets
     model = build_model(eager, image_size=config.images.size, load_weights=False)
     problem = f"{checkpoint}: {file}.safetensors does not hold the model that the run's {CONFIG} describes"
     load_all(model, tensors, f"{problem} (was {CONFIG} changed?)")
@@ -274,7 +274,7 @@ class Embedder:
                 if progress is not None:
                     progress("embed", items.stop, len(dataset))
         if faults is not None:
-            faults.sort(key=lambda fault: fault.index)  # threads append them in any order
+            faults.sort(key=lambda fault: fault.index)  # sorted, because threads append them in any order
         return rows
 
     def embed_texts(self, texts: Sequence[str]) -> Tensor:
@@ -355,7 +355,7 @@ def make_embedder(
     """
     config = TrainConfig()
     if isinstance(source, Network):
-        whole = resize_mode in ("longest", "original")  # in these modes the size is not the side of a square
+        whole = resize_mode in ("longest", "original")  # in these modes, the size is not the side of a square
         model, own_view = build_network(source, None if whole else size)
         if own_view is None:
             if size is None or resize_mode is None:

@@ -32,7 +32,7 @@ from hgld.tables import POLARS_FAULTS
 from ..models.embedding_model import EmbeddingModel
 
 Amp = Literal["off", "bf16", "fp16"]
-_MALLOC = {-4: 0, -1: -1, -2: 2**26}  # options of malloc.h: no mmap, memory is never trimmed, it grows by 64 MiB
+_MALLOC = {-4: 0, -1: -1, -2: 2**26}  # options of malloc.h: do not use mmap, never trim memory, grow by 64 MiB
 FAULTS = {"item": pl.Int64, "where": pl.String, "reason": pl.String}  # columns of the items that could not be read
 
 
@@ -114,7 +114,7 @@ def embed(
     if faults is not None:
         told = json.dumps([(fault.index, fault.where, fault.reason) for fault in found.values()]).encode()
         everyone = {index: Fault(index, *text) for said in from_all(told, group) for index, *text in json.loads(said)}
-        added = [everyone[index] for index in sorted(everyone)]  # every item once, in the order of the dataset
+        added = [everyone[index] for index in sorted(everyone)]  # add every item once, in the order of the dataset
         faults += added
         rows[[fault.index for fault in added]] = torch.nan
     return rows
@@ -202,7 +202,7 @@ def _own_rows(
             done += 1
             if progress is not None:
                 progress("embed", done, total)
-        assert table is not None  # every process has a batch
+        assert table is not None  # holds because every process has a batch
         scales.append(table)
     if len(scales) > 1:
         pooled = pool_scales([table[:filled] for table in scales], p=scale_p)

@@ -26,7 +26,7 @@ from .classification import CLASSES
 from .embedder import load_run
 
 SCHEMA_VERSION = 1
-_TOLERANCE = 1e-4  # largest allowed difference between entries of unit vectors
+_TOLERANCE = 1e-4  # maximum difference between entries of unit vectors
 
 
 class ImageEmbedder(nn.Module):
@@ -109,7 +109,8 @@ def export_model(path: Path, out: Path, which: Literal["best", "last"] = "best")
 def _write(embedder: nn.Module, size: int, path: Path) -> None:
     try:
         with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # general warnings about tracing; the comparison finds wrong traces
+            # ignore general warnings about tracing: the comparison below finds wrong traces
+            warnings.simplefilter("ignore")
             torch.onnx.export(
                 embedder,
                 (_images(2, size),),

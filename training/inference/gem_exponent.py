@@ -25,8 +25,8 @@ from ..config import ImagesConfig
 from ..models.embedding_model import EmbeddingModel, GeM, prepare_images
 from .embedding import Amp, autocast, evaluating
 
-_IMAGES, _OF_CLASS, _VIEWS = 2000, 2, 5  # the paper's numbers of images, images per class and views
-EXPONENTS = tuple(range(1, 11))  # the paper's candidates of p
+_IMAGES, _OF_CLASS, _VIEWS = 2000, 2, 5  # number of images, images per class and views, as in the paper
+EXPONENTS = tuple(range(1, 11))  # candidates of p, as in the paper
 
 
 def best_gem_p(

@@ -321,8 +321,8 @@ def _encode_png(image: Any) -> bytes:
             raise InputError(f"an image is {type(image).__name__}; expected a path, a PIL image or a uint8 array.")
         if array.dtype != np.uint8:
             raise InputError(
-                f"an image is an array of {array.dtype}; expected uint8 RGB values of 0..255. Values of 0..1 become "
-                "these by (255 * image).round().astype('uint8'); normalised images go through model.module."
+                f"an image is an array of {array.dtype}; expected uint8 RGB values of 0..255. Convert values of 0..1 "
+                "with (255 * image).round().astype('uint8'). Pass normalised tensors to model.module."
             )
         if array.ndim == 3 and array.shape[0] == 3 and array.shape[2] != 3:
             array = np.ascontiguousarray(array.transpose(1, 2, 0))

@@ -67,7 +67,7 @@ class SearchIndex:
             cells = int(max(1, min(_CELLS * sqrt(count), count / _ITEMS_A_CELL)))
             index = library.IndexIVFFlat(library.IndexFlatIP(dim), dim, cells, library.METRIC_INNER_PRODUCT)
             index.cp.seed, index.cp.max_points_per_centroid = 0, _TRAINED_ON
-            index.cp.min_points_per_centroid = 1  # else faiss warns of small sets on stderr
+            index.cp.min_points_per_centroid = 1  # otherwise faiss warns of small sets on stderr
             index.train(vectors)
         else:
             index = library.IndexHNSWFlat(dim, _NEIGHBORS, library.METRIC_INNER_PRODUCT)
@@ -173,7 +173,7 @@ def kept_index(kind: IndexKind, dataset: ShardDataset, embedder: Embedder, embed
         MissingExtraError: faiss is not installed.
         InputError: the file cannot be read.
     """
-    faiss()  # raise its error before any work
+    faiss()  # if faiss is missing, fail before any work
     try:
         made_by = embedding_facts(embedder) if embeddings is None else {"embeddings": file_digest(embeddings)}
     except OSError as error:

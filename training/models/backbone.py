@@ -116,9 +116,10 @@ _MOST_BYTES = 64 << 30
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 # keys under which training programs store weights
 _WRAPPED = ("state_dict_ema", "model_ema", "state_dict", "model", "model_state_dict")
-_PREFIXES = ("module.", "_orig_mod.", "backbone.", "net.")  # added by DDP, torch.compile and models with a backbone
+# prefixes that DDP, torch.compile and models with a backbone add to the names of weights
+_PREFIXES = ("module.", "_orig_mod.", "backbone.", "net.")
 _NOT_OF_A_BACKBONE = ("fc", "head", "heads", "head_dist", "classifier", "last_linear", "projection", "pooling")
-_UNREADABLE = (  # raised by torch and safetensors on damaged files, as mutated files showed
+_UNREADABLE = (  # errors of torch and safetensors on damaged files, as mutated files showed
     *(RuntimeError, ValueError, LookupError, TypeError, AttributeError, AssertionError, EOFError, OverflowError),
     *(MemoryError, struct.error, pickle.UnpicklingError, zipfile.BadZipFile, SafetensorError),
 )

@@ -17,7 +17,7 @@ from .backbone import Backbone, BackboneOptions, load_all, read_weights, weights
 from .backbones import BACKBONES, PLUGINS, build_backbone
 from .embedding_model import AveragePool, EmbeddingModel, build_pooling
 
-SAVED, WEIGHTS = "model.json", "model.safetensors"  # in the folder of a saved network
+SAVED, WEIGHTS = "model.json", "model.safetensors"  # files in the folder of a saved network
 SCHEMA_VERSION = 1
 _SEED = 0  # seed of random weights
 

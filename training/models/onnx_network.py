@@ -16,7 +16,7 @@ from hgld.files import read_json
 
 from .backbone import IMAGENET_MEAN, IMAGENET_STD, USUAL_VIEW, Backbone, BackboneOptions
 
-_MOST_BYTES = 1 << 31  # a protobuf file cannot be larger
+_MOST_BYTES = 1 << 31  # maximum size of a protobuf file
 _MOST_RECORD = 1 << 20
 _EMBEDDINGS = "embeddings"
 _TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}
@@ -76,7 +76,7 @@ class OnnxNetwork(nn.Module):
         if device not in self._sessions:
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads = torch.get_num_threads()
-            options.log_severity_level = 4  # do not log errors: they are raised below
+            options.log_severity_level = 4  # do not log errors, because they are raised below
             on_gpu = device == "cuda" and "CUDAExecutionProvider" in onnxruntime.get_available_providers()
             providers = ["CUDAExecutionProvider"] * on_gpu + ["CPUExecutionProvider"]
             try:

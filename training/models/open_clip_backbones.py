@@ -30,7 +30,7 @@ from .backbone import (
 
 _CACHE = "Hugging Face's cache (HF_HOME)"
 _VISUAL = "visual."  # prefix of the image tower's weights in a whole CLIP model
-_MOST_LISTED = 25  # tags in a message; no model has more
+_MOST_LISTED = 25  # maximum number of tags in a message; no model has more
 _SCHEMAS = ("hf-hub:", "local-dir:")
 
 
@@ -52,7 +52,8 @@ class ImageTower(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         require_size(images, self.image_size)
         found = self.net(images)
-        return found[1].transpose(1, 2).unsqueeze(-1) if isinstance(found, tuple) else found  # patch tokens
+        # (B, F, N, 1) patch tokens
+        return found[1].transpose(1, 2).unsqueeze(-1) if isinstance(found, tuple) else found
 
 
 def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
@@ -138,7 +139,7 @@ def _create(name: str, options: BackboneOptions, *, texts: bool = False) -> tupl
                 pretrained=tag if tag and is_fetched else None,
                 load_weights=is_fetched,
                 force_image_size=options.image_size,
-                force_quick_gelu=bool(known.get("quick_gelu")),  # some tags of a model were trained with it
+                force_quick_gelu=bool(known.get("quick_gelu")),  # some tags of a model were trained with QuickGELU
                 pretrained_text=False,
                 weights_only=True,
             )

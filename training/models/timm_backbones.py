@@ -39,7 +39,7 @@ class TimmNet(nn.Module):
         self.net = net
         self.token = token
         self._channels_last = getattr(net, "output_fmt", "NCHW") == "NHWC"
-        self._prefix = int(getattr(net, "num_prefix_tokens", 0))  # number of class and register tokens
+        self._prefix = int(getattr(net, "num_prefix_tokens", 0))  # number of class tokens and register tokens
 
     def forward(self, images: Tensor) -> Tensor:
         net: Any = self.net

@@ -12,7 +12,7 @@ from hgld.published.statements import Statement, statements_of
 from ..config import TrainConfig, flag_of, flat, with_fields, yaml_value
 
 NOT_CONFIRMED = "not confirmed"
-_WIDTH = 109  # letters per line of a printed fact, without its label
+_WIDTH = 109  # maximum characters per line of a printed fact, without its label
 
 
 # -- published rows --

@@ -119,7 +119,7 @@ PUBLISHED: dict[str, Any] = {
     "names": 5_700,
     "groups": 78,
 }
-_MOST_DETAIL = 300  # characters of a detail, which contains scraped text
+_MOST_DETAIL = 300  # maximum number of characters of a detail, which contains scraped text
 
 
 def published_counts() -> dict[str, dict[str, int]]:

@@ -15,7 +15,7 @@ from ..scrape.titles import category_title
 
 KEY = ["split", "landmark_id"]
 ID, CATEGORY, NAME = "landmark_id", "category", "supercategory"
-VERSION = 1  # version of the scrape stage; increase it if a change makes other tables from the same answers
+VERSION = 1  # version of the scrape stage; increase it if a change makes different tables from the same answers
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 DROPPED = {"split": pl.String, "row": pl.Int64, "landmark_id": pl.String, "category": pl.String, "reason": pl.String}
 SCRAPED = {

@@ -23,7 +23,7 @@ from ...stage import Progress, StageResult, StageRun, run_stage
 from ..groups.levels import LANDMARK_LEVELS
 from ..names.clean import PUBLISHED
 
-VERSION = 9  # 9: the page draws the tree
+VERSION = 9  # version 9: the page draws the tree
 REPORT = "report.html"
 CARD = "README.md"
 TEMPLATE = "build_report.html"
@@ -55,7 +55,8 @@ def run(root: Path, stages: Mapping[str, StageRun], facts: Mapping[str, Any], pr
 
     def work(directory: Path) -> StageResult:
         tables = {role: read_parquet(path) for role, path in inputs.items() if path.suffix == ".parquet"}
-        tables["levels"] = tables["levels"].drop(_levels(facts)[1], strict=False)  # keep the levels above the groups
+        # keep only the levels above the groups
+        tables["levels"] = tables["levels"].drop(_levels(facts)[1], strict=False)
         page = _page(facts, tables, read_json(inputs["decisions"]))
         (directory / REPORT).write_text(page, encoding="utf-8")
         write_card(directory / CARD, facts, tables["groups"], tables["landmarks"], tables["levels"])

@@ -70,7 +70,7 @@ class Decision:
                 if len(set(value)) != len(value):
                     twice = min(member for member, count in Counter(value).items() if count > 1)
                     raise InputError(f"{field.name} lists {quoted(twice)} twice.")
-        if self.when.tzinfo is None or self.when.year == MAXYEAR:  # the page needs later times
+        if self.when.tzinfo is None or self.when.year == MAXYEAR:  # the page must be able to add later times
             raise InputError(f"when is {self.when.isoformat()}; expected a time before 9999 that ends with Z for UTC.")
         self._check()
 

@@ -20,7 +20,7 @@ from hgld.errors import quoted, some
 
 from .decisions import Accept, Drop, Entry, GiveItem, Merge, Move, New, Refuse, Rename, SetTop, Split
 
-_MOST_HINTS = 10  # a hint takes up to 0.3 s among thousands of names
+_MOST_HINTS = 10  # maximum number of hints: among thousands of names, each takes up to 0.3 s
 GroupId = int | str  # the clustering's groups have numbers; groups that a decision made have labels
 Assignment = GroupId | None  # the group of a name; None: dropped
 ItemKey = tuple[str, str]  # split and id
@@ -306,7 +306,8 @@ class Grouping:
                 self.claims[subject] = replace(claim, value=given, entries=(*claim.entries, entry))
             elif kind == "not in" and also == old:
                 del self.claims[subject]
-                if not (self.is_decided(str(of)) and self.place[str(of)] == new):  # no decision put the name there
+                # the name is not there because of a decision
+                if not (self.is_decided(str(of)) and self.place[str(of)] == new):
                     self.claims[Subject("not in", of, new)] = claim
 
     def _make_group(self, entry: Entry, names: Iterable[str], label: str, source: str | None = None) -> None:

@@ -42,7 +42,8 @@ class Journal:
     """
 
     def __init__(self, path: Path, who: str, role: Role) -> None:
-        self.path, self.who = path, unicodedata.normalize("NFC", who)  # reading normalizes names too
+        # when decisions are read, names are normalised in the same way
+        self.path, self.who = path, unicodedata.normalize("NFC", who)
         self.role: Role = role
         self.entries: list[Entry] = []
         try:

@@ -32,9 +32,8 @@ from ..unit_rows import sums, unit
 from .grouping import GroupId, Grouping
 
 LEAST = 1e-4  # smallest error probability of an undecided name
-UNREAD = (
-    0.3  # probability of blind acceptance above which the page says so; careful people stay below it (review_trust)
-)
+# above this probability of acceptance without reading, the page says so; careful people stay below (review_trust)
+UNREAD = 0.3
 ASKED_AGAIN = 20  # one of this many accepted names is asked again
 _MOST_AXES, _MANY_NAMES = 128, 10_000
 

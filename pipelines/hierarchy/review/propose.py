@@ -38,13 +38,13 @@ REQUESTS = 100
 TIMEOUT = 180.0  # seconds to wait for an answer: local models on a CPU take minutes
 _ATTEMPTS = 2
 _MOST_FAILURES = 3  # stop after this many consecutive questions without an answer
-_RATE = 20.0  # requests per second at most
+_RATE = 20.0  # maximum number of requests per second
 _EXAMPLES = 8
-_LONGEST = 80  # characters to send per name
+_LONGEST = 80  # maximum number of characters to send per name
 _LONGEST_LABEL = 60
-_MOST_BYTES = 1 << 17  # bytes per answer
-_GIVEN = "given: "  # start of the evidence of predefined groups
-_GROUPS_ASKED, _NAMES_ASKED = 12, 24  # groups per question, and names per question
+_MOST_BYTES = 1 << 17  # maximum number of bytes per answer
+_GIVEN = "given: "  # beginning of the evidence of predefined groups
+_GROUPS_ASKED, _NAMES_ASKED = 12, 24  # maximum number of groups, and of names, per question
 _WRONG_FORM = "answer of another form"
 
 _SYSTEM = (
@@ -287,7 +287,7 @@ def _ask_all(
 def _stop_if_refused(error: "AnswerError", endpoint: str) -> None:
     """Raise an error if no retry can help."""
     status = error.kind.removeprefix("http-")
-    if status in ("401", "403"):  # the server's words may contain the key
+    if status in ("401", "403"):  # do not show the server's message: it may contain the key
         raise ServiceError(
             f"{endpoint} refused the request (HTTP {status}). Set {KEY_VARIABLE} to the server's API key."
         ) from None
@@ -417,7 +417,7 @@ def _decisions(tables: BuildTables, found: _Answers, who: str) -> list[Decision]
 
 def _key() -> str:
     key = os.environ.get(KEY_VARIABLE, "")
-    if not re.fullmatch(r"[\x21-\x7e]{0,4096}", key):  # not shown: it is a secret
+    if not re.fullmatch(r"[\x21-\x7e]{0,4096}", key):  # do not show the key: it is a secret
         raise ConfigError(f"{KEY_VARIABLE} holds spaces or other characters that no API key has. Set it again.")
     return key
 

@@ -25,11 +25,11 @@ from ..groups.cluster import kmeans
 from .learner import Estimates
 
 SCREEN = 40  # maximum number of names per screen; larger screens hardly reduce the measured effort
-SCREENS = 12  # screens in a queue
+SCREENS = 12  # maximum number of screens in a queue
 TOGETHER = 5  # names to ask again wait until there are this many, or until nothing else is asked
 MOST_LINKED = 2000
 _CELL = 1000
-_EXAMINED = 400  # nodes with an exact estimate; 4,000 give the same measured effort
+_EXAMINED = 400  # number of nodes that are estimated exactly; 4,000 give the same measured effort
 Order = Literal["items", "names"]
 Skipped = Collection[tuple[str, str | None]]  # names, each with the label of its estimated group when it was skipped
 
@@ -198,7 +198,7 @@ def _cells(rows: np.ndarray, members: np.ndarray) -> list[np.ndarray]:
     if len(np.unique(rows[members], axis=0)) > count:
         labels = kmeans(rows[members], min(count, 64), weights=np.ones(len(members)), restarts=1, seed=0)
         parts = [members[labels == label] for label in np.unique(labels)]
-    if len(parts) == 1:  # nearly equal rows: any split will do
+    if len(parts) == 1:  # if the rows are nearly equal, any split is good enough
         return np.array_split(members, count)
     return [cell for part in parts for cell in _cells(rows, part)]
 

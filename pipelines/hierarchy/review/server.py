@@ -62,7 +62,7 @@ from .journal import StaleError
 from .state import Review
 
 HOST = "127.0.0.1"
-TOKEN_HEADER = "x-hgld-token"  # noqa: S105  # a header's name
+TOKEN_HEADER = "x-hgld-token"  # noqa: S105  # the name of an HTTP header, not a secret
 _PAGE = Path(__file__).with_name("page")
 _FILES = {"/": _PAGE / "index.html", "/theme.css": PAGES / "theme.css"}
 _FILES |= {f"/{path.name}": path for path in _PAGE.glob("*.[jc]s*")}
@@ -165,7 +165,7 @@ def application(review: Review, token: str) -> Guard:
 
 
 async def _on_error(_request: Request, error: Exception) -> Response:
-    said = str(error).encode("utf-8", "backslashreplace").decode()  # the error may quote half a character
+    said = str(error).encode("utf-8", "backslashreplace").decode()  # the error may quote half of a surrogate pair
     return JSONResponse({"error": said}, status_code=422)
 
 

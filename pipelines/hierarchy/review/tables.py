@@ -201,7 +201,7 @@ def link_of(category: object, id_: str = "") -> str | None:
     try:
         parts = urlsplit(text)
         is_web = parts.scheme in ("http", "https") and bool(parts.hostname) and text.isprintable()
-    except ValueError:  # such as http://[
+    except ValueError:  # the URL is invalid, such as http://[
         is_web = False
     return text if is_web else wikidata_link(id_)
 

@@ -32,7 +32,8 @@ _ITEM_LINK = re.compile(
     r"^(?:https?:)?//(?:www\.|m\.)?wikidata\.org/(?:wiki|entity)/(?:Special:EntityPage/)?(Q[1-9][0-9]{0,11})(?:#.*)?$"
 )
 _SOFT_REDIRECT = "this category is located at"
-_MOST_NOTICES = 5  # the notice is at the top of the page; later prose may use the same words
+# number of matching texts to check: a notice is at the top of the page, and later prose may use the same words
+_MOST_NOTICES = 5
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def answer_all(
     except BudgetSpentError:
         left = len(titles) - len(open_questions(titles, store, config.route)[1])
         raise ConfigError(
-            f"the budget of {config.request_budget:,} requests is spent; {left:,} of {len(titles):,} categories (and "
+            f"the budget of {config.request_budget:,} requests is used up; {left:,} of {len(titles):,} categories (and "
             f"the classes above them) are not answered yet. {store.path} keeps the answers so far: run the same "
             "command again to resume, or raise --request-budget."
         ) from None
@@ -172,7 +172,8 @@ class Asking:
             answers = category_pages(client, config.commons_url, keys)
         elif question == "entity":
             found = entities_by_ids(client, config.wikidata_url, keys, config.language)
-            answers = {e.item: e for e in found.values() if e.item} | found  # merged items under both ids
+            # a merged item has its answer under both ids
+            answers = {e.item: e for e in found.values() if e.item} | found
         else:
             for title in keys:
                 html = client.page(page_url(config.commons_url, title, config.language))

@@ -62,7 +62,7 @@ def entities_by_titles(
     for raw in answer.values():
         entity = parse_entity(raw, language)
         link = as_object(as_object(raw.get("sitelinks")).get("commonswiki"))
-        # The server may spell the title of a single question in another way.
+        # If a question has one title, the server may spell the title differently.
         title = titles[0] if len(titles) == 1 else raw.get("title" if "missing" in raw else "", link.get("title"))
         found[str(title)] = (entity.item, entity) if entity.item else None
     return {title: found[title] for title in titles if title in found}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 BASE_URL = "https://s3.amazonaws.com/google-landmark"
 TARS = {"train": 500, "index": 100, "test": 20}  # number of tars of each split
-MAX_TAR_BYTES = 8 << 30  # the largest has about 1 GB
+MAX_TAR_BYTES = 8 << 30  # maximum size of a tar; the largest published tar has about 1 GB
 MAX_CSV_BYTES = 1 << 30
 METADATA = {  # the lists that hierarchies and shards need
     "train": ("train_clean.csv", "train_label_to_category.csv", "train_label_to_hierarchical.csv"),
@@ -221,7 +221,8 @@ def _read_queries(
         ``private``; judgements of the index images in the gallery; notes for the provenance. The two lists are
         halves of the queries, which have separate scores.
     """
-    from hgld.evaluation.protocols.ground_truths import read_retrieval_solution  # imports torch
+    # imported here, because it imports torch
+    from hgld.evaluation.protocols.ground_truths import read_retrieval_solution
 
     found = read_retrieval_solution(solution)
     halves = {"public": found.public, "private": found.private}

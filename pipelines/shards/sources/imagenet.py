@@ -33,7 +33,7 @@ SPLITS = ("train", "val")
 _DEVKIT = "ILSVRC2012_devkit_t12/data"
 _TRUTH, _META, _SOLUTION = "ILSVRC2012_validation_ground_truth.txt", "meta.mat", "LOC_val_solution.csv"
 _SYNSET = re.compile(r"n[0-9]{8}\Z")
-_CLASSES = 1000  # the first synsets of meta.mat; the others are groups of them
+_CLASSES = 1000  # number of classes: the first synsets of meta.mat; the remaining synsets are groups of them
 
 
 def read(source: Path, options: "SourceConfig") -> Catalog:

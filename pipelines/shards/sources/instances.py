@@ -60,7 +60,7 @@ def read_inshop(source: Path, options: "SourceConfig") -> Catalog:
         Eval/list_eval_partition.txt        image_name item_id evaluation_status
         Img/img/WOMEN/Blouses_Shirts/id_00000001/02_1_front.jpg ...
     """
-    from hgld.evaluation.protocols.ground_truths import read_in_shop  # imports torch
+    from hgld.evaluation.protocols.ground_truths import read_in_shop  # imported here, because it imports torch
 
     levels, stated = ("item", "category", "department"), "list_eval_partition.txt"
     path = need(next((p for p in (source / "Eval" / stated, source / stated) if p.is_file()), source / stated))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LEVELS = ("landmark",)
 _ADDRESS = re.compile(r"(?i)(?:https?|ftp)://")
-_LONGEST_NAME = 255  # bytes of a file name, on any usual file system
+_LONGEST_NAME = 255  # maximum bytes of a file name on usual file systems
 _LARGEST = 1 << 20  # pixels
 
 
@@ -50,7 +50,7 @@ def read_landmarks_clean(source: Path, options: "SourceConfig") -> Catalog:
     for split, path in paths.items():
         for where, line in read_lines(path):
             words = line.split()
-            if len(words) not in (2, 6):  # 2 words without a box, 6 with a box
+            if len(words) not in (2, 6):  # 2 words if the line has no box, 6 words with a box
                 raise TableError(
                     f"{where} is {quoted(line)}; expected a URL, a landmark and, optionally, a box of four numbers."
                 )
@@ -100,7 +100,7 @@ def read_revisited_images(name: str, source: Path, options: "SourceConfig") -> C
         revisitop1m/revisitop1m.txt         one path below jpg/ per line; only with --distractors
         revisitop1m/jpg/000/00000a1b2c3d.jpg ...
     """
-    from hgld.evaluation.protocols.ground_truths import read_revisited  # imports torch
+    from hgld.evaluation.protocols.ground_truths import read_revisited  # imported here, because it imports torch
 
     inside = {"roxford": "roxford5k", "rparis": "rparis6k"}[name]
     folder = find_folder(source, inside, f"gnd_{inside}.pkl")
@@ -132,7 +132,8 @@ def _jpg(image: str, where: str) -> str:
 
 
 def _box(corners: list[float], where: str) -> tuple[int, int, int, int]:
-    if not all(abs(corner) < _LARGEST for corner in corners):  # NaN is not smaller than anything
+    # written with <, because NaN is not smaller than anything
+    if not all(abs(corner) < _LARGEST for corner in corners):
         raise TableError(f"{where}: the box {corners} cannot be in an image.")
     # Round like PIL's crop, which the published evaluation uses.
     left, top, right, bottom = (round(corner) for corner in corners)

@@ -265,11 +265,11 @@ _PATH_COLUMNS = (  # normalised names: lower case, no characters between words
 _SAMPLED_PATHS = 200
 _MOST_SUBFOLDERS = 200
 _MOST_COLUMNS = 40
-_MOST_CLASSES = (
-    0.6  # maximum number of distinct values per labelled row; if there are more, they name images, not classes
-)
-_LONGEST_NAME = 80  # largest mean number of letters; longer texts are remarks
-_AGREEMENT = 0.98  # share of classes with one parent above which a column is a level, in spite of typing errors
+# maximum number of distinct values per labelled row; if there are more, they name images, not classes
+_MOST_CLASSES = 0.6
+_LONGEST_NAME = 80  # maximum mean number of letters of class names; longer texts are remarks
+# a column is a level if more than this share of its classes has one parent, so that a few typing errors do no harm
+_AGREEMENT = 0.98
 _FRACTION = r"^[+-]?\d*[.,]\d+(e[+-]?\d+)?$"
 _HINTS = re.compile("class|label|species|category|product|name|fine|item|identity|breed|type|variety")
 

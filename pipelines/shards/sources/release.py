@@ -16,10 +16,10 @@ from ...executor import ProcessEndedError, run_alone
 from ..catalog import Catalog
 
 MAX_LIST_BYTES = 1 << 30
-_MAX_LINE = 1 << 20  # characters; GLDv2's longest line lists some 10,000 images
+_MAX_LINE = 1 << 20  # maximum characters of a line; GLDv2's longest line lists some 10,000 images
 _MAX_PATH = 1024
 _MAX_MAT_BYTES = 64 << 20
-_MAT_SECONDS = 120.0  # time limit; the largest file of a release takes one second
+_MAT_SECONDS = 120.0  # time limit per file; the largest file of a release takes one second
 _MAT_MEMORY = 2 << 30  # bytes
 
 

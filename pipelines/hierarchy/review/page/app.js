@@ -303,7 +303,7 @@ const tops = () => model.levels.at(-1)?.[1] ?? [];
 const isLandmarks = () => model.levels.length === 1 && tops().includes("natural") && tops().includes("human-made");
 const topButtons = () => (isLandmarks() ? [["natural", "Natural", "n", true], ["made", "Human-made", "h", true]] : model.levels.length ? [["top", "Class above", "p", true]] : []);
 
-// The groups that digit keys move names into: those of the screen, or those of the active name.
+// The groups that digit keys move names into: the groups of the screen, or the groups of the active name.
 function targets() {
   if ($("actions").hidden || !names.current) return [];
   if (inQueue()) return screen?.targets ?? [];
@@ -429,7 +429,7 @@ function advance(items) {
 const asksClasses = () => inQueue() && Boolean(screen?.above);
 const onlyNames = () => asksClasses() && (say("These are groups: give them a class by a digit or m, or accept them."), true);
 
-// The chosen names without those of waiting actions.
+// The chosen names, without the names of waiting actions.
 const free = (items) => items.filter((item) => !model.pending.has(item.name));
 
 // Move names into an existing group.
@@ -508,7 +508,7 @@ const act = {
     done.add(id);
     const { above } = screen;
     goOn();
-    if (above) return; // it comes back when the page is loaded again
+    if (above) return; // the screen comes back when the page is loaded again
     try { await model.putOff(asked); drawQueue(); } catch (error) { if (!error.told) say(error); }
     done.delete(id); // the server excludes it from the queue until its estimates change
   },

@@ -140,7 +140,7 @@ function choose({ field, input, options: box }, submit) {
   }, () => {});
 }
 
-// Resolves when the person closes it.
+// Show sections of text; resolves when the person closes the dialog.
 export function tell(title, sections) {
   const parts = sections.map(([name, rows]) => node("section", {}, [
     node("h3", { textContent: name }),

@@ -11,7 +11,7 @@ export class Screen {
     this.targets = this.likely(recent);
   }
 
-  // The names without those that are decided or in a waiting action.
+  // The names that are neither decided nor in a waiting action.
   undecided(asked) {
     const kept = asked.names.map((name) => this.isLeft(this.item(name)));
     if (!kept.includes(false)) return asked;
@@ -52,7 +52,7 @@ export class Screen {
       .sort((a, b) => a[1] - a[0] - (b[1] - b[0]));
   }
 
-  // The next larger range; null without one.
+  // The next larger range; null if there is none.
   wider(index) { return this.chain(index)[this.level + 1] ?? null; }
 
   step(index, by) {
