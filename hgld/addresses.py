@@ -53,7 +53,7 @@ def redirect_target(place: str, location: str, allowed: Collection[str] = ()) ->
     """Return the URL to which a redirect leads.
 
     A redirect is allowed if it stays on the same host and port with the same scheme, or changes only from http to
-    https. A redirect to a host in ``allowed`` is allowed too, but never one from https to http.
+    https. A redirect to a host in ``allowed`` is allowed too, but a redirect from https to http is never allowed.
 
     Args:
         place: the requested URL.

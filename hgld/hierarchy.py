@@ -402,8 +402,8 @@ class Hierarchy:
         """Draw the classes as a tree of text, the largest first, with their numbers of finest classes.
 
         Args:
-            depth: number of levels, from the coarsest; None: all.
-            most: maximum number of children to draw per class; None: all.
+            depth: number of levels, from the coarsest; None: all levels.
+            most: maximum number of children to draw per class; None: all children.
             lines: maximum number of lines; without ``depth``, only the levels that fit are drawn. None: no limit.
             width: maximum number of characters per line.
 

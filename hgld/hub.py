@@ -91,7 +91,7 @@ def push(
         address: ``hf:USER/NAME``; created if it does not exist.
         contents: files to push.
         private: whether to make a new repository private.
-        progress: called with a task, the number of files done and their total.
+        progress: function called with a task, the number of files done and the total number.
 
     Raises:
         ServiceError: the Hub does not respond, or denies the request.
@@ -121,7 +121,7 @@ def fetched(address: str, kind: Kind, patterns: list[str] | None = None) -> Path
     Args:
         address: ``hf:USER/NAME``.
         kind: type of the repository.
-        patterns: name patterns of the files to fetch; None: all.
+        patterns: name patterns of the files to fetch; None: all files.
 
     Raises:
         ServiceError: the Hub does not respond, or the repository does not exist.

@@ -2,7 +2,8 @@
 
 The environment variable ``HGLD_MEMORY`` sets this limit in bytes, or with K, M, G or T (powers of 1,024). The default
 is 2% of the memory of the machine or its container, and at least 512 MiB. If the images of several threads would take
-more together, threads wait. One image may take more, because the size of an image has its own limit.
+more together, threads wait. A single image may take more than the limit, because the size of an image has its own
+limit.
 """
 
 import os

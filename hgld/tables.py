@@ -54,7 +54,7 @@ def read_parquet(
 
     Args:
         source: the file, or its bytes.
-        columns: columns to read; default: the columns of ``schema``, else all.
+        columns: columns to read; default: the columns of ``schema``, else all columns.
         schema: required column types; other columns are ignored.
         rows: first row and number of rows to read; default: all.
         where: name of the source in messages.
@@ -348,7 +348,7 @@ def read_csv(
 
     Args:
         source: the file, or its bytes.
-        columns: columns to read; default: the columns of ``schema``, else all.
+        columns: columns to read; default: the columns of ``schema``, else all columns.
         schema: types of some columns.
         infer: whether to read a column without a type in ``schema`` as numbers, if all its cells are numbers.
         where: name of the source in messages.
@@ -427,7 +427,7 @@ def table_rows(
         path: path of the table, for errors.
         text: content of the file.
         separator: a comma or a tab.
-        width: required number of cells of every row but the first; None: any.
+        width: required number of cells of every row but the first; None: any number.
 
     Raises:
         TableError: a row is not valid, or has a wrong number of cells.

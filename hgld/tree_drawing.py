@@ -88,8 +88,8 @@ def tree_text(
 
     Args:
         hierarchy: the classes.
-        depth: number of levels, from the coarsest; None: all.
-        most: maximum number of children to draw per class, the largest first; None: all.
+        depth: number of levels, from the coarsest; None: all levels.
+        most: maximum number of children to draw per class, the largest first; None: all children.
         lines: maximum number of lines; without ``depth``, only the levels that fit are drawn. None: no limit.
         width: maximum number of characters per line; longer names are cut.
         counts: number of items per class and level (:meth:`hgld.Hierarchy.counts`). Default: count finest classes.

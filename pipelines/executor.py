@@ -1,6 +1,6 @@
 """Work in other processes: units in a supervised pool or on a Ray cluster, and isolated calls that may crash.
 
-A unit is idempotent: it leaves a complete file or none, and a second run writes the same bytes. So the units of a
+A unit is idempotent: it leaves a complete file or no file, and a second run writes the same bytes. So the units of a
 killed worker or build can run again, and the result does not depend on the worker.
 """
 
@@ -53,7 +53,7 @@ def run_units(
     Args:
         work: a function at the top level of a module, so that other processes can import it.
         units: the units of work.
-        done: called in this process with every finished unit and its result.
+        done: function called in this process with every finished unit and its result.
         executor: backend that runs the units: ``local`` or ``ray``.
         workers: maximum number of processes; 0: one per core (of the cluster, with Ray). One local worker is this
             process.

@@ -118,7 +118,7 @@ class PoliteClient:
         return self._retry(lambda: self._ask_api(url, asked))
 
     def page(self, url: str) -> bytes | None:
-        """Return a page's HTML; None if MediaWiki says that there is none. It raises the same errors as :meth:`api`."""
+        """Return a page's HTML; None if MediaWiki has no such page. It raises the same errors as :meth:`api`."""
         return self._retry(lambda: self._ask_page(url))
 
     def post_json(

@@ -343,7 +343,8 @@ class TrainConfig:
 
     Attributes:
         recipe: name of the recipe that the config was made from.
-        init_from: path, as the user gave it, of the run or checkpoint whose weights the run began with; empty: none.
+        init_from: path, as the user gave it, of the run or checkpoint whose weights the run began with; empty: the run
+            began with the config's weights.
         to_derive: fields whose values are derived from network, data and machine when a run begins
             (:mod:`hgld.training.plan`); until then the values of these fields mean nothing.
         plan: names of the derived fields, and why each has its value.

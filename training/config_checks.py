@@ -119,7 +119,7 @@ def config_problems(config: TrainConfig) -> list[str]:
 
 
 def raise_together(refusals: Sequence[HgldError]) -> None:
-    """Raise all errors as one error that lists them; raise a single error unchanged; do nothing if there are none.
+    """Raise all errors as one error that lists them; raise a single error unchanged; do nothing if there are no errors.
 
     Raises:
         HgldError: the listed errors; the exception has the type of the first error.

@@ -200,7 +200,7 @@ class SplitEmbedder:
     Attributes:
         embedder: the model; its processes embed together.
         progress: function called with a task, the number of units done and the total number.
-        levels: levels of the datasets, finest first; None: all.
+        levels: levels of the datasets, finest first; None: all levels.
         raw: whether to embed all splits without normalisation, because a classifier may read them.
         found: the embeddings computed so far, and whether they are raw, keyed by dataset and split.
     """

@@ -37,7 +37,7 @@ class TrainingRun:
 
     @property
     def finished(self) -> bool:
-        """True if the run reached its end; otherwise the same call resumes it."""
+        """True if the run reached its end; otherwise the same call of :func:`train` resumes it."""
         return self.summary.finished
 
     @property

@@ -125,7 +125,7 @@ class TrainState:
 
     @property
     def classifier(self) -> Classifier | None:
-        """The loss's classifier with its current weights; None if the loss has none."""
+        """The loss's classifier with its current weights; None if the loss has no classifier."""
         if not has_classifier(self.config):
             return None
         level, names = trained_classes(self.config.loss, self.data.hierarchy, self.data.labels)

@@ -111,7 +111,7 @@ def _stops_by_signals() -> Iterator[None]:
     """Let SIGTERM and SIGHUP stop a command as Ctrl-C does; a second signal ends the process at once.
 
     A handler that is already set is kept: ``nohup`` ignores SIGHUP, and a program that calls :func:`main` may set its
-    own.
+    own handler.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -76,9 +76,9 @@ def run_demo(out: Path, seed: int, progress: "Progress", size: DemoSize | None =
     """Build, draw, shard, train twice, evaluate and report; resume if an earlier call stopped.
 
     Args:
-        out: a folder that does not exist, is empty, or holds an earlier demo of the same seed.
+        out: folder of the demo, which does not exist, is empty, or holds an earlier demo of the same seed.
         seed: seed of all random numbers.
-        progress: called with the current task and its progress.
+        progress: function called with the current task and its progress.
         size: number of drawings and length of the training; None: the defaults.
 
     Raises:

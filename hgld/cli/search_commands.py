@@ -249,7 +249,7 @@ def calibrate(
     Images that were not in the training data query the gallery twice. The first time their own classes are in it; the
     second time they are not, as for out-of-gallery images. hgld fits the probability per level to the votes of the
     nearest images. It keeps the fit in calibration.json of the run and prints expected calibration errors. For the
-    split of the fit, the errors come from cross-validation over its classes.
+    split to which it fits, the errors come from cross-validation over its classes.
     """
     from hgld.data.dataset import open_dataset
     from hgld.evaluation.protocols.benchmark import filled_splits

@@ -1,8 +1,8 @@
-"""Decoding of encoded images into a batch of pixels: simplejpeg and torch's antialiased resize, Pillow for the rest.
+"""Decoding of encoded images into a batch of pixels: simplejpeg and torch's antialiased resize, else Pillow.
 
 libjpeg-turbo decodes plain JPEGs, as in Pillow, and torchvision's own function resizes the crop. Pillow decodes all
-other images, and JPEGs that libjpeg-turbo cannot decode. So the pixels equal those of Pillow and torchvision, with one
-exception. If the crop is at least twice as large as its target, the JPEG is decoded at 1/2, 1/4 or 1/8 of its size.
+other images, and JPEGs that libjpeg-turbo cannot decode. So the pixels equal the pixels of Pillow and torchvision, with
+one exception. A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if the crop is at least twice as large as its target.
 Only these three scales are quicker than decoding the whole image.
 """
 
@@ -46,13 +46,13 @@ def decode_whole(image: EncodedImage, boxed: Size | None = None) -> Pixels:
 
     Args:
         image: JPEG, PNG, WebP or GIF.
-        boxed: required width and height of the upright image after cropping to its box; None: any.
+        boxed: required width and height of the upright image after cropping to its box; None: any size.
 
     Returns:
         (H, W, 3) RGB pixels.
 
     Raises:
-        InputError: the format or the size is not the expected one, or the image is damaged or truncated.
+        InputError: the format or the size is not as expected, or the image is damaged or truncated.
     """
     with _whole(image, boxed) as pixels:
         return pixels
@@ -182,7 +182,7 @@ def decode_batch(
 ) -> None:
     """Decode, turn upright, crop, resize and mirror images into a batch.
 
-    The pixels equal those of Pillow and torchvision, except for JPEGs whose crop is at least twice as large as the
+    The pixels equal the pixels of Pillow and torchvision, except for JPEGs whose crop is at least twice as large as the
     square. The mean absolute difference per such image is below 6 of 255 grey levels on photographs (2 on average), 1.5
     on smooth images and 12 on noise. If an image is stored rotated by 90 degrees, its pixels may differ by one grey
     level, because the resize rounds between its two directions.

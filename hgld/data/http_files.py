@@ -83,13 +83,13 @@ class RemoteFault(Exception):  # noqa: N818  # the reader turns it into an error
 
     Attributes:
         said: description of the error, for the message.
-        passing: whether the same request may succeed later.
+        passing: whether the failure may pass, so that the same request succeeds later.
         missing: whether the server has no such file.
         hint: fix for the user; empty: the usual fix.
         wait: seconds that the server asked for.
         kind: short, stable category for counts: ``timeout``, ``connection``, ``unreachable``, ``http-503``, ...
         received: bytes that arrived before the failure.
-        progress: whether the attempt received bytes, so that the next one requests fewer.
+        progress: whether the attempt received bytes, so that the next attempt requests fewer.
     """
 
     said: str
@@ -266,7 +266,7 @@ class HttpClient:
         limits: limits of every request.
         headers: headers of every request.
         allow_redirects_to: further hosts that a URL may redirect to.
-        allow_private: hosts whose public name may resolve to a private address; None: all.
+        allow_private: hosts whose public name may resolve to a private address; None: all hosts.
         ca_file: certificates to trust instead of the system's.
     """
 
@@ -314,7 +314,7 @@ class HttpClient:
             own: headers that are sent only to the host of ``url``.
             deadline: end of the reading that the request belongs to; None: only the limits of this request apply.
             asked: number of requested bytes, which extend the deadline.
-            before_each: called with the URL before the request and before each redirect.
+            before_each: function called with the URL before the request and before each redirect.
 
         Raises:
             RemoteFault: there is no response, the connection is unsafe, or a redirect is refused.
@@ -396,10 +396,11 @@ def retry(
     Args:
         attempt: function that raises a RemoteFault if it fails.
         attempts: maximum number of attempts in a row without progress.
-        first_wait: seconds of the first pause, on average; the server may ask for a longer one.
+        first_wait: seconds of the first pause, on average; the server may ask for a longer pause.
         longest_wait: seconds of the longest pause.
         sleep: function that waits for some seconds; None: time.sleep.
-        before_wait: called with the length of a pause in seconds and the failure; may raise an error to give up.
+        before_wait: function called with the length of a pause in seconds and the failure; may raise an error to give
+            up.
 
     Raises:
         RemoteFault: the failure is permanent, or no attempt is left.

@@ -38,7 +38,7 @@ class LooseImages(ShardStorage):
         where: the folder; also used in messages.
         names: paths below the folder, or numbers of the images in memory.
         sizes: bytes of each image.
-        contents: the images in memory; None: files.
+        contents: the images in memory; None: the images are files.
 
     Attributes:
         manifest: counts per split, as in a dataset directory.

@@ -184,7 +184,7 @@ def jpeg_head(data: bytes) -> JpegHead:
 
 
 def jpeg_metadata(segments: bytes) -> tuple[bytes, bytes]:
-    """Return the EXIF and the XMP data in segments of :func:`jpeg_head`; empty if there are none."""
+    """Return the EXIF and the XMP data in segments of :func:`jpeg_head`; empty if there are no such data."""
     at, exif, xmp = len(_START), b"", b""
     while at + 4 <= len(segments):
         if segments[at + 1] == 0xFF:  # 0xFF before a marker is a fill byte
@@ -237,7 +237,7 @@ def check_cost(data: bytes, width: int, height: int) -> None:
 
 
 def _png_exif(data: bytes) -> bytes:
-    """Return the EXIF data of a PNG, even if they come after the pixels; empty if there are none."""
+    """Return the EXIF data of a PNG, even if they come after the pixels; empty if there are no such data."""
     at, exif = len(_PNG), b""
     for _ in range(_MOST_CHUNKS):
         kind = data[at + 4 : at + 8]
@@ -419,7 +419,7 @@ def check_size(image: EncodedImage, stored: Size, boxed: Size | None) -> None:
     Args:
         image: image to decode.
         stored: width and height that its header states.
-        boxed: expected width and height of the upright image after cropping to its box; None: any.
+        boxed: expected width and height of the upright image after cropping to its box; None: any size.
 
     Raises:
         InputError: the image has too many pixels or scans, its box is not inside it, or its size differs from the

@@ -245,13 +245,13 @@ class Loader:
         sampler: sampler that chooses the items of each batch, and this process's part of them.
         view: crops and augmentation of the images.
         workers: threads that read and decode; 0: :func:`cores_of_process`.
-        prefetch: number of batches that are decoded ahead of the returned one; 0: none.
+        prefetch: number of batches that are decoded ahead of the returned one; 0: no batch is decoded ahead.
         seed: seed of the views.
         pin_memory: whether to give page-locked batches, for asynchronous copies to a GPU.
-        on_fault: rule for an item that cannot be read or decoded. ``raise``: raise the error at its batch.
-            ``replace``: use another item of its finest class (if there is none, another item of the batch).
-            ``Batch.faults`` then lists both items; labels and indices belong to the replacement.
-            ``leave``: make its row black, and list the item in ``Batch.faults``.
+        on_fault: rule for an item that cannot be read or decoded. ``raise``: raise the error at its batch. ``replace``:
+            use another item of its finest class (if the class has no other item, use another item of the batch).
+            ``Batch.faults`` then lists both items; labels and indices belong to the replacement. ``leave``: make its
+            row black, and list the item in ``Batch.faults``.
 
     Raises:
         ConfigError: a number is too small, or ``on_fault`` is unknown.

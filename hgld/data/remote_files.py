@@ -61,7 +61,7 @@ class RemoteFiles:
         return isinstance(answer, bytes)
 
     def read_many(self, ranges: Spans) -> list[bytes]:
-        """Read ranges, adjacent ones in one request; a range beyond the end of its file gives fewer bytes."""
+        """Read ranges, adjacent ranges in one request; a range beyond the end of its file gives fewer bytes."""
         columns: Any = ([n for n, _, _ in ranges], [at for _, at, _ in ranges], [at + size for _, at, size in ranges])
         merged: Any = merge_offset_ranges(*columns, max_gap=_GAP, max_block=_MOST_SPAN)
         spans = list(zip(*merged, strict=True))
@@ -85,7 +85,7 @@ class RemoteFiles:
     def _ask(self, spans: Spans) -> list[Any]:
         """Return the bytes or the RemoteFault of every span (name, start, stop), with growing pauses between retries.
 
-        If a connection breaks, the received bytes are kept, and the next request asks for the rest.
+        If a connection breaks, the received bytes are kept, and the next request asks for the missing bytes.
         """
         served = self._served()
         deadline, failed = Deadline(served.limits), threading.Event()
@@ -157,7 +157,7 @@ class FsspecRanges:
     """Reader of byte ranges from one fsspec file system, with the time limits of http(s).
 
     fsspec receives a whole response before it returns it, so hgld can check sizes only afterwards. Until then only the
-    service and its own client limit the memory.
+    service and fsspec's client for it limit the memory.
 
     Args:
         root: URL of a folder in the file system.

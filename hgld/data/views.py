@@ -237,8 +237,8 @@ class ViewParameters:
         flip: (N,) bool, True to mirror left to right.
         policies: (N, 5) float64 in (0, 1), the random numbers of :func:`apply_policy`; None: no policy.
         colors: (N, 3, 7) float64 from :func:`hgld.data.views.color_matrices`; None: unchanged colours.
-        erased: (N, 4) int64 left, top, width, height of the rectangle to paint over; its width is 0 if an image has
-            none. None: no rectangles.
+        erased: (N, 4) int64 left, top, width, height of the rectangle to paint over; the width is 0 if an image has no
+            rectangle. None: no rectangles.
         interpolation: interpolation of the resize.
     """
 

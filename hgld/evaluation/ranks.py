@@ -189,7 +189,7 @@ _MOST_SLICES = 1 << 13  # maximum slices, so that their table stays in the first
 
 @compiled
 def gather_positives(scores: np.ndarray, grades: np.ndarray, kept_scores: np.ndarray, kept_grades: np.ndarray) -> None:
-    """Fill (q, P) tables with the scores and grades of each row's positives, and the rest with -inf and 0."""
+    """Fill (q, P) tables with the scores and grades of each row's positives, and all other cells with -inf and 0."""
     kept_scores[:] = -np.inf
     kept_grades[:] = 0
     for row in range(scores.shape[0]):

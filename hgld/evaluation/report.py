@@ -53,8 +53,8 @@ class RetrievalReport:
     """Metrics of one evaluation.
 
     Attributes:
-        values: mean of every metric over the queries for which it is defined; NaN if there are none. Clustering
-            metrics (NMI) have no values per query, so they are only here.
+        values: mean of every metric over the queries for which it is defined; NaN if there are no such queries.
+            Clustering metrics (NMI) have no values per query, so they are only here.
         per_query: one row per query, in order: ``query`` (the query's index) and one Float64 column per metric, NaN if
             undefined.
         undefined: per metric, the number of queries without a positive, which its mean excludes.
@@ -148,7 +148,7 @@ class RetrievalReport:
         return ["metric", "value", "undefined queries"], rows
 
     def _printed_tables(self) -> list[tuple[list[str], list[list[str]]]]:
-        """Return the table of :meth:`as_printed` if the report's protocol has published tables, else nothing."""
+        """Return the table of :meth:`as_printed` if the report's protocol has published tables, else no table."""
         return [self.as_printed()] if self._printed else []
 
     @property

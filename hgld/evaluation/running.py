@@ -118,7 +118,7 @@ class Retrieval:
         return dict(evaluate(embeddings, labels, levels=self.levels, metrics=self.metrics, **self.options).values)
 
     def compute(self) -> dict[str, float]:
-        """Return every metric's mean over the queries for which it is defined; NaN if there are none."""
+        """Return every metric's mean over the queries for which it is defined; NaN if there are no such queries."""
         return dict(self.report().values)
 
     def report(self) -> RetrievalReport:
@@ -146,7 +146,7 @@ class Retrieval:
         return self._report
 
     def _gathered(self, side: str, processes: Processes) -> tuple[np.ndarray, pl.DataFrame] | None:
-        """Return the embeddings and labels of all processes; None if there are none."""
+        """Return the embeddings and labels of all processes; None if there are no items."""
         mine, written, fault = np.empty((0, 0), np.float32), io.BytesIO(), ""
         if self._labels[side]:
             try:

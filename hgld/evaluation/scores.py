@@ -192,7 +192,7 @@ def prepare_embeddings(
 def open_embeddings(
     embeddings: Array, side: str, *, normalize: bool = True, device: torch.device | str = "cpu"
 ) -> "Tensor | Rows":
-    """Prepare embeddings at once if they need little memory, else part by part; both ways give the same rows.
+    """Prepare embeddings at once if they need little memory, else part by part; both methods give the same rows.
 
     Large tables of 16-bit numbers are prepared part by part too. The arguments and errors are the same as in
     :func:`prepare_embeddings`.

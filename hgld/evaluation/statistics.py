@@ -308,7 +308,8 @@ def class_distances(embeddings: Array, labels: Array) -> ClassDistances:
 
     PNP (Li et al., "Rethinking the Optimization of Average Precision", AAAI 2022) prints these distances as Roth et al.
     define them ("Revisiting Training Strategies and Generalization Performance in Deep Metric Learning", ICML 2020).
-    The code of Roth et al. gives a class of one item the largest intra-class distance; here such a class has none.
+    The code of Roth et al. gives a class of one item the largest intra-class distance; here such a class has no
+    intra-class distance.
 
     Args:
         embeddings: (N, D) of any floating dtype; this function normalises them.
@@ -356,7 +357,7 @@ def clustering_nmi(embeddings: Array, labels: Array, *, seed: int = 0) -> float:
         seed: seed of k-means++.
 
     Returns:
-        a number from 0 (clusters and classes are independent) to 1 (clusters and classes are the same).
+        the mutual information, from 0 (clusters and classes are independent) to 1 (clusters and classes are the same).
 
     Raises:
         InputError: embeddings or labels have the wrong shape or dtype, embeddings hold NaN, Inf or zero vectors, or no
@@ -404,7 +405,7 @@ def order_statistics(
         counts: (q, L + 1) int64, number of items of each grade.
         relevance: (q, L + 1) float64, relevance of each grade in H-AP.
         depths: (K,) int64, the k of the metrics, ascending.
-        depth: number of first items that are needed; None: all.
+        depth: number of first items that are needed; None: all items.
         kinds: ``Metric.kind`` of the metrics: names with ``k`` for the cutoff and without the level, such as ``R@k``.
 
     Returns:

@@ -208,7 +208,7 @@ def _number_classes(
 ) -> tuple[np.ndarray, tuple[tuple[str, ...], ...]]:
     """Return (C, L) consecutive class numbers from 0 per level, and the class names per level.
 
-    A class without a known parent gets its own parent, without a name.
+    A class without a known parent gets a separate parent without a name.
 
     Args:
         rows: (C, L) class ids of each finest class at every level, -1 if unknown.

@@ -2,10 +2,10 @@
 
 Each pair of classes, and each class with its parent, has features: from the model of the classes
 (:mod:`hgld.label_audit.class_model`) and from nearest items. To learn the features of an error, errors are planted in
-the same data: a class is split into halves, or moved to another parent. Most existing classes are correct. A logistic
-regression finds the direction that separates planted errors from existing classes. Along this direction, each group is
-modelled by Student's t with 15 degrees of freedom around its median, which outliers do not move. The share of errors is
-the largest that the scores allow.
+the same data: a class is split into halves, or moved to another parent. Most of the classes in the dataset are correct.
+A logistic regression finds the direction that separates planted errors from the dataset's classes. Along this
+direction, each group is modelled by Student's t with 15 degrees of freedom around its median, which outliers do not
+move. The share of errors is the largest that the scores allow.
 """
 
 from collections.abc import Iterator

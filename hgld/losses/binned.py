@@ -197,8 +197,8 @@ class FastAP(RankLoss):
     """1 - FastAP (Cakir et al., "Deep Metric Learning to Rank", CVPR 2019).
 
     Squared distances of unit vectors are in 0..4. Each distance is shared linearly between the two nearest of the
-    ``bins`` + 1 bin edges. Since d^2 = 2 - 2s, this is :class:`SoftBinAP` with ``bins`` + 1 centres; only the number of
-    bins differs between the two papers. The published code excludes the query from its own gallery:
+    ``bins`` + 1 bin edges. Since d^2 = 2 - 2s, this is :class:`SoftBinAP` with ``bins`` + 1 centres; the two papers
+    differ only in the number of bins. The published code excludes the query from its own gallery:
     ``exclude_self=True``.
 
     Args:

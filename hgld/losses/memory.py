@@ -29,7 +29,7 @@ class CrossBatchMemory(KnownArguments, nn.Module):
     is written before the loss is computed, so every query is in the memory too (the loss's ``exclude_self`` excludes
     it). An item takes 4 (D + 2 L) bytes: a training set of 60,000 items at D = 512 takes 124 MB. In ``eval`` mode
     nothing is written. Every process has its own memory. So give DistributedDataParallel ``broadcast_buffers=False``;
-    otherwise it overwrites every memory with the memory of the first process.
+    otherwise DDP overwrites every memory with the memory of the first process.
 
     The memory grows from step to step, so torch.compile of this module has a graph break. Compile the inner loss
     instead: ``CrossBatchMemory(torch.compile(loss, dynamic=True), ...)`` has no graph break while the memory grows.

@@ -293,11 +293,11 @@ _FARTHEST = 1.999  # larger distances count as this one, because the density of 
 class Margin(RankLoss):
     """Margin loss (Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017).
 
-    Positives pay [d - beta + margin]_+, negatives [beta - d + margin]_+, with a boundary beta that is learned. For
-    every pair of an anchor and a positive, one negative of the anchor is drawn with replacement, in inverse proportion
-    to the density of distances on the sphere. A distance below ``cutoff`` counts as ``cutoff``. Negatives beyond
-    ``reach`` are drawn only if the anchor has no nearer negative; then all its negatives are equally likely. The seed
-    of the draws comes from torch's CPU generator. An item is never its own positive.
+    The loss of a positive is [d - beta + margin]_+, the loss of a negative is [beta - d + margin]_+, with a boundary
+    beta that is learned. For every pair of an anchor and a positive, one negative of the anchor is drawn with
+    replacement, in inverse proportion to the density of distances on the sphere. A distance below ``cutoff`` counts as
+    ``cutoff``. Negatives beyond ``reach`` are drawn only if the anchor has no nearer negative; then all its negatives
+    are equally likely. The seed of the draws comes from torch's CPU generator. An item is never its own positive.
 
     Args:
         dim: D, the dimension of the embeddings, on which the density depends.

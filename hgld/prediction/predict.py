@@ -59,7 +59,7 @@ class Answers(Sequence[Answer]):
         confidences: (Q, L) probability that each class of the path is right; it does not fall from fine to coarse.
         neighbors: (Q, K) int64 gallery indices, best first.
         scores: (Q, K) cosine similarities.
-        supports: (Q, K) int64 finest column at which each neighbour is on the path; L if there is none.
+        supports: (Q, K) int64 finest column at which each neighbour is on the path; L if it is on none.
         calibrated: whether confidences are calibrated. If False, they are shares of the votes, which are usually too
             high.
         classes: class names per level, indexed by the entries of ``paths``; None if labels are ids.
@@ -135,14 +135,15 @@ def predict(
             a table or a dataset, in any form that :func:`hgld.labels.class_numbers` reads.
         levels: names of the L levels, finest first, or of a table's columns; None: all columns, or ``level0``, ...
         calibration: calibration that :func:`hgld.prediction.calibrate` made for the same model and levels, or its file.
-            None: confidences are shares of the votes, which ignore that the gallery may lack the query's class.
+            None: confidences are shares of the votes, which do not consider that the gallery may lack the query's
+            class.
         min_confidence: minimum confidence of a prediction; 0: predict the finest known class, above 1: predict nothing.
         level: finest level to predict; None: the finest level of the labels.
         within: one or several classes per level, as ids or names like the labels. Only gallery items of these classes
             are searched. The confidence at these and coarser levels is 1, because the caller knows the class.
         self_index: (Q,) gallery index of the query itself, which does not vote; -1 if it is not in the gallery.
         device: device to search on; None: the device of the query embeddings.
-        progress: called with a task, the number of queries done and their total.
+        progress: function called with a task, the number of queries done and the total number.
 
     Returns:
         the predictions; the neighbours' indices refer to the whole gallery.

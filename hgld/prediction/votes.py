@@ -16,9 +16,9 @@ class Votes:
         labels: (Q, L) class of the path at every level, finest first; -1 if unknown.
         shares: (Q, L) share of the votes in [0, 1]; it does not fall from fine to coarse.
         nearest: (Q, L) highest score of a neighbour in the path's class at this level.
-        rival: (Q, L) highest score of a neighbour of another class; the lowest score of all if there is no such
+        rival: (Q, L) highest score of a neighbour of another class; the lowest of all scores if there is no such
             neighbour.
-        supports: (Q, K) finest level at which each neighbour is in the path's class; L if there is none.
+        supports: (Q, K) finest level at which each neighbour is in the path's class; L if it is in none.
     """
 
     labels: np.ndarray

@@ -44,7 +44,7 @@ def find_table(spelling: str) -> tuple[str, list[PublishedValue]]:
 
 
 def paper_of(spelling: str) -> tuple[str, str]:
-    """Return the key of the paper that a text begins with, and the rest of the text."""
+    """Return the key of the paper that a text begins with, and the text after it."""
     text = re.sub(r"^\s*arxiv:\s*", "", spelling, flags=re.IGNORECASE)
     names = [(name, key) for key, paper in PAPERS.items() for name in (key, paper.name, *paper.spellings)]
     for name, key in sorted(names, key=lambda pair: -len(fold(pair[0]))):
@@ -104,7 +104,7 @@ class PaperRow:
         details: texts of the columns :attr:`PaperBlock.details`.
         cells: values of the metric columns; empty text for a missing value.
         own: whether the row is the user's own run.
-        against: name of the published method with which the run is compared; empty if there is none.
+        against: name of the published method with which the run is compared; empty if there is no such method.
         differences: signed differences to the values of that method, one per cell; empty for published rows.
     """
 

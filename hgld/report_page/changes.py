@@ -64,7 +64,7 @@ def describe_changes(
 ) -> dict[str, Any] | None:
     """Return what the page shows of the changes from the baseline to another run.
 
-    Only the first other run on the same queries is shown, because each adds many images.
+    Only the first other run on the same queries is shown, because each run adds many images.
 
     Args:
         runs: evaluations with embeddings.

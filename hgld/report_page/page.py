@@ -91,7 +91,7 @@ def _split_section(
         scores: values of the runs.
         dataset: dataset with images and class names; None: the page has no images.
         figures: object that draws and collects the figures.
-        progress: called with a task, the number of queries done and their total.
+        progress: function called with a task, the number of queries done and the total number.
     """
     leading, some = next(iter(evaluations.items()))
     levels, metric = tuple(some.levels), _headline(scores.metrics, some.levels)

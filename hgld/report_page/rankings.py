@@ -19,7 +19,7 @@ FIRST_RANKS = 20
 
 @dataclass(frozen=True, eq=False)
 class FirstRanks:
-    """The first :data:`FIRST_RANKS` ranks of every query, without the query itself; equal scores by ascending grade.
+    """The first :data:`FIRST_RANKS` ranks of every query, without the query; equal scores in order of the grade.
 
     Attributes:
         items: (Q, R) gallery indices; R is :data:`FIRST_RANKS`, or the gallery's size if it is smaller.

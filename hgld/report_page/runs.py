@@ -71,7 +71,7 @@ class Evaluation:
     Attributes:
         report: metrics and values per query.
         epoch: epoch of training; None for an evaluation that belongs to no run.
-        ranked: the embeddings; None if there are no files of them.
+        ranked: the embeddings; None if the run has no files of embeddings.
         why_not: reason why ``ranked`` is None, as the page prints it.
         seeds: reports by seed, if ``report`` is their mean; empty for a single run. ``ranked`` then holds the
             embeddings of the first seed.

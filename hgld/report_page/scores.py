@@ -66,7 +66,7 @@ class Score:
 
     @property
     def interval(self) -> str:
-        """The confidence interval; empty if there is none."""
+        """The confidence interval of the value; empty if it is unknown."""
         digits = 1 if self.scale == 100 else 2
         low, high = (number(end * self.scale, digits) for end in (self.low, self.high))
         return "" if math.isnan(self.low) else f"{low}–{high}"

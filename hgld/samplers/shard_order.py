@@ -60,7 +60,7 @@ class ShardOrderSampler(BatchSampler):
         short: rule for groups of fewer than k items: ``repeat`` uses items more than once in a batch, ``drop`` drops
             the group, ``refuse`` raises an error.
         seed: seed of all random choices.
-        batches_per_epoch: number of batches per epoch; the rest of the epoch is skipped. None: all batches.
+        batches_per_epoch: number of batches per epoch; further batches are skipped. None: all batches.
         process_index: index of this process, from 0.
         process_count: number of processes; must divide ``num_streams``.
 
@@ -212,7 +212,8 @@ def deal(label: np.ndarray, num_streams: int, per_stream: int, window: int, *key
     A class with as many chunks left as there are batches left is taken first, which keeps the last batches free of
     repetitions. The other chunks are drawn at random from the windows, among the classes that the batch does not have
     yet. If a stream holds no such class, it takes over a class from another stream, and that stream takes a new class.
-    This is an augmenting path between streams and classes. A class is repeated only if there is no such path.
+    Such a chain of takeovers is an augmenting path between streams and classes. A class is repeated only if there is no
+    such path.
 
     Args:
         label: (C,) class of every chunk in reading order; stream v has the v-th part, of C / num_streams chunks.

@@ -221,7 +221,7 @@ def rebuild_index(
         levels: names of the levels, finest first, for tars that do not state them; else ``level0``, ``level1``, ...
         force: whether to replace a readable index that has a manifest.
         workers: number of shards read at a time; 0: one per core.
-        progress: called for every shard.
+        progress: function called for every shard.
 
     Raises:
         ConfigError: a readable index exists already, ``levels`` contradict the tars, or the folder's name is not valid

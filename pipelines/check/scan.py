@@ -97,7 +97,7 @@ def scan_shards(paths: Sequence[Path], *, decode: bool = False, workers: int, pr
         paths: paths of the shards.
         decode: whether to decode every image.
         workers: number of processes; 0: one per core.
-        progress: called for every shard.
+        progress: function called for every shard.
 
     Returns:
         the scans, in the order of the paths.
@@ -131,7 +131,7 @@ def _scan_shard(unit: _Unit) -> ShardScan:
 
 
 class _Samples:
-    """Builder of rows of :data:`ITEMS`, one per group of tar members with the same key."""
+    """Builder of rows of :data:`ITEMS`: one row per group of tar members with the same key."""
 
     def __init__(self, unit: _Unit) -> None:
         self.unit = unit

@@ -75,7 +75,7 @@ def verify(root: Path, *, decode: bool = False, workers: int = 1, progress: Prog
         root: the dataset directory.
         decode: whether to decode every image.
         workers: number of shards read at a time; 0: one per core.
-        progress: called for every shard.
+        progress: function called for every shard.
 
     Raises:
         InputError: ``root`` has no readable manifest, so it is not a dataset.

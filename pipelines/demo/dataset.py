@@ -54,7 +54,7 @@ def build_drawn_dataset(labels: Path, root: Path, config: DrawnConfig, progress:
             natural_or_human_made.
         root: folder in which ``drawings/`` (images and the table ``labels.csv``) and ``shards/`` are made.
         config: options of the drawings and their split.
-        progress: called for every landmark and for every unit of work of the shards.
+        progress: function called for every landmark and for every unit of work of the shards.
 
     Raises:
         ConfigError: there are fewer fully labelled landmarks than requested, or ``shards/`` holds something else.
@@ -111,7 +111,7 @@ def write_drawings(labels: pl.DataFrame, folder: Path, config: DrawnConfig, prog
             natural_or_human_made.
         folder: folder of the drawings.
         config: number and size of the images, and the seed; the same config gives the same bytes.
-        progress: called for every landmark.
+        progress: function called for every landmark.
     """
     rows: list[tuple[str, ...]] = []
     (folder / "images").mkdir(parents=True, exist_ok=True)

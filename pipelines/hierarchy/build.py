@@ -218,7 +218,7 @@ def _publish(out: Path, stages: Mapping[str, StageRun], facts: Mapping[str, Any]
 
 
 def _replace(out: Path, made: Mapping[str, Path], record: Mapping[str, Any]) -> None:
-    """Replace the files one by one, ``provenance.json`` last; until then, its old version names the files to remove."""
+    """Replace the files one by one, ``provenance.json`` last; until then, its old content names the files to remove."""
     if (out / PROVENANCE).exists():
         (out / PROVENANCE).replace(out / _REPLACING)
     try:

@@ -1,4 +1,4 @@
-"""Comparison of two hierarchies, such as a regenerated one and a reference.
+"""Comparison of two hierarchies, such as a regenerated hierarchy and a reference.
 
 Items that both tables have are paired, and their labels are compared per level and over all levels. Directed measures
 take B as the reference: homogeneity is 1 if every group of A holds items of a single group of B.
@@ -246,7 +246,7 @@ class LabelTable:
         rows: the cells of the columns that are used (null if empty), and ``__row``, the line in a CSV or the row (from
             1) in other files.
         levels: columns that are levels, finest first.
-        name: column of the items' names; None if there is none.
+        name: column of the items' names; None if the table has no such column.
     """
 
     place: Path
@@ -261,8 +261,8 @@ class LabelTable:
 
         A folder's label tables are ``{split}_label_to_hierarchical.csv`` of all its splits, else ``labels.csv``, else
         ``hierarchy.parquet``. A table with the column ``hierarchical_label`` is a GLDv2 table, whose levels are this
-        column and ``natural_or_human_made``. In other tables every column is a level, except those in ``NO_LEVELS``; a
-        level with more labels is finer.
+        column and ``natural_or_human_made``. In other tables every column is a level, except the columns in
+        ``NO_LEVELS``; a level with more labels is finer.
 
         Args:
             place: the file or folder.

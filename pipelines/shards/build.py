@@ -131,7 +131,7 @@ def build_shards(
         out: an empty or new folder.
         options: options for reading the release.
         config: options of writing the shards.
-        progress: called for every unit of work.
+        progress: function called for every unit of work.
 
     Raises:
         ConfigError: options contradict each other, or ``out`` holds something else.

@@ -151,7 +151,7 @@ def load_card(name: str) -> DataCard:
 
 
 def known_card(manifest: Manifest) -> DataCard | None:
-    """Return the card that has the dataset's name; None if there is none or if its levels differ."""
+    """Return the card that has the dataset's name; None if there is no such card or its levels differ."""
     try:
         card = load_card(manifest.name)
     except ConfigError:
@@ -431,7 +431,7 @@ def described(manifest: Manifest, card: DataCard | None, *, boxes: bool) -> tupl
 
     Args:
         manifest: manifest of the dataset, with all other files.
-        card: card of the dataset; None if hgld has none.
+        card: card of the dataset; None if hgld has no card for it.
         boxes: True if the index has boxes to crop to.
     """
     made = {
@@ -463,7 +463,7 @@ def write_dataset(
         hierarchy: tree of the classes.
         tables: further tables by file name.
         manifest: manifest without counts of splits and without files.
-        card: card of the dataset; None if hgld has none.
+        card: card of the dataset; None if hgld has no card for it.
         keep: names of files that stay as they are if they exist.
         remove_manifest: function that removes an earlier manifest; called when all files are written, before the first
             is renamed.

@@ -63,7 +63,7 @@ class Catalog:
         notes: notes for the user, one line each.
         sources: the list files that were read.
         disjoint: whether no finest class of ``train`` may occur in another split.
-        protocol: protocol to evaluate the dataset with (:mod:`hgld.evaluation.protocols`); empty: none.
+        protocol: protocol to evaluate the dataset with (:mod:`hgld.evaluation.protocols`); empty: no protocol.
         image_column: column of parquet files below ``root`` that holds the images; ``file`` is then TABLE/ROW/NAME.
             Empty: the images are files.
 

@@ -108,7 +108,7 @@ def examine(unit: ExamineUnit) -> str | None:
     """Examine a unit's images and record the results.
 
     Returns:
-        the reason why the tar cannot be used: it is damaged, or not the official one; None: it can be used.
+        the reason why the tar cannot be used: it is damaged, or is not the official tar; None: it can be used.
 
     Raises:
         InputError: the disk or the network of the loose files fails.
@@ -323,7 +323,7 @@ def examine_release(catalog: Catalog, folder: Path, config: ShardConfig, progres
         catalog: catalog of the release.
         folder: folder of the units' records and spools.
         config: options of the build.
-        progress: called for every unit.
+        progress: function called for every unit.
 
     Raises:
         InputError: a tar cannot be read; or tars are missing or unusable, and the build must not be partial.

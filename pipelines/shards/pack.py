@@ -251,6 +251,6 @@ def tar_size(sizes: np.ndarray, shards: int) -> int:
 
 
 def _generator(seed: int, split: str) -> np.random.Generator:
-    """Return the random generator of a split; its numbers do not depend on the other splits."""
+    """Return the random generator of a split; the numbers do not depend on other splits."""
     words = np.frombuffer(hashlib.sha256(split.encode()).digest(), dtype=np.uint32)
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, *words.tolist()])))

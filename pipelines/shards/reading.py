@@ -53,7 +53,7 @@ class HashedReader:
         return data
 
     def finish(self) -> str:
-        """Read the rest, because bytes after a tar's end mark belong to its checksum; return the digest."""
+        """Read the rest of the tar, because bytes after a tar's end mark belong to its checksum; return the digest."""
         while self.read(1 << 20):
             pass
         return self._digest.hexdigest()

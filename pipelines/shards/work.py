@@ -64,7 +64,7 @@ def run_counted(
     Args:
         work: function that processes a unit.
         units: units of work; each has an attribute ``name``.
-        progress: called for every unit.
+        progress: function called for every unit.
         task: name of the work for ``progress``.
         done: number of further units that were done before.
         execution: executor, workers and address.

@@ -117,7 +117,7 @@ class Embedder:
         selection: how that checkpoint was chosen (:func:`hgld.training.checkpoint.selection_of`).
         network: the pretrained network; None: the model is from a run.
         gem_p: exponent that GeM pooling uses with this view; None: the model's own exponent.
-        classifier: classifier of the network; None: it has none.
+        classifier: classifier of the network; None: the network has no classifier.
         recipe: name of the recipe that the model was trained by; empty if no recipe is known.
         spent: counter of the images and seconds of embedding; None: nothing is counted.
         transform: function that turns an RGB image into the model's input; None: ``view`` prepares images.

@@ -113,7 +113,7 @@ def choose_gem_p(
     seed: int = 0,
     amp: Amp = "off",
 ) -> float:
-    """Choose the exponent with which augmented views of the same image retrieve each other best at a resolution.
+    """Choose the exponent with which augmented views of the same image find each other best at a given resolution.
 
     As in the paper, there are 5 views of each of 2,000 images, 2 per class, augmented as in training.
 

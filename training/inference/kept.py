@@ -138,7 +138,7 @@ def embed_in_parts(
         count: number of parts.
         embedder: the model; its processes share the work of a part.
         dataset: dataset of N items.
-        progress: called with a task, the number of batches done and their total.
+        progress: function called with a task, the number of batches done and the total number.
         say: function called with a line about each part, on the main process.
 
     Returns:

@@ -156,7 +156,7 @@ class Model:
                 each other.
             split: the split to evaluate leave-one-out; None: the dataset's protocol if it has one, else ``test``, else
                 all splits.
-            levels: levels of the dataset, finest first; None: all.
+            levels: levels of the dataset, finest first; None: all levels.
             options: metrics and ranking options.
             progress: whether to show bars.
 
@@ -212,7 +212,7 @@ def load_model(
             ``torchvision:NAME``, ``open_clip:MODEL/PRETRAINED``, ``open_clip:hf-hub:USER/NAME``, ``onnx:FILE`` or
             ``small``. Or ``hf:USER/NAME``, a run that ``hgld push`` uploaded to the Hub. Or a torch module,
             (B, 3, H, W) -> (B, D).
-        which: checkpoint of a run: ``best`` (the last one if the run has no best checkpoint yet) or ``last``.
+        which: checkpoint of a run: ``best`` (if the run has none yet, the last checkpoint) or ``last``.
         transform: function that turns a PIL image into the (3, H, W) tensor that a torch module takes; only with a
             torch module.
         weights: weights of a network: ``default`` (the library's weights), a tag, a file, or ``none`` (random).

@@ -48,7 +48,7 @@ def calibrate_answers(
         test_split: split whose queries measure the calibration; None: ``test`` if the dataset has it, else no split.
         neighbors: number of neighbours that vote.
         unknown: share of future queries whose class the gallery lacks.
-        progress: called with a task, the number of units done and their total.
+        progress: function called with a task, the number of units done and the total number.
 
     Returns:
         the calibration; None on all processes but the main process.
@@ -232,7 +232,7 @@ def search(
         within: class names by level, if the queries are known to belong to these classes; only images of these classes
             are searched.
         texts: text queries, for a model with a text tower.
-        progress: called with a task, the number of units done and their total.
+        progress: function called with a task, the number of units done and the total number.
 
     Returns:
         the matches of the files, then of the texts; with an index, only the main process searches, and the other

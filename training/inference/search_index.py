@@ -57,7 +57,7 @@ class SearchIndex:
         """Make the index of (G, D) embeddings.
 
         Raises:
-            InputError: the embeddings cannot be ranked: some are NaN or zero, or there are none.
+            InputError: the embeddings cannot be ranked: some are NaN or zero, or there are no embeddings.
             MissingExtraError: faiss is not installed.
         """
         vectors = prepare_embeddings(embeddings, "gallery").numpy()
@@ -144,7 +144,7 @@ class KeptIndex:
             positions: (G,) int64 of the items in their dataset, ascending.
 
         Raises:
-            InputError: the embeddings cannot be ranked: some are NaN or zero, or there are none.
+            InputError: the embeddings cannot be ranked: some are NaN or zero, or there are no embeddings.
             StorageError: the disk is full or not writable; an existing index stays.
         """
         made = SearchIndex.of(embeddings, self._kind, positions)

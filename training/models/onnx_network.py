@@ -37,7 +37,7 @@ class OnnxNetwork(nn.Module):
             returns tokens.
 
     Attributes:
-        side: side of the square input images in pixels; None: any.
+        side: side of the square input images in pixels; None: any size.
         digest: (32,) uint8 SHA-256 of the file, which identifies it for kept embeddings.
     """
 

@@ -345,8 +345,9 @@ def find_queries(
         gallery_split: beginning of the gallery's keys.
 
     Returns:
-        (Q,) gallery index of the query itself, -1 for none; and counts: excluded queries (``left out``), queries found
-        ``by path`` and ``by content alone``, and equal paths with ``other content``, which are different images.
+        (Q,) gallery index of the query itself, -1 if the query is not in the gallery; and counts: excluded queries
+        (``left out``), queries found ``by path`` and ``by content alone``, and equal paths with ``other content``,
+        which are different images.
     """
     sides = []
     for side, split in ((query, query_split), (gallery, gallery_split)):

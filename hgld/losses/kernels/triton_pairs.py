@@ -1,8 +1,8 @@
 """The rank metrics and their gradients over all pairs: two fused GPU kernels in float32.
 
 Rows are laid out by ascending grade, so that the positives of a row are contiguous at its end. Neither kernel stores a
-table of all pairs: one loops over the items for a block of positives, the other over the positives for a block of
-items.
+table of all pairs: the first kernel loops over the items for a block of positives, the second kernel over the positives
+for a block of items.
 
 ``TRITON_INTERPRET=1`` runs the kernels on the CPU, to test their results.
 """

@@ -6,7 +6,8 @@ Pullum, The Cambridge Grammar of the English Language, ch. 5, with closed classe
 be heads alone:
 
 * *general* nouns (building, site, area, house ...) say little by themselves, so the head includes the word before them:
-  "Catholic church building" -> "church building". Without such a word it includes the "of" phrase: "place of worship".
+  "Catholic church building" -> "church building". If there is no such word, the head includes the "of" phrase: "place
+  of worship".
 * *transparent* nouns (group, section ...) name an amount of the thing after "of", which is the head: "group of lakes"
   -> "lake".
 
@@ -136,7 +137,7 @@ def _words(name: str) -> list[str]:
 
 
 def _see_through(words: list[str]) -> tuple[list[str], list[str], list[str]]:
-    """Return the words that only name amounts ("group of"), and the two parts of the rest by :func:`_divide`."""
+    """Return the words that only name amounts ("group of"), and the two parts of the other words by :func:`_divide`."""
     amounts: list[str] = []
     before, after = _divide(words)
     while singular(before[-1]) in TRANSPARENT_NOUNS and _object_of(after):

@@ -59,7 +59,7 @@ class Encoder(Protocol):
 
     Attributes:
         name: readable name of the encoder, with only the last part of a path.
-        key: text that changes whenever the same name would get another row.
+        key: text that changes if the same name gets another row.
         templates: prompts with ``{}`` for the name, whose rows are averaged; empty: only the name.
     """
 

@@ -51,7 +51,7 @@ class Clustering:
     Attributes:
         groups: (N,) int32 group of every name; groups are numbered in the order of first occurrence.
         confidence: (N,) float32, 0..1: the simplified silhouette, or 0 if it is negative.
-        next_groups: (N,) int32: the nearest other group; -1 if there is none.
+        next_groups: (N,) int32: the nearest other group; -1 if there is no other group.
         centrality: (N,) float32: cosine with the centre of the name's group.
         tried: score of every tried number of groups; empty if the user gave the number.
     """
@@ -115,7 +115,7 @@ def coarsen(rows: np.ndarray, units: np.ndarray, wanted: int) -> tuple[np.ndarra
 
     Returns:
         (U,) the coarser group of every group, numbered in the order of first occurrence; (U,) float32 margins (0..1) by
-        which each group is nearer to its coarser group than to the next one.
+        which each group is nearer to its coarser group than to the next coarser group.
     """
     mass = np.bincount(units).astype(np.float64)
     with threadpool_limits(limits=1):

@@ -133,8 +133,8 @@ def learning_rows(evidence: Evidence, texts: np.ndarray | None = None) -> tuple[
 
     Args:
         evidence: evidence about the names.
-        texts: (T, E) rows of texts by the first evidence source, which alone has rows of them. For the other sources, a
-            text gets rows from the names nearest to it.
+        texts: (T, E) rows of texts by the first evidence source, the only source that has rows of texts. For the other
+            sources, a text gets rows from the names nearest to it.
     """
     if texts is None or not len(texts):
         rows = evidence.joint(form=LEARNING_FORM)

@@ -2,8 +2,8 @@
 
 A table has the column ``name``. Optional columns are ``description``, ``parent`` (the name of the coarser group) and
 ``seeds`` (names that belong to the group, separated by ``|``). A group with children is a class of a coarser level;
-names are put into the other groups only. The parents form the level above the groups, and their parents form the next
-level. A group with fewer ancestors than others has no class at the coarsest levels.
+names are put only into groups without children. The parents form the level above the groups, and their parents form the
+next level. A group with fewer ancestors than others has no class at the coarsest levels.
 
 A name that equals a group or one of its seeds goes into this group. Other names go into the group that a regression
 finds most probable (:mod:`hgld.pipelines.hierarchy.groups.regression`). Its examples are the name, the description and

@@ -61,7 +61,7 @@ def plan_levels(config: BuildConfig, given: "GivenGroups | None" = None) -> Leve
 
     Args:
         config: options of the build.
-        given: predefined groups; None: there are none.
+        given: predefined groups; None: no groups are predefined.
 
     Raises:
         ConfigError: the numbers of levels contradict each other, or a name or number is not allowed.

@@ -8,10 +8,11 @@ can decide, the group has no class and is listed.
 
 1. The class graph. ``top_level.yaml`` states the graph's classes for natural and human-made. Any other predefined class
    stands for all classes of the graph with its name. A name gets the nearest such class at or above its own classes; at
-   a tie it is human-made, or undecided. A group gets the class of most of its landmarks, if this class leads the next
-   one by a third of all landmarks of the group.
+   a tie the class is human-made if that is one of the tied classes, else undecided. A group gets the class of most of
+   its landmarks, if this class leads the next class by a third of all landmarks of the group.
 2. The encoder. Texts describe a class: its name, or the prompts of ``top_level.yaml`` (:func:`class_shares`). The class
-   with the largest share in the group's names must lead the next one by the margin, and must not contradict the graph.
+   with the largest share in the group's names must lead the next class by the margin, and must not contradict the
+   graph.
 """
 
 from collections import Counter
@@ -69,8 +70,9 @@ class Decision:
     """A group's class at a coarser level.
 
     Attributes:
-        top: name of the class; None: undecided.
-        method: ``p279`` (the class graph), ``encoder``, ``groups``, ``given`` or ``tree``; None: undecided.
+        top: name of the class; None: the class is undecided.
+        method: ``p279`` (the class graph), ``encoder``, ``groups``, ``given`` or ``tree``; None: the class is
+            undecided.
         evidence: readable reason for the decision.
         margin: lead over the next class.
         leading: the class with the most evidence, even if the evidence does not decide.
@@ -91,7 +93,7 @@ def run(
     """Run the stage, which writes ``groups.parquet`` (group, top, method, evidence, margin) and ``levels.parquet``.
 
     ``levels.parquet`` has a row for every group and level above it, finest first: group, level, label, method,
-    evidence, margin. ``top`` is the label at the coarsest level, null if there is none or it is undecided.
+    evidence, margin. ``top`` is the label at the coarsest level, null if there is no such label or it is undecided.
 
     Args:
         root: the build's directory of stages.
@@ -185,7 +187,8 @@ class Tops:
         encoded: function that returns the encoder and its (N, D) unit rows of all names; called only if they are
             needed.
         around: (N, E) unit rows of the joint evidence, which determine the neighbours of names.
-        margin: minimum lead of the largest share over the next one; with a smaller lead the group is undecided.
+        margin: minimum lead of the largest share over the next largest share; with a smaller lead the group is
+            undecided.
     """
 
     def __init__(

@@ -91,7 +91,7 @@ class ClassGraph:
         return dict(sorted(far.items(), key=lambda pair: (pair[1], pair[0])))
 
     def path(self, class_id: str, ancestor: str) -> tuple[str, ...]:
-        """Return the shortest path up, both ends included; ``()`` if there is none. At a tie the smaller id wins."""
+        """Return the shortest path up, both ends included; ``()`` if there is no path. At a tie the smaller id wins."""
         return tuple(self._ways(class_id).get(ancestor, ()))
 
     @cached_property

@@ -3,12 +3,12 @@
 First, each annotator's decisions are applied alone to the groups of the clustering, in the order of ``when``. A later
 decision of the same person replaces an earlier decision. Then the claims about each name, group and top are compared:
 
-- If only one annotator makes a claim, or all make the same claim, it is applied.
+- If only one annotator makes a claim, or all annotators make the same claim, the claim is applied.
 - If annotators make different claims, or one denies another's claim (a name is not in a group), there is a conflict.
   It is listed, and none of its claims is applied: the name stays in its group of the clustering. The last decision does
   not win, because that would hide the disagreement.
-- Decisions in files with ``role: adjudicator`` are applied last, in order. A conflict is settled if one of them is
-  about its subject.
+- Decisions in files with ``role: adjudicator`` are applied last, in order. A conflict is settled if one of these
+  decisions is about its subject.
 """
 
 from collections import Counter, defaultdict
@@ -245,7 +245,7 @@ def _verdict(who: str, subject: Subject, draft: Grouping) -> Verdict:
 
 
 def _label_conflict(grouping: Grouping) -> Conflict | None:
-    """Return the conflict about a label that agreed decisions give to several groups; None if there is none."""
+    """Return the conflict about a label that agreed decisions give to several groups; None if there is no conflict."""
     labels = Counter(grouping.labels[group] for group in grouping.live())
     label = min((label for label, count in labels.items() if count > 1), default=None)
     if label is None:
@@ -300,8 +300,8 @@ def cohens_kappa(one: Sequence[Hashable], other: Sequence[Hashable]) -> float:
     """Return Cohen's kappa of two annotators' verdicts on the same items, at least one.
 
     kappa = (p_o - p_e) / (1 - p_e). p_o is the observed share of equal verdicts; p_e is the share expected by chance
-    from the frequency of each person's verdicts. If both gave the same single verdict to every item, p_e = 1 and kappa
-    is 0/0; this function then returns 1, because they agree on everything.
+    from the frequency of each person's verdicts. If both annotators gave the same single verdict to every item, p_e = 1
+    and kappa is 0/0; this function then returns 1, because the annotators agree on every item.
 
     Source: J. Cohen, A coefficient of agreement for nominal scales, Educational and Psychological Measurement 20,
     1960.

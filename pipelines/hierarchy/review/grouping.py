@@ -94,7 +94,7 @@ class Grouping:
     """Names in groups, changed by :meth:`apply`.
 
     Attributes:
-        place: group of every name; None: dropped.
+        place: group of every name; None: the name was dropped.
         labels: label of every group, including empty groups of the clustering.
         machine: label of every group in the clustering.
         origin: group of every name in the clustering.
@@ -148,7 +148,7 @@ class Grouping:
         return next((g for g in self.machine if self.labels[g] == label), label) if found is None else found
 
     def end_of(self, group: Assignment) -> Assignment:
-        """Return the group that a group was merged into, after any number of merges; None: dropped."""
+        """Return the group that a group was merged into, after any number of merges; None if it was dropped."""
         seen = set[GroupId]()
         while group is not None and group not in seen:
             seen.add(group)

@@ -104,7 +104,7 @@ class Learner:
         place: group of every name in the build.
         examples: (E,) group numbers and (E, D) rows of the texts of predefined groups. Default: the mean of the rows
             of each group's names.
-        doubt: (N,) error probabilities of the build; None: unknown.
+        doubt: (N,) error probabilities of the build; None: they are unknown.
 
     Attributes:
         rows: (N, D) unit rows, reduced to 128 axes if there are many names.

@@ -199,8 +199,8 @@ def propose(
         model: name of the model at the server.
         requests: maximum number of requests, including retries.
         timeout: seconds to wait for an answer.
-        say: called with the number of questions before the first request.
-        progress: called with the number of questions done.
+        say: function called with the number of questions before the first request.
+        progress: function called with the number of questions done.
         sleep: function that waits between attempts.
 
     Raises:

@@ -73,7 +73,7 @@ def run(
         clustered: the cluster stage (names in groups).
         toplevel: the top-level stage (labels and tops of groups).
         config: files of decisions; the stage's key includes their contents.
-        progress: called with the number of decisions.
+        progress: function called with the number of decisions.
         learns: whether to estimate the groups of names without a decision. Otherwise these names stay in their group.
 
     Raises:
@@ -202,7 +202,7 @@ def reviewed_groups(
         groups: table ``groups.parquet`` of the top-level stage.
         grouping: the names in groups after the decisions.
         levels: table ``levels.parquet`` of the top-level stage; None: it has no level below the coarsest.
-        only: the only group to return; None: all.
+        only: the only group to return; None: all groups.
     """
     sizes = dict(kept.select("name", "landmarks").iter_rows())
     machine = {group: tuple(top) for group, *top in groups.select("group", *list(_GROUPS)[2:5]).iter_rows()}
@@ -273,7 +273,7 @@ def _top(
 
 
 def _decided_by(grouping: Grouping) -> dict[GroupId, set[str]]:
-    """Return, per group, the people who labelled it, decided its top, split it off, or merged others into it."""
+    """Return, per group, the people who labelled it, decided its top, split it off, or merged other groups into it."""
     decided: dict[GroupId, set[str]] = defaultdict(set)
     for subject, claim in grouping.effective_claims().items():
         is_name = subject.kind == "name"

@@ -1,4 +1,4 @@
-"""State of the review page: a build's groups after one annotator's decisions, the queue, and others' decisions.
+"""State of the review page: groups after one annotator's decisions, the queue, the other annotators' decisions.
 
 The page shows the learner's estimate for names without a decision. Files contain only people's decisions.
 """

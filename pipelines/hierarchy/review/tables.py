@@ -93,7 +93,7 @@ class BuildTables:
 
     @cached_property
     def levels(self) -> pl.DataFrame | None:
-        """The table ``toplevel/levels.parquet``; None if the build has none."""
+        """The table ``toplevel/levels.parquet``; None if the build has no such table."""
         file = self._stages / "toplevel" / LEVELS
         return read_parquet(file) if file.is_file() else None
 
@@ -143,7 +143,7 @@ class BuildTables:
 
     @cached_property
     def graph(self) -> ClassGraph:
-        """The class graph; empty if the build has none."""
+        """The class graph; empty if the build has no class graph."""
         return ClassGraph.read(self._stages / "scrape" / "classes.parquet")
 
     @cached_property

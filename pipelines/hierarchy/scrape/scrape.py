@@ -45,7 +45,7 @@ def run(
         config: route, addresses, language and limits.
         progress: receives the task and its progress.
         client: HTTP client; default: a :class:`PoliteClient` with the options of ``config``.
-        before_asking: called once before the first request, if there is one; it may raise to stop the run.
+        before_asking: function called once before the first request, if there is one; it may raise to stop the run.
 
     Raises:
         TableError: a table cannot be used.

@@ -2,7 +2,7 @@
 
 Weyand, Araujo, Cao and Sim: "Google Landmarks Dataset v2", CVPR 2020; Ramzi et al.: "Optimization of Rank Losses for
 Image Retrieval", 2023. The source is a folder as ``hgld download gldv2`` leaves it. The CSVs may also be in the folder
-itself, and checksums in the folders of their tars. Relative paths are the same below :data:`BASE_URL` and below the
+itself, and the checksums in the folders of the tars. Relative paths are the same below :data:`BASE_URL` and below the
 folder::
 
     train/images_000.tar ... images_499.tar     index/images_000.tar ... images_099.tar

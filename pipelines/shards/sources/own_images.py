@@ -1,10 +1,10 @@
 """The user's own images: in folders of classes (folders), or listed in a table (manifest).
 
 A folder tree is ``top/middle/fine/image.jpg``, one level of folders per level of classes. If all folders at the top are
-named like splits (``train``, ``test``, ``query``, ``gallery``, ``val``), they are the splits, and the classes begin
-below them. A folder without folders of images in it is a class of the finest level, however deep it lies; levels
-without a folder in between are unknown. An image in the same folder as folders of images has no label at the finest
-levels.
+named like splits (``train``, ``test``, ``query``, ``gallery``, ``val``), these folders are the splits, and the folders
+of classes begin below them. A folder without folders of images in it is a class of the finest level, however deep it
+lies; levels without a folder in between are unknown. An image in the same folder as folders of images has no label at
+the finest levels.
 
 A table (:mod:`hgld.pipelines.shards.sources.own_tables`) has one row per image and one column per level. One column
 names the files, or holds the images. ``--levels`` names the columns of the labels, finest first (``LEVEL=COLUMN`` gives
@@ -73,7 +73,7 @@ class OwnImages:
         form: description of the labels' format, for the printed summary.
         root: folder of the images.
         levels: names of the levels, finest first.
-        columns: column of the table by level; empty: folders.
+        columns: column of the table by level; empty: the images are in folders, without a table.
         items: table of images: key, file, split (only if splits are stated), the columns that the protocol reads, and
             the name of the class per level (null: unknown).
         dropped: images that cannot be used, with the reason.
