@@ -11,7 +11,7 @@ from hgld.errors import excerpt
 
 LONGEST_WAIT = 1e9  # maximum of every wait, in seconds
 _PORTS = {"http": 80, "https": 443}
-HTTP = tuple(_PORTS)  # URL schemes
+HTTP = tuple(_PORTS)  # supported URL schemes
 _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")  # IPv6 prefix of translated public IPv4 addresses (RFC 6052)
 # IPv6 prefix of translated IPv4 addresses in local networks (RFC 8215)
 _TRANSLATED_INSIDE = ipaddress.IPv6Network("64:ff9b:1::/48")

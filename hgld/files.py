@@ -293,7 +293,7 @@ def file_lock(path: Path, busy: str = "", *, keep: bool = True) -> Iterator[File
 
 def _locked(path: Path, busy: str) -> FileIO:
     while True:
-        file = open(path, "a+b", buffering=0)  # noqa: SIM115  # the caller closes it
+        file = open(path, "a+b", buffering=0)  # noqa: SIM115  # the caller closes the file
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
             with suppress(FileNotFoundError):

@@ -225,7 +225,8 @@ class Hierarchy:
             parents = [np.array([parent.get(node, -1) for node in level], dtype=np.int64) for level in nodes[:-1]]
             return cls(tuple(levels or stated), tuple(tuple(name for _, name in n) for n in nodes), tuple(parents))
         ends = [end for _, end in graph.edges]
-        leads_up = len(set(ends)) < len(ends)  # in a tree no class has two parents
+        # edges lead up if a class is the end of two edges: in a tree, no class has two parents
+        leads_up = len(set(ends)) < len(ends)
         pairs = [edge if leads_up else edge[::-1] for edge in graph.edges]
         return cls.from_edges([*pairs, *((node, None) for node in graph)], levels)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 3
 START = "spawn"  # start method "spawn", because threads do not survive a fork
-_UNITS_AHEAD = 2  # units queued per worker, so that no worker waits for its next unit
+_UNITS_AHEAD = 2  # number of units queued per worker, so that no worker waits for its next unit
 
 
 class Unit(Protocol):
@@ -213,7 +213,7 @@ class _SupervisedPool(Generic[_Unit, _Result]):
         return bool(self.running)
 
     def _recover(self, lost: Sequence[_Unit]) -> None:
-        if len(lost) == 1:  # with several running units, any of them may have killed the worker
+        if len(lost) == 1:  # if several units were running, any of them may have killed the worker
             self.lost[lost[0].name] += 1
             if self.lost[lost[0].name] == ATTEMPTS:
                 raise worker_died(lost[0], "killed")

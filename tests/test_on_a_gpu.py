@@ -197,7 +197,8 @@ def test_more_queries_in_a_block_add_no_synchronizations(name, tied, results):
 @pytest.mark.slow
 def test_each_further_block_adds_at_most_nine_synchronizations(results):
     once, four = (sum(results[name]["waits"].values()) for name in ("evaluate, True", "evaluate, True, four blocks"))
-    # a block copies counts, sums, and scores, grades, ranks and ties of the first items
+    # each of three further blocks makes up to nine copies: counts, sums, and scores, grades, ranks, ties of the first
+    # items
     assert 0 < four - once <= 3 * 9
 
 

@@ -28,7 +28,7 @@ class BatchBuffers:
         self._free: deque[Tensor] = deque()
 
     def __reduce__(self) -> tuple[type["BatchBuffers"], tuple[bool]]:
-        return BatchBuffers, (self._pin_memory,)  # without the memory: another process allocates its own
+        return BatchBuffers, (self._pin_memory,)  # the pickled copy has no memory: another process allocates its own
 
     def take(self, count: int, shape: tuple[int, int]) -> Tensor:
         """Return uninitialised memory for ``count`` images of ``shape`` (height H and width W).

@@ -30,7 +30,7 @@ Transform = Callable[[Image.Image], Any]
 Positions = Sequence[int] | np.ndarray | Tensor
 
 _DRAWN = 12  # maximum number of images shown in a notebook
-_DIGEST = 32  # bytes of a SHA-256
+_DIGEST = 32  # number of bytes of a SHA-256
 
 
 def read_rows(
@@ -219,7 +219,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
         self._boxes = index.select(pl.col(BOX).fill_null(-1)).to_numpy() if BOX[0] in index.columns else None
         self._sha256 = _digests(index["sha256"], f"{storage.where}/{INDEX}") if "sha256" in index.columns else None
         stored = index.select("width", "height").to_numpy()
-        # these orientations swap width and height
+        # orientations 5 to 8 swap width and height
         self.sizes = np.where(self._orientation[:, None] >= 5, stored[:, ::-1], stored)
         if self._boxes is not None:
             self.sizes = np.where(self._boxes[:, :1] >= 0, self._boxes[:, 2:] - self._boxes[:, :2], self.sizes)
@@ -321,7 +321,8 @@ class ShardDataset(Dataset[dict[str, Any]]):
         except InputError as error:
             if len(i) == 1:
                 raise InputError(f"item {i[0]}, key {quoted(self.keys[int(i[0])])}: {error}") from error
-            return [self.read(position) for position in i.tolist()]  # read one by one, so that the error states the key
+            # read one image at a time, so that the error states the key
+            return [self.read(position) for position in i.tolist()]
         if self._sha256 is not None:
             for position, content in zip(i.tolist(), data, strict=True):
                 if hashlib.sha256(content).digest() != self._sha256[position].tobytes():

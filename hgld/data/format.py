@@ -26,7 +26,7 @@ SPLIT_PATTERN = r"[A-Za-z0-9_]{1,64}"
 FILE_PATTERN = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}"
 SHARD_PATTERN = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,195}\.tar"  # hgld writes SPLIT-000000.tar, and also reads other names
 LONGEST_KEY = 200
-IMAGE_FORMATS = {  # formats of images in shards: Pillow's name of each and its suffixes, the usual one first
+IMAGE_FORMATS = {  # Pillow's name of each image format in shards -> its suffixes, the usual one first
     "JPEG": ("jpg", "jpeg"),
     "PNG": ("png",),
     "WEBP": ("webp",),

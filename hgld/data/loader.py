@@ -28,7 +28,7 @@ from hgld.samplers import BatchSampler
 OnFault = Literal["raise", "replace", "leave"]
 T = TypeVar("T")
 
-MOST_TRIED = 64  # maximum number of replacements to try for a damaged item; if all fail, the whole dataset is damaged
+MOST_TRIED = 64  # maximum number of replacements to try for a damaged item; if all of them are damaged, reading fails
 
 
 class _Failed(NamedTuple):

@@ -18,7 +18,8 @@ from hgld.data.http_files import MISSING, PASSING, Deadline, HttpLimits, HttpRan
 from hgld.errors import InputError, MissingResourceError, ServiceError, excerpt
 
 _TOGETHER = 16  # maximum number of simultaneous requests of a process
-_GAP = 1 << 16  # largest gap in bytes that is read to save a request; an item's JSON separates neighbouring images
+# maximum gap in bytes that is read to save a request: between neighbouring images there is an item's JSON
+_GAP = 1 << 16
 _MOST_SPAN = 8 << 20
 _STREAM_BLOCK = 8 << 20
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
@@ -91,7 +92,7 @@ class RemoteFiles:
         deadline, failed = Deadline(served.limits), threading.Event()
 
         def give_up_in_time(seconds: float, fault: RemoteFault) -> None:
-            if failed.is_set() or deadline.left() <= seconds:  # one failed span makes the whole reading fail
+            if failed.is_set() or deadline.left() <= seconds:  # if one span fails, the whole reading fails
                 raise fault
 
         def read(span: tuple[str, int, int]) -> bytes | RemoteFault:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Ranges = Sequence[tuple[str, int, int]]  # name of a file, offset, size
 
-MOST_OPEN_FILES = 128  # a process may usually have 1,024 open files
+MOST_OPEN_FILES = 128  # far fewer than the 1,024 files that a process may usually open
 _STREAM_BUFFER = 1 << 20
 
 
@@ -325,7 +325,7 @@ def expand_braces(urls: Iterable[str]) -> list[str]:
             raise _too_many(url)
         try:
             found += islice(braceexpand(url), _MOST_SHARDS + 1 - len(found))
-        except ValueError as error:  # braceexpand's UnbalancedBracesError
+        except ValueError as error:  # braceexpand raises UnbalancedBracesError, which is a ValueError
             raise ConfigError(
                 f"{quoted(url)}: a brace is not closed; expected train-{{000000..000012}}.tar."
             ) from error

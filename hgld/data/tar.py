@@ -273,7 +273,7 @@ def _make_member(block: bytes, size: int, offset: int, extended: _Extended) -> M
     if name is None:
         name = _text(block[:100].split(b"\0", 1)[0])
         prefix = block[345:500].split(b"\0", 1)[0]
-        if prefix and block[257:263] == b"ustar\0":  # in GNU's format this field is not a prefix
+        if prefix and block[257:263] == b"ustar\0":  # in GNU's format, this field does not hold a prefix
             name = f"{_text(prefix)}/{name}"
     kind = "directory" if code == 0 and name.endswith("/") else _KINDS.get(code, "other")
     size = 0 if code in _WITHOUT_DATA else size if extended.size is None else extended.size

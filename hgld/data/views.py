@@ -217,7 +217,7 @@ ResizeMode = Literal["crop", "squash", "longest", "original"]
 Interpolation = Literal["bilinear", "bicubic"]
 
 _TRIES = 10  # attempts to draw a crop, as in torchvision's RandomResizedCrop, which then takes a central crop
-_LONGEST_SIDE = 1 << 14  # an image with sides of this length has 0.8 GB, more than any network needs
+_LONGEST_SIDE = 1 << 14  # maximum side: an image with such sides takes 0.8 GB, more than any network needs
 _WIDEST = 4  # maximum ratio of an image's sides; test views cut longer strips, so that the resized image stays small
 
 

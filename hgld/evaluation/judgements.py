@@ -11,7 +11,7 @@ from hgld.errors import InputError
 from hgld.labels import distinct
 from hgld.relevance import shared_levels
 
-MOST_LEVELS = 250  # grades are stored as bytes
+MOST_LEVELS = 250  # maximum number of levels: grades are stored as bytes
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ def _takes_number(name: str) -> bool:
 
 TOP_K = "top-k"
 _NUMBER = re.compile(r"(?:(?<=@)|(?<=^top-)|(?<=^rank-))[1-9][0-9]{0,8}\Z", re.IGNORECASE)
-_OTHER_NAMES = {name.lower(): name for name in METRICS} | {  # other common spellings, in small letters
+_OTHER_NAMES = {name.lower(): name for name in METRICS} | {  # other common spellings, in lower case
     "recall@k": "R@k",
     "rank-k": "R@k",
     "cmc@k": "R@k",

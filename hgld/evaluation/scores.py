@@ -50,8 +50,8 @@ def checked_self_index(self_index: Array, num_queries: int) -> np.ndarray:
 
 _BLOCK_SCORES = 16_000_000  # scores per block on the CPU: 64 MB
 _FEWEST_ROWS = 128  # minimum number of queries per block: with fewer, reading the gallery from memory dominates
-_ENOUGH_ROWS = 256  # queries per block; larger blocks are hardly faster
-_ENOUGH_SCORES = 1 << 28  # scores per block; blocks beyond 1 GB are not worth the memory
+_ENOUGH_ROWS = 256  # number of queries per block; larger blocks are hardly faster
+_ENOUGH_SCORES = 1 << 28  # maximum scores per block; larger blocks take over 1 GB and are not worth it
 _CPU_TILE = 2048  # gallery items per product on the CPU: their embeddings fit into the cache
 # A score must depend neither on its block nor on the item's position in the gallery. BLAS computes the last rows and
 # columns of a product, and of each thread's share, with other kernels, which round differently. In MKL these are the
@@ -294,7 +294,7 @@ def score_blocks(
     """
     wanted = range(len(query)) if part is None else part
     num_gallery, tiles = len(gallery), _column_tiles(len(gallery), query.device)
-    at_once = rows * max(1, _ROW_MULTIPLE // rows)  # queries per matrix product
+    at_once = rows * max(1, _ROW_MULTIPLE // rows)  # number of queries per matrix product
     most = _rounded_up(min(at_once, len(wanted)), _ROW_MULTIPLE)
     query, gallery = _padded(query, most), _padded(gallery, tiles[-1].stop)
     buffer = torch.empty(most, len(gallery), dtype=torch.float32, device=query.device)

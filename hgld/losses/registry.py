@@ -113,7 +113,7 @@ def _takes_references(name: str) -> bool:
     if name in LOSSES:
         return True
     made = loss_class(name)
-    if not isinstance(made, type):  # a function that builds the loss: its call signature is unknown
+    if not isinstance(made, type):  # a function builds this loss, so its call signature is unknown
         return True
     try:
         # The six arguments: self, embeddings, labels, ref_embeddings, ref_labels, self_index.

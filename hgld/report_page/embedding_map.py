@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MOST_CLASSES = 600  # maximum number of classes on the map: t-SNE takes 2 ms per point
 _FEWEST_POINTS = 4
-_LEAST_SPREAD = 1e-6  # spread of unit rows about their mean; rounding alone causes up to a tenth of this
+_LEAST_SPREAD = 1e-6  # minimum spread of unit rows about their mean; rounding alone causes up to a tenth of it
 _ITEMS_PER_CLASS = 40
 
 NameOf = Callable[[int, int], str]

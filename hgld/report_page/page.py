@@ -224,7 +224,7 @@ def _check_runs(runs: Sequence[Run], baseline: str | None, *, seen: bool) -> Non
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 MOST_BYTES = 10_000_000
-_FOOTER_BYTES = 20_000  # reserved for the footer, whose counts are known only at the end
+_FOOTER_BYTES = 20_000  # bytes reserved for the footer, whose counts are known only at the end
 _TEMPLATE = Path(__file__).with_name("report.html")
 
 

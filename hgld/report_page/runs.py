@@ -216,7 +216,7 @@ def _natural_order(path: Path) -> list[tuple[int, str]]:
 # micro_batch_size change results by rounding; the remaining options change nothing.
 _OF_MACHINE = {"seed", "workers", "device", "amp", "micro_batch_size", "compile", "keep"}
 _OF_MACHINE |= {"deterministic", "log_every", "checkpoint_every", "loggers"}
-_REASONS = "plan"  # section of a config: why each option was chosen
+_REASONS = "plan"  # section of a config that says why each option was chosen
 _SEED = re.compile(r"(^|[,._-])seed=?\d+|[._-]?\d+$")
 
 

@@ -24,7 +24,7 @@ from hgld.samplers.batch_sampler import (
     shuffled,
 )
 
-_WORD = 32  # bits of a chunk's number within its class; the bits above hold the class
+_WORD = 32  # number of bits for a chunk's number within its class; the bits above hold the class
 _ITEMS, _CLASSES, _LAST, _TRADES, _COLUMNS, _ROWS = range(6)  # keys of the independent random streams of a plan
 
 

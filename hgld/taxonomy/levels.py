@@ -100,7 +100,7 @@ def even_levels(
     if rule == "ranks":
         named = list(marks) or _rank_order(taxonomy, above)
         if items is not None and all(taxonomy.ranks[place] == named[0] for place in finest):
-            named = named[1:]  # the finest rank is the rank of the items
+            named = named[1:]  # leave out the finest rank, because it is the rank of the items
         rows = _by_ranks(taxonomy, above, named, None if items is None else finest)
         spelt, default = f"ranks:{','.join(named)}", (*(("class",) if items is not None else ()), *named)
     else:

@@ -25,7 +25,7 @@ from .scan import ITEMS, ShardScan, scan_shards
 TRAIN = "train"
 EVALUATED = ("test", "query", "gallery")
 FINDINGS = pl.Schema(dict.fromkeys(("kind", "split", "shard", "member", "found", "expected"), pl.String))
-_COMPARED = {  # columns that the index and a scan of the tars share, and the kind of finding for a difference
+_COMPARED = {  # column of the index and of a scan of the tars -> type of the finding if the two differ
     "offset": "place",
     "size": "place",
     "sha256": "item-sha256",

@@ -222,7 +222,7 @@ def command(found: Profile, source: Path, out: str, config: ShardConfig) -> str:
     """Return the command that builds the dataset that a profile proposes."""
     words = ["hgld", "build-shards", found.images.kind, "--source", str(source)]
     for part in (found.options, config):
-        for name, option in options_of(type(part)).items():  # only options that differ from their defaults
+        for name, option in options_of(type(part)).items():  # show only options that differ from their defaults
             value = getattr(part, name)
             if value == option.default:
                 continue

@@ -87,7 +87,7 @@ def test_mixture_probabilities_equal_their_formula():
             for sample, side in ((found, found - np.median(found)), (planted, np.median(planted) - planted))
         )
         expected = share * fault / (share * fault + (1 - share) * sound) if score > np.median(found) else 0.0
-        if score < 8:  # above 8 the tails cross again, and hgld keeps the probability from falling
+        if score < 8:  # above a score of 8 the densities cross again, but hgld does not let the probability fall
             assert chance == pytest.approx(expected, abs=1e-9)
 
 

@@ -357,7 +357,7 @@ def with_tree(labels, levels=("fine", "coarse")):
 
 OTHER_TREE = with_tree([[c, 2 - c // 2] for c in range(6)])
 OUTSIDE = r"index.parquet: key 'train/0001' has \d+ bytes at offset \d+ of .* An image may have at most \d+"
-REFUSED = [  # change of a dataset directory, options, words of the error
+REFUSED = [  # (change of a dataset directory, options, expected words of the error)
     (shutil.rmtree, {}, "found no dataset.json"),
     (lambda root: (root / INDEX).unlink(), {}, "index.parquet: no such file"),
     (lambda root: (root / HIERARCHY).unlink(), {}, "hierarchy.parquet: no such file"),

@@ -214,10 +214,11 @@ def test_empty_class_names_are_unknown_and_match_nothing(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("texts", "codes"),
     [
-        (["1", "12", "-1", "", "0"], [1, 12, -1, -1, 0]),  # all are canonical integers: class ids
-        (["01", "1", "-1", "", "1"], [0, 1, -1, -1, 1]),  # "01" is not canonical: all are names
+        (["1", "12", "-1", "", "0"], [1, 12, -1, -1, 0]),  # all cells are canonical integers, so they are class ids
+        (["01", "1", "-1", "", "1"], [0, 1, -1, -1, 1]),  # "01" is not canonical, so all cells are names
         (["1", "cat", "-1", "", "+1"], [1, 2, -1, -1, 0]),
-        (["1", str(2**64), "-1", "", "1"], [0, 1, -1, -1, 0]),  # a number beyond 64 bits makes all of them names
+        # one number has more than 64 bits, so all cells are names
+        (["1", str(2**64), "-1", "", "1"], [0, 1, -1, -1, 0]),
     ],
 )
 def test_csv_numbers_are_ids_only_if_each_is_spelled_canonically(tmp_path, texts, codes):

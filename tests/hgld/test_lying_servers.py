@@ -24,7 +24,7 @@ from tests.hgld.streamed_dataset import VIEW, grouped_items, write_streamed
 
 SHORT = {"connect": 2, "headers": 0.4, "silence": 0.4, "whole": 0.8, "slowest": 1 << 22, "attempts": 2}
 DEADLINE = 20.0  # seconds per reading on a busy machine; the limits above sum to two seconds
-MOST_MEMORY = 100 << 20  # bytes by which a reading may increase memory; some servers never stop sending
+MOST_MEMORY = 100 << 20  # maximum bytes by which a reading may increase memory; some servers never stop sending
 
 
 @pytest.fixture(scope="module")

@@ -282,7 +282,7 @@ def test_temporary_failures_are_retried(server, remote, folder):
     assert remote.read_at("train-000000.tar", 9, 9) == bytes_of(folder, "train-000000.tar", 9, 9)
     server.failures += [503]
     assert remote.exists("train-000000.tar")
-    server.failures += [502, 502]  # one for HEAD, one for GET
+    server.failures += [502, 502]  # one failure for HEAD, one for GET
     with remote.open_stream("train-000000.tar") as stream:
         assert stream.read(5) == bytes_of(folder, "train-000000.tar", 0, 5)
 

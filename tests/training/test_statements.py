@@ -70,7 +70,8 @@ def test_every_difference_that_a_review_found_has_its_statement(line):
 
 
 @pytest.mark.parametrize(
-    ("names", "field", "value"),  # differences of the review that recipes now follow
+    # values in which a review found recipes to differ from their papers; the recipes follow the papers now
+    ("names", "field", "value"),
     [
         ([*SEVEN, "smooth-ap-vggface2", "smooth-ap-vggface2-arcface"], "weight_decay", 4e-5),
         (

@@ -184,7 +184,7 @@ def embed_in_parts(
         return None
     faults = [pl.DataFrame(schema=FAULTS)]
     for file, first in zip(map(faults_file, files), bounds, strict=False):
-        if file.exists():  # its items are numbered within the part
+        if file.exists():  # items in this file are numbered within the part
             faults.append(read_csv(file, schema=FAULTS).with_columns(pl.col("item") + first))
     tables = [np.load(file, mmap_mode="r") for file in files]
     shape = (sum(map(len, tables)), tables[0].shape[1])

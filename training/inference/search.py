@@ -150,7 +150,7 @@ def calibration_of(
 
 # -- the search itself --
 
-_COMPARED = 8  # items whose embeddings are computed again
+_COMPARED = 8  # number of items that are embedded again and compared
 # minimum mean cosine of one model's embeddings: other precisions and decoders stay above, other scales do not
 _SAME_MODEL = 0.98
 
@@ -316,7 +316,8 @@ def kept_embeddings(path: Path, dataset: ShardDataset, embedder: Embedder) -> Ga
     positions = (
         np.flatnonzero(keys.is_in(items[KEY].implode()).to_numpy()) if KEY in items.columns else np.empty(0, int)
     )
-    is_whole = len(positions) == len(dataset) or faults_file(path).is_file()  # hgld embed names unreadable items there
+    # this file lists the items that hgld embed could not read
+    is_whole = len(positions) == len(dataset) or faults_file(path).is_file()
     if not (len(positions) and is_whole and keys.gather(positions).equals(items.get_column(KEY))):
         raise InputError(
             f"{labels_file(path)}: its items are not those of {dataset!r}. Embed that split again with hgld embed."

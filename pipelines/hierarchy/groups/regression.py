@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 # C of scikit-learn's regression; from 10 to 100 the accuracy is the same, from 10 to 30 also the measured effort
 STRENGTH = 10.0
-_UNSEEN = 1e-6  # probability of a group without examples
+_UNSEEN = 1e-6  # probability of a group that has no examples
 
 
 def group_shares(rows: np.ndarray, examples: np.ndarray, groups: np.ndarray, count: int) -> np.ndarray:

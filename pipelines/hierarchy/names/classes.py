@@ -321,7 +321,7 @@ def _check_header(file: Path, cells: Sequence[str], columns: Sequence[str]) -> N
 
 def _lines(text: str) -> list[str]:
     lines = _LINE_END.split(text)
-    return lines[:-1] if not lines[-1] else lines  # a line end at the end of the file begins no line
+    return lines[:-1] if not lines[-1] else lines  # a newline at the end of the file does not begin another line
 
 
 def _unquoted(line: str) -> str:

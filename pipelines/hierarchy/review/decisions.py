@@ -311,7 +311,7 @@ def parse_decisions(text: str | bytes, path: Path) -> list[Entry]:
     return entries
 
 
-class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # keeps values as text: no, 1984, 2026-11-21
+class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # reads values such as no, 1984 and 2026-11-21 as text
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         found = super().construct_mapping(node, deep)
         if len(found) < len(node.value):

@@ -66,7 +66,7 @@ TOKEN_HEADER = "x-hgld-token"  # noqa: S105  # the name of an HTTP header, not a
 _PAGE = Path(__file__).with_name("page")
 _FILES = {"/": _PAGE / "index.html", "/theme.css": PAGES / "theme.css"}
 _FILES |= {f"/{path.name}": path for path in _PAGE.glob("*.[jc]s*")}
-_LARGEST_BODY = 2**23  # enough for 50,000 names
+_LARGEST_BODY = 2**23  # maximum bytes of a request, enough for 50,000 names
 _MOST_LANDMARKS = 60
 _HEADERS = {
     "content-security-policy": (

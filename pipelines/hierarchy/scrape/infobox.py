@@ -18,8 +18,8 @@ from bs4.element import NavigableString, PageElement, Tag
 from hgld.errors import InputError
 
 INFOBOX_ID = "wdinfobox"
-MAX_BYTES = 1 << 20  # a category page of 200 files and 200 subcategories has about 0.3 MB
-MAX_TAGS = 50_000  # such a page has about 8,000 tags; 50,000 nested tags take 0.8 s
+MAX_BYTES = 1 << 20  # maximum bytes of a page; a category page of 200 files and 200 subcategories has about 0.3 MB
+MAX_TAGS = 50_000  # maximum tags of a page; such a category page has about 8,000, and 50,000 nested tags take 0.8 s
 
 _LINE_TAGS = frozenset({"br", "dd", "div", "dl", "dt", "li", "ol", "p", "table", "td", "th", "tr", "ul"})
 _SKIPPED_CLASSES = frozenset({"reference", "mw-editsection", "penicon"})  # footnote marks and edit links

@@ -33,7 +33,7 @@ def category_title(url: str) -> str | None:
     try:
         parts = urlsplit(text)
         host = parts.hostname
-    except ValueError:  # an unbalanced bracket where the host should be
+    except ValueError:  # the host has an unbalanced bracket
         return None
     if parts.scheme not in {"http", "https", ""} or host not in _HOSTS:
         return None

@@ -89,7 +89,8 @@ def read_inaturalist(name: str, source: Path, options: "SourceConfig") -> Catalo
 
 def _read_categories(path: Path, levels: Sequence[str]) -> dict[int, tuple[str, tuple[str, ...]]]:
     """Return the super-category and the classes, finest first, of every category by its number."""
-    data = read_json(need(path), max_bytes=MAX_LIST_BYTES, max_values=1 << 27)  # the list has 3 million images
+    # a high limit, because the list has 3 million images
+    data = read_json(need(path), max_bytes=MAX_LIST_BYTES, max_values=1 << 27)
     found = data.get("categories") if isinstance(data, dict) else data
     wanted = ["id", "name", "supercategory", *levels[1:]]
     if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 SPLIT_FOLDERS = frozenset(SPLITS_OF_FILES) - {"validation"}
 SPLIT = "split"
 _VERDICTS = ("easy", "hard", "junk", "relevant")
-_LISTS = {"list": "{}", "template": "template/{}"}  # column: name of the list for an entry in its cells
+_LISTS = {"list": "{}", "template": "template/{}"}  # column -> name of the list that an entry of its cells belongs to
 _LONGEST_TEXT = 10_000
 _DEEPEST = 16
 _STATED, _REASON = "\0stated", "\0reason"  # names of columns that no level can have
@@ -313,7 +313,7 @@ def _walk(source: Path, inside: str, depth: int) -> Iterator[tuple[str, str]]:
             yield readable, "hidden"
         elif entry.is_dir(follow_symlinks=False):
             yield from _walk(source, f"{path}/", depth + 1)
-        elif readable != path:  # the name of the file or of a folder above it has other bytes
+        elif readable != path:  # a name on the path has bytes that are not UTF-8
             yield readable, "name is not UTF-8"
         elif entry.is_dir():
             yield path, "link to a folder"

@@ -38,7 +38,7 @@ MISSING = ("", "nan", "NaN", "NAN", "None", "none", "NONE", "null", "NULL", "NA"
 SPLITS_OF_FILES = {name: name for name in ("train", "test", "val", "query", "gallery")} | {"validation": "val"}
 ROW = "\0row"  # name of a column; no user's table has a column of this name
 _NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-_MARKS = (  # byte order marks; UTF-32's begins with that of UTF-16
+_MARKS = (  # byte order marks; the mark of UTF-32 begins with the mark of UTF-16
     (codecs.BOM_UTF8, "utf-8-sig", "UTF-8 with a byte order mark"),
     (codecs.BOM_UTF16_LE, "utf-16", "UTF-16"),
     (codecs.BOM_UTF16_BE, "utf-16", "UTF-16"),

@@ -1,7 +1,7 @@
 // An open screen of the queue: its marks, its ranges of similar names, and its decisions.
 // The names keep their order while the screen is open, even if their estimates change.
 
-const MOST_TARGETS = 9; // one per digit key
+const MOST_TARGETS = 9; // maximum number of groups to move names into: one per digit key
 export const LONGEST = 10000; // maximum number of names per decision
 
 export class Screen {
