@@ -5,7 +5,9 @@
 #     docker run --rm -v "$PWD:/work" hgld demo
 #
 # For a GPU: --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu128, and docker run --gpus all.
-FROM python:3.11-slim
+#
+# The digest fixes the base image. A newer one: docker buildx imagetools inspect python:3.11-slim
+FROM python:3.11-slim@sha256:9c900dea9e8fb7e16277c179b555cc72d29a352dbc33cff48ad5a0412fd5bfc7
 
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 
