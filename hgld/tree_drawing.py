@@ -166,6 +166,7 @@ def icicle(
     unit: str,
     measures: Mapping[str, np.ndarray] | None = None,
     notes: Sequence[Mapping[int, str]] | None = None,
+    shown: Sequence[int] | np.ndarray = (),
 ) -> dict[str, Any]:
     """Return the data of an icicle, which ``icicle.html`` shows and ``icicle.js`` draws.
 
@@ -176,6 +177,8 @@ def icicle(
         unit: plural noun for the items.
         measures: (N,) shares of the items, by title; NaN if undefined. A class has the mean of its items.
         notes: sentences about classes by label, per level.
+        shown: rows of the items that the page shows below the drawing when one of their classes is chosen. The entry
+            ``paths`` has the positions of their classes for ``data-path``; -1 if unknown.
     """
     rows = pl.DataFrame(measures or {"none": np.zeros(len(labels))}).fill_nan(None)
     data: dict[str, Any] = {
@@ -184,6 +187,7 @@ def icicle(
         "measures": {title: [] for title in measures or ()},
         "notes": [],
     }
+    paths = np.full((len(shown), len(levels)), -1)
     above = np.empty(0, np.int64)
     for c in reversed(range(len(levels))):
         parents = labels[:, c + 1] if c + 1 < len(levels) else np.full(len(labels), -1)
@@ -191,12 +195,14 @@ def icicle(
         classes = rows.with_columns(label=labels[:, c], parent=parents).filter(pl.col("label") >= 0).group_by("label")
         found = classes.agg(pl.first("parent"), pl.len().alias("items"), pl.mean(*rows.columns).round(4)).sort("label")
         above, known = found["label"].to_numpy(), found["label"].to_list()
+        own = labels[np.asarray(shown, np.int64), c]
+        paths[:, c] = np.where(own < 0, -1, np.searchsorted(above, own))
         level = {"name": levels[c], "names": [name_of(c, label) for label in known]}
         data["levels"].insert(0, level | {"parents": found["parent"].to_list(), "items": found["items"].to_list()})
         data["notes"].insert(0, [notes[c].get(label, "") for label in known] if notes else [])
         for title, shares in data["measures"].items():
             shares.insert(0, found[title].to_list())
-    return data
+    return data | {"paths": [" ".join(map(str, path)) for path in paths.tolist()]}
 
 
 # -- a figure ----------------------------------------------------------------------------------------------------------

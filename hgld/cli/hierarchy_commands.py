@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _WIDTH = 80  # characters per line of a drawing if the output is not a terminal
 _LINES = 200
+_MOST_PICTURED = 200  # maximum number of classes with an image on the page of a tree, the largest first
 _WIDEST = 400  # maximum characters per line of a table, large enough that no row is wrapped
 
 
@@ -336,7 +337,7 @@ def show(asked: ShowOptions, *, as_json: bool) -> None:
         return
     from hgld.tables import as_plain_text
     from hgld.taxonomy.formats import read_levels
-    from hgld.tree_drawing import icicle, tree_data, tree_text
+    from hgld.tree_drawing import tree_data, tree_text
 
     path, rules = asked.path, {name: getattr(asked, name) for name in ("parents", "cut", "levels")}
     _refuse_unfinished(path)
@@ -352,17 +353,7 @@ def show(asked: ShowOptions, *, as_json: bool) -> None:
     if found.counts:
         notes.append("; ".join(f"{what}: {number:,}" for what, number in found.counts.items()) + ".")
     if asked.html is not None:
-        from hgld.html_page import PAGES, render_page
-
-        tree, unit = found.hierarchy, "classes" if labels is None else "images"
-        labels = tree.expand(range(tree.num_classes[0])) if labels is None else labels
-        shown = {
-            "tree": icicle(tree.levels, lambda c, label: tree.names[c][label], labels, unit),
-            "text": tree.to_tree_text(),
-            "notes": notes,
-        }
-        title = f"Hierarchy of {printable(path.resolve().name)}"
-        write_result(asked.html, render_page(PAGES / "tree.html", ["icicle.js"], title=title, **shown), "--html")
+        write_result(asked.html, _tree_page(path, found.hierarchy, labels, notes), "--html")
     if as_json:
         facts = {
             "place": str(path),
@@ -408,6 +399,36 @@ def _refuse_unfinished(path: Path) -> None:
         raise ConfigError(
             f"{path} has no hierarchy.parquet yet. To finish it, repeat the command that created this folder."
         )
+
+
+def _tree_page(path: Path, tree: "Hierarchy", labels: "np.ndarray | None", notes: list[str]) -> str:
+    """Return the page of a tree. If the tree is of a dataset, given the labels of its images, the page shows images."""
+    import numpy as np
+
+    from hgld.html_page import PAGES, Thumbnails, render_page
+    from hgld.tree_drawing import icicle
+
+    first, keys, dataset, unit = np.empty(0, np.int64), [], None, "classes"
+    if labels is None:
+        labels = tree.expand(range(tree.num_classes[0]))
+    else:
+        from hgld.data.dataset import open_dataset
+
+        dataset, unit = open_dataset(path), "images"
+        classes, first, sizes = np.unique(labels[:, 0], return_index=True, return_counts=True)
+        first = first[np.argsort(-sizes * (classes >= 0), kind="stable")][:_MOST_PICTURED]
+        keys = dataset.keys.gather(first).to_list()
+    return render_page(
+        PAGES / "tree.html",
+        ["icicle.js"],
+        title=f"Hierarchy of {printable(path.resolve().name)}",
+        tree=icicle(tree.levels, lambda c, label: tree.names[c][label], labels, unit, shown=first),
+        thumbnails=Thumbnails(dataset),
+        keys=keys,
+        names=[tree.names[0][label] if label >= 0 else "unknown" for label in labels[first, 0].tolist()],
+        text=tree.to_tree_text(),
+        notes=notes,
+    )
 
 
 def _image_labels(path: Path, hierarchy: "Hierarchy") -> "np.ndarray | None":

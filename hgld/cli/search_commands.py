@@ -187,9 +187,8 @@ def _answer_text(answer: "Answer | None") -> str:
 
 def _matches_page(found: "Sequence[QueryMatches]", images: Sequence[Path], dataset: "ShardDataset") -> str:
     from hgld.data.dataset import dataset_of_images
-    from hgld.html_page import PAGES, data_uri, render_page
+    from hgld.html_page import PAGES, Thumbnails, data_uri, render_page
     from hgld.report_page.figures import grade_index
-    from hgld.report_page.gallery import Thumbnails
 
     asked = [data_uri(image) for image in map(dataset_of_images(images).image, range(len(images)))] if images else []
     return render_page(

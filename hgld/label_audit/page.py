@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from hgld.errors import storage_errors
 from hgld.files import write_atomic
-from hgld.html_page import render_page
+from hgld.html_page import Thumbnails, render_page
 from hgld.label_audit.audit import Audit
-from hgld.report_page.gallery import Thumbnails
 from hgld.tables import csv_text, write_table
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from hgld.report_page.gallery import strips
 from hgld.report_page.rankings import FirstRanks
 from hgld.report_page.runs import Evaluation
 
-_MOST_QUERIES = 4  # maximum number of queries to show that became better, and worse
+_MOST_QUERIES = 3  # maximum number of queries to show that became better, and worse
+_SHOWN = 6  # ranks per query and run
 _FEWEST_UNITS = 5  # minimum number of resampling units for an interval; with fewer, a bootstrap is too narrow
 _MOST_CLASSES = 8  # maximum number of classes per level to show that became better, and worse
 
@@ -91,7 +92,7 @@ def describe_changes(
         ]
         pair = {leading: one, name: other}
         albums = [
-            (heading, strips(rows, pair, first, metric, names[leading]))
+            (heading, strips(rows, pair, first, metric, names[leading], _SHOWN))
             for heading, sign in ((f"Most improved from {leading} to {name}", 1), (f"Most worsened to {name}", -1))
             if (rows := _most_changed(sign * (values[1] - values[0]), labels[:, 0]))
         ]

@@ -2,20 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from hgld.errors import InputError
-from hgld.html_page import data_uri
 from hgld.report_page.embedding_map import NameOf
 from hgld.report_page.figures import grade_index
 from hgld.report_page.rankings import FirstRanks
 from hgld.report_page.runs import Evaluation, Items
 
-if TYPE_CHECKING:
-    from hgld.data.dataset import ShardDataset
-
 SHOWN = 9
-MOST_PICTURE_BYTES = 1_500_000
 
 
 @dataclass(frozen=True)
@@ -45,56 +38,6 @@ class Strip:
     query: Tile
     value: str
     ranked: tuple[tuple[str, tuple[Tile, ...]], ...]
-
-
-class Thumbnails:
-    """Thumbnails of a dataset's images as data URIs, up to a total size that fits a page.
-
-    Args:
-        dataset: dataset with the images; None for galleries without images.
-        most_bytes: largest size of all data URIs together.
-    """
-
-    def __init__(self, dataset: "ShardDataset | None", most_bytes: int = MOST_PICTURE_BYTES) -> None:
-        self._dataset, self._most = dataset, most_bytes
-        self._index = {} if dataset is None else {key: i for i, key in enumerate(dataset.keys.to_list())}
-        self._made: dict[str, str] = {}
-        self.bytes = self.left_out = 0
-        self.unreadable: list[str] = []
-
-    def __len__(self) -> int:
-        return len([uri for uri in self._made.values() if uri])
-
-    def uri(self, key: str | None) -> str:
-        """Return the image of an item; empty if there is no image or the page has reached its size limit."""
-        if self._dataset is None or key is None or key not in self._index:
-            return ""
-        if self.bytes >= self._most:
-            self.left_out += 1
-            return ""
-        if key not in self._made:
-            self._made[key] = self._encoded(key)
-        made = self._made[key]
-        if self.bytes + len(made) > self._most:
-            self.left_out += 1
-            return ""
-        self.bytes += len(made)  # the page stores an image again each time it shows it, so every use counts
-        return made
-
-    def source(self, key: str | None) -> str:
-        """Return the source path of an item's image, or its key if the path is unknown."""
-        if self._dataset is None or key is None or key not in self._index:
-            return key or ""
-        return self._dataset.sources[self._index[key]]
-
-    def _encoded(self, key: str) -> str:
-        assert self._dataset is not None
-        try:
-            image = self._dataset.image(self._index[key])
-        except InputError as error:
-            self.unreadable.append(str(error))
-            return ""
-        return data_uri(image)
 
 
 def strips(

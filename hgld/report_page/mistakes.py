@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from hgld.report_page.embedding_map import NameOf
 from hgld.report_page.gallery import strips
@@ -13,7 +14,9 @@ from hgld.tree_drawing import icicle
 
 _MOST_CLASSES = 14  # maximum number of rows in the table of confusions
 _MOST_PAIRS = 6  # maximum number of queries that a cell of the table opens
-_MOST_OPENED = 72  # maximum number of queries that all cells open, because each has two images
+_MOST_OPENED = 48  # maximum number of queries that all cells open, because each has two images
+_MOST_WORST = 150  # maximum number of queries below the tree: the worst query of each class
+_MOST_PICTURED = 40  # maximum number of these queries with images
 _MOST_NAMED = 3  # maximum number of classes in a note on the confusions of a class
 
 
@@ -28,7 +31,8 @@ def describe_mistakes(evaluation: Evaluation, first: FirstRanks, name_of: NameOf
 
     Returns:
         None without such queries, else the variables of the template. ``tree`` is the icicle of the queries' classes,
-        with the error at every level and what each class is taken for. ``outcomes`` has three entries: right, wrong but
+        with the error at every level and what each class is taken for. ``worst`` has, for each entry of the tree's
+        ``paths``, the worst query of a class and its first result. ``outcomes`` has three entries: right, wrong but
         right at a coarser level, wrong at every level. Each entry has the outcome's share of the queries, and the
         galleries of two queries. These two queries are at one third and two thirds of the outcome's queries, sorted by
         the mean grade of their first ranks. ``matrix`` has a row per class of the second finest level (``level``): its
@@ -61,10 +65,13 @@ def describe_mistakes(evaluation: Evaluation, first: FirstRanks, name_of: NameOf
         thirds = np.unique([len(of) // 3, 2 * len(of) // 3]) if len(of) else []
         outcomes.append((len(of) / len(rows), show(of[thirds])))
     level = min(1, len(levels) - 1)
+    worst = _worst_queries(labels, grades, level)
     classes = list(dict.fromkeys(label for own, other, *_ in confused[level] for label in (own, other)))[:_MOST_CLASSES]
     of_class = {own: found[labels[:, level] == own, level] for own in classes}
     return {
-        "tree": icicle(levels, name_of, labels, "queries", measures=measures, notes=notes),
+        "tree": icicle(levels, name_of, labels, "queries", measures=measures, notes=notes, shown=worst),
+        "worst": show(worst, shown=1),
+        "most_pictured": _MOST_PICTURED,
         "outcomes": outcomes,
         "level": levels[level],
         "matrix": [(name_of(level, own), len(of), [(of == c).sum() for c in classes]) for own, of in of_class.items()],
@@ -72,6 +79,14 @@ def describe_mistakes(evaluation: Evaluation, first: FirstRanks, name_of: NameOf
             cell: show(queries, shown=1) for cell, queries in _opened(labels[:, level], found[:, level], classes)
         },
     }
+
+
+def _worst_queries(labels: np.ndarray, grades: np.ndarray, level: int) -> np.ndarray:
+    """Return the query with the lowest grades of every finest class: first one per class of ``level``, and so on."""
+    order = np.lexsort((grades.mean(axis=1), grades[:, 0]))
+    worst = order[np.sort(np.unique(labels[order, 0], return_index=True)[1])]
+    turn = pl.Series(labels[worst, level]).to_frame("class").select(pl.int_range(pl.len()).over("class")).to_series()
+    return worst[np.argsort(turn.to_numpy(), kind="stable")][:_MOST_WORST]
 
 
 def _confusions(own: np.ndarray, found: np.ndarray) -> list[tuple[int, int, int]]:

@@ -11,7 +11,7 @@ from hgld.evaluation.options import Progress
 from hgld.evaluation.protocols import is_per_cent, meaning_of, value_parts
 from hgld.evaluation.trained_on import TRAINED_ON, was_trained_on
 from hgld.files import write_atomic
-from hgld.html_page import render_page
+from hgld.html_page import MOST_PICTURE_BYTES, Thumbnails, render_page
 from hgld.published import OwnResults, PaperTable, PublishedValue, find_table, lay_out
 from hgld.report_page.changes import describe_changes
 from hgld.report_page.curves import (
@@ -24,7 +24,6 @@ from hgld.report_page.curves import (
 )
 from hgld.report_page.embedding_map import NameOf, draw_maps
 from hgld.report_page.figures import SERIES, Figures, grade_index
-from hgld.report_page.gallery import MOST_PICTURE_BYTES, Thumbnails
 from hgld.report_page.mistakes import describe_mistakes
 from hgld.report_page.rankings import MOST_QUERIES, FirstRanks, first_ranks, gain_of
 from hgld.report_page.runs import Evaluation, Run, read_runs

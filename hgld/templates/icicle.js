@@ -4,9 +4,10 @@ for (const figure of document.querySelectorAll("figure.icicle")) {
   const tree = JSON.parse(figure.querySelector("script").textContent);
   const [canvas, bar, said] = ["canvas", ".bar", "[role=status]"].map((part) => figure.querySelector(part));
   const [crumbs, choice, search, found, ramp] = ["nav", "select", "input", "output", ".ramp"].map((part) => bar.querySelector(part));
+  const shown = [...figure.querySelectorAll("[data-path]")].map((one) => [one, one.dataset.path.split(" ").map(Number)]);
   const [low, high] = [ramp.previousElementSibling, ramp.nextElementSibling];
   const context = canvas.getContext("2d");
-  const [GAP, STEPS, FIRST, ROW] = [1, 64, 28, Math.max(44, Math.min(88, Math.floor(330 / tree.levels.length)))];
+  const [GAP, STEPS, FIRST, MOST_SHOWN, ROW] = [1, 64, 28, 12, Math.max(44, Math.min(88, Math.floor(330 / tree.levels.length)))];
   const topOf = (row) => (row ? FIRST + (row - 1) * ROW : 0), tall = (row) => (row ? ROW : FIRST);
   // Lightness falls along both ramps, so that they can be read in grey and by the colour-blind.
   const ramps = { count: ["#e6f0f6", "#7db4d3", "#2b6f9e", "#123a6b"], share: ["#f4f0e3", "#eab04e", "#b8482c", "#541320"] };
@@ -181,6 +182,9 @@ for (const figure of document.querySelectorAll("figure.icicle")) {
     }
     const note = node.index < 0 ? "" : tree.notes?.[node.level]?.[node.index];
     said.textContent = `${level}${nameOf(node)} · ${facts.join(" · ")}${note ? ` · ${note}` : ""}`;
+    let room = MOST_SHOWN;
+    for (const [one, classes] of shown) one.hidden = (node.level >= 0 && classes[node.level] !== node.index) || room-- <= 0;
+    if (shown.length) figure.querySelector(".shown > :last-child").hidden = room < MOST_SHOWN;
   };
   const enter = (node) => {
     open = node.below.length || !node.above ? node : node.above;

@@ -12,6 +12,7 @@ from hgld import Hierarchy
 from hgld.html_page import PAGES
 from hgld.report_page.figures import GRADES, SERIES, grade_color
 from hgld.tree_drawing import icicle
+from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.hgld.small_trees import hierarchies
 from tests.pipelines.headless_chromium import CHROMIUM, Page
 
@@ -85,7 +86,12 @@ def test_icicle_has_every_class_with_its_parent_items_and_mean_measure(tree):
     rng = np.random.default_rng(tree.num_classes[0])
     labels = tree.expand(rng.integers(0, tree.num_classes[0], 20))
     share = rng.choice([0.0, 0.25, 1.0, np.nan], 20)
-    data = icicle(tree.levels, lambda c, label: tree.names[c][label], labels, "images", {"error": share})
+    shown = rng.integers(0, 20, 5)
+    data = icicle(tree.levels, lambda c, label: tree.names[c][label], labels, "images", {"error": share}, shown=shown)
+    paths = [[int(place) for place in path.split()] for path in data["paths"]]
+    for item, path in zip(shown, paths, strict=True):
+        named = [None if i < 0 else level["names"][i] for i, level in zip(path, data["levels"], strict=True)]
+        assert named == [None if label < 0 else tree.names[c][label] for c, label in enumerate(labels[item].tolist())]
     assert json.loads(json.dumps(data, allow_nan=False)) == data
     for c, level in enumerate(data["levels"]):
         present = sorted({label for label in labels[:, c].tolist() if label >= 0})
@@ -103,6 +109,17 @@ def test_icicle_has_every_class_with_its_parent_items_and_mean_measure(tree):
 
 
 ODD = ["#1b2530", "url(#a)", "$x$", "x" * 200, "שלום \u202eabc", "🏰 castle", "</script><b>owned", "a  b"]
+
+
+def test_tree_of_a_dataset_shows_an_image_of_every_class_and_a_taxonomy_none(hgld, tmp_path):
+    write_dataset(tmp_path / "data", items_of_classes([3] * 4, ("test",), per_coarse=2))
+    assert hgld("show", tmp_path / "data", "--html", tmp_path / "data.html")[0] == 0
+    shown = re.findall(
+        r'data-path="(.*?)".*?<img src="data:image/jpeg.*?alt="(.*?)"', (tmp_path / "data.html").read_text()
+    )
+    assert sorted(shown) == [(f"{c} {c // 2}", str(c)) for c in range(4)]
+    assert hgld("show", tmp_path / "data" / "hierarchy.parquet", "--html", tmp_path / "tree.html")[0] == 0
+    assert "<img" not in (tmp_path / "tree.html").read_text()
 
 
 @pytest.mark.slow

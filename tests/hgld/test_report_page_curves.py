@@ -188,6 +188,16 @@ def test_mistakes_count_the_first_results_by_class_level_and_outcome():
             assert made["tree"]["levels"][c]["items"][own] == len(grades)
             for judged, errors in zip((3, 2, 1), made["tree"]["measures"].values(), strict=True):
                 assert errors[c][own] == pytest.approx(np.mean([grade < judged for grade in grades]), abs=1e-4)
+    worst = {}
+    for r in cases:
+        key = (r.grades[0], r.grades[: first.grades.shape[1]].mean())
+        worst[labels[r.query, 0]] = min(worst.get(labels[r.query, 0], (9, 9)), key)
+    assert len(made["worst"]) == len(worst)
+    for strip, path in zip(made["worst"], made["tree"]["paths"], strict=True):
+        own = [level["names"][int(place)] for level, place in zip(made["tree"]["levels"], path.split(), strict=True)]
+        assert own[0] == strip.query.caption
+        grade = {7: 3, 2: 2, 1: 1, 0: 0}[strip.ranked[0][1][0].frame]
+        assert grade == worst[int(own[0][1:])][0]
     pairs = [(labels[r.query, 1], labels[r.items[0], 1]) for r in cases]
     classes = [name for name, _, _ in made["matrix"]]
     assert made["level"] == "b"

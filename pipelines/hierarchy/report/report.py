@@ -23,7 +23,7 @@ from ...stage import Progress, StageResult, StageRun, run_stage
 from ..groups.levels import LANDMARK_LEVELS
 from ..names.clean import PUBLISHED
 
-VERSION = 9  # version 9: the page draws the tree
+VERSION = 10  # version 10: the tree shows the names to check, and what people decided
 REPORT = "report.html"
 CARD = "README.md"
 TEMPLATE = "build_report.html"
@@ -102,7 +102,7 @@ def _page(facts: Mapping[str, Any], tables: Mapping[str, pl.DataFrame], decision
         ["icicle.js"],
         title=f"{len(tables['landmarks']):,} {unit} in {len(groups):,} groups",
         readable=_readable,
-        tree=_tree(tables, levels, unit),
+        tree=_tree(tables, levels, unit, [row["name"] for row in doubtful[:MOST_DOUBTFUL]]),
         facts=facts,
         groups=groups,
         unit=unit,
@@ -124,16 +124,21 @@ def _page(facts: Mapping[str, Any], tables: Mapping[str, pl.DataFrame], decision
     )
 
 
-def _tree(tables: Mapping[str, pl.DataFrame], levels: Sequence[str], unit: str) -> dict[str, Any]:
-    """Return the icicle of the names: widths are numbers of landmarks, colours probabilities of a wrong group."""
+def _tree(
+    tables: Mapping[str, pl.DataFrame], levels: Sequence[str], unit: str, doubtful: Sequence[str]
+) -> dict[str, Any]:
+    """Return the icicle of the names: colours are probabilities of a wrong group, or decisions."""
     rows = tables["names"].join(tables["levels"], on="label", how="left", maintain_order="left")
     classes = rows.select("name", *tables["levels"].columns).rename({"label": levels[1]})
     labels = classes.select(pl.all().rank("dense").cast(pl.Int64).fill_null(0) - 1).to_numpy()
     names = [column.drop_nulls().unique().sort() for column in classes.iter_columns()]
     items = np.repeat(np.arange(len(rows)), rows["landmarks"])
-    wrong = rows["wrong"].cast(pl.Float64).to_numpy()[items]
+    shares = {"likely wrong": rows["wrong"], "decided": rows["decided_by"].is_not_null()}
+    measures = {title: share.cast(pl.Float64).to_numpy()[items] for title, share in shares.items()}
+    first = dict(zip(rows["name"], rows["landmarks"].cum_sum() - rows["landmarks"], strict=True))
     levels = [_said(one) for one in classes.columns]
-    return icicle(levels, lambda c, label: names[c][label], labels[items], unit, {"likely wrong": wrong})
+    shown = [first[name] for name in doubtful]
+    return icicle(levels, lambda c, label: names[c][label], labels[items], unit, measures, shown=shown)
 
 
 def _readable(value: Any) -> str:

@@ -125,6 +125,22 @@ def test_tree_of_the_page_has_every_name_with_its_landmarks_and_doubt(page):
     assert of_groups == pytest.approx(weighted / groups["items"], abs=2e-4)
 
 
+def test_tree_has_the_share_of_decided_landmarks_and_the_classes_of_the_names_to_check():
+    rows = [("Reims", 3, "church", 0.1, "ada"), ("Como", 1, "lake", 0.7, None), ("Chartres", 1, "church", 0.6, None)]
+    names = pl.DataFrame(rows, ("name", "landmarks", "label", "wrong", "decided_by"), orient="row")
+    levels = pl.DataFrame({"label": ["church", "lake"], "top": ["human-made", None]})
+    tree = build_report._tree(
+        {"names": names, "levels": levels}, ("name", "group", "top"), "items", ["Como", "Chartres"]
+    )
+    assert [level["names"] for level in tree["levels"]] == [
+        ["Chartres", "Como", "Reims"],
+        ["church", "lake"],
+        ["human-made"],
+    ]
+    assert tree["measures"]["decided"] == [[0, 0, 1], [0.75, 0], [0.75]]
+    assert tree["paths"] == ["1 1 -1", "0 0 0"]  # the top class of the lake is undecided
+
+
 def test_page_of_gldv2_landmarks_also_shows_the_published_counts(tmp_path, tiny_stages):
     scraped = write_report(tmp_path, tiny_stages, source="landmarks")
     text = text_of(scraped.path("report.html").read_text(encoding="utf-8"))
