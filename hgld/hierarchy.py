@@ -328,7 +328,7 @@ class Hierarchy:
         """
         chosen = [self.level_index(level) for level in levels]
         if not chosen or chosen != sorted(set(chosen)):
-            raise HierarchyError(f"levels {tuple(levels)} must be some of {self.levels}, from fine to coarse.")
+            raise HierarchyError(f"levels are {tuple(levels)}; expected some of {self.levels}, from fine to coarse.")
         parents = []
         for c, d in itertools.pairwise(chosen):
             parents.append(self.expand(np.arange(len(self.names[c])), self.levels[c])[:, d - c])

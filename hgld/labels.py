@@ -276,7 +276,7 @@ def _frame(columns: dict[str, Any] | list[Any], called: str) -> pl.DataFrame:
     series = [known_classes(_series(one, name), name) for one, name in zip(values, names, strict=True)]
     sizes = {len(one) for one in series}
     if len(sizes) != 1:
-        raise InputError(f"{called} have columns of {sorted(sizes) or 'no'} items; expected one length.")
+        raise InputError(f"{called} have columns of {sorted(sizes) or 'no'} items; expected columns of equal length.")
     return pl.DataFrame([one.alias(f"level{column}") for column, one in enumerate(series)])
 
 

@@ -280,7 +280,7 @@ def _begin(response: urllib3.BaseHTTPResponse, file: RemoteFile, part: FileIO) -
         raise fault
     if response.headers.get("Content-Encoding", "identity") != "identity":
         raise ServiceError(
-            f"{file.shown} was sent compressed, although hgld asked for uncompressed bytes; so it cannot be checked."
+            f"{file.shown} was sent compressed, although hgld asked for uncompressed bytes, so hgld cannot check it."
         )
     total = int(length) if re.fullmatch(r"[0-9]{1,18}", length) else None
     if status == 200:
@@ -294,7 +294,7 @@ def _begin(response: urllib3.BaseHTTPResponse, file: RemoteFile, part: FileIO) -
             )
     if total is None and file.md5 is None and response.headers.get("Transfer-Encoding") != "chunked":
         raise ServiceError(
-            f"{file.shown} was sent without its length and has no checksum; so hgld could not notice a truncated file."
+            f"{file.shown} was sent without its length and has no checksum, so hgld could not notice a truncated file."
         )
     if (total or 0) > file.most_bytes:
         raise ServiceError(f"{file.shown} has {total:,} bytes; expected at most {file.most_bytes:,}.")

@@ -276,7 +276,7 @@ def own_folder(out: Path, marker: str, what: str) -> Iterator[FileIO]:
             (out / marker).touch()
     except OSError as error:
         raise StorageError(
-            f"cannot write to --out {out}: {error.strerror}. Choose a folder you may write to."
+            f"cannot write to --out {out}: {error.strerror}. Choose a folder that you may write to."
         ) from error
     with file_lock(
         out / marker, f"another {what} is running in {out}. Wait for it, or choose another --out."

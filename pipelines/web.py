@@ -295,7 +295,7 @@ def _http_error(url: str, status: int, body: bytes, patience: float) -> AnswerEr
             f"{message}. Expected an action API (.../api.php) that hgld may read; check the URL and --contact."
         )
     if 300 <= status < 400:
-        raise ServiceError(f"{url} redirects elsewhere (HTTP {status}); give the address that it redirects to.")
+        raise ServiceError(f"{url} redirects to another URL (HTTP {status}); give that URL instead.")
     return AnswerError(f"http-{status}", message, passing=_is_transient(status), wait=patience)
 
 

@@ -129,7 +129,7 @@ def raise_together(refusals: Sequence[HgldError]) -> None:
         raise each[0]
     if each:
         listed = "".join(f"\n  {number}. {refusal}" for number, refusal in enumerate(each, 1))
-        raise type(each[0])(f"{len(each)} errors prevent this run from beginning:{listed}")
+        raise type(each[0])(f"{len(each)} errors prevent this run from starting:{listed}")
 
 
 def _loss_problems(config: TrainConfig) -> Iterator[str]:

@@ -228,7 +228,7 @@ def set_facts(dataset: ShardDataset) -> SetFacts:
     labels = dataset.labels
     finest = labels[:, 0][labels[:, 0] >= 0]
     if not len(finest):
-        raise InputError(f"{dataset!r}: no image has a class of the finest level, so that there is nothing to learn.")
+        raise InputError(f"{dataset!r}: no image has a class of the finest level, so there is nothing to learn.")
     return SetFacts(
         images=len(finest),
         classes=tuple(int(column[column >= 0].unique().numel()) for column in labels.T),
@@ -460,8 +460,8 @@ def _refuse_split_batch(config: TrainConfig, share: int, *, batch_norm: bool) ->
     if 0 < micro < share and batch_norm:
         raise ConfigError(
             f"--micro-batch-size is {micro} and {config.model.backbone} has batch norm, which in training would "
-            "normalise every micro-batch by itself: the gradients would not be those of the "
-            f"{share} images of a process. Set --freeze-batch-norm, or --micro-batch-size 0."
+            "normalise every micro-batch by itself: the gradients would differ from the gradients of all {share} "
+            "images of a process. Set --freeze-batch-norm, or --micro-batch-size 0."
         )
 
 

@@ -135,7 +135,7 @@ def check_seen(
         named = " and ".join(f"{part.manifest.name}, {part.split or 'all splits'}" for part in queries)
         raise ConfigError(
             f"{named}: {run} was trained on {facts['images']:,} of {facts['of_images']:,} of these images (as "
-            f"{facts['as']}), so its values would not be those of new images. Choose a split that it was not trained "
+            f"{facts['as']}), so its values would be better than on new images. Choose a split that it was not trained "
             "on, or pass --seen to allow this."
         )
     return {TRAINED_ON: facts}

@@ -152,7 +152,7 @@ def check_folder(config: TrainConfig, out: Path) -> None:
         told = "; ".join(f"{flag_of(name)} is {quoted(now[name])}, was {quoted(before[name])}" for name in other)
         raise ConfigError(
             f"{out} holds a run with other options ({told}). Choose another --out (--init-from {out} starts from "
-            "its weights), or use the run's own options to resume it."
+            "its weights), or resume the run with its own options."
         )
 
 
@@ -261,7 +261,7 @@ def _check_resumed(
         raise ConfigError(
             f"{out} holds a run on other data than {source.place} ({told}; the checksum covers the images in their "
             f"order and their labels). Choose another --out (with --init-from {out} to start from its weights), or "
-            "the run's own data."
+            "pass the run's own data."
         )
     chosen = before.state.get("best_of")
     if config.run.evaluate_on and not best_of and chosen and before.state.get("best"):

@@ -176,7 +176,9 @@ def _refuse_contradictions(
         _refuse({"data": asked.data, **splits}, "needs --checkpoint or --model; neither is given")
         missing = [name for name in ("embeddings", "labels", "levels") if not getattr(asked, name)]
         if missing:
-            raise click.UsageError(f"missing --{', --'.join(missing)}; or give --checkpoint or --model, and --data.")
+            raise click.UsageError(
+                f"missing --{', --'.join(missing)}. Or give a model (--checkpoint or --model) and --data."
+            )
     elif asked.embeddings is None and asked.gallery_embeddings is None:
         raise click.UsageError("--data needs --checkpoint RUN, --model NETWORK or --embeddings of that dataset.")
 

@@ -222,7 +222,7 @@ def review(asked: ReviewOptions, *, as_json: bool) -> None:
     and never applies them itself. The variable HGLD_PROPOSE_KEY holds the API key.
     """
     if bool(asked.propose) != bool(asked.propose_model) or (asked.propose_only and not asked.propose):
-        raise click.UsageError("--propose URL and --propose-model NAME go together; --propose-only needs both.")
+        raise click.UsageError("--propose URL and --propose-model NAME need each other, and --propose-only needs both.")
     build, others = asked.build, asked.compare_with
     if asked.propose:
         from hgld.pipelines.hierarchy.review.propose import proposals_text, propose

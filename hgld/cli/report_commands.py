@@ -65,7 +65,7 @@ def report(asked: ReportOptions, reading: ReadingOptions, seen: SeenOptions, *, 
     The curves, maps and galleries of the page need embeddings in RUN/embeddings or next to X.json.
     """
     if asked.figures is not None and asked.out is None:
-        raise click.UsageError("--figures keeps the figures of the page: give --out too.")
+        raise click.UsageError("--figures saves the figures of the page, so it needs --out.")
     from hgld.report_page.latex import latex_tables
     from hgld.report_page.page import make_report
 

@@ -116,7 +116,9 @@ def search(
     is_given = asked.split is not None or embeddings is not None
     dataset = open_dataset(data, asked.split) if is_given else open_searched(data)
     if len(dict(asked.within)) < len(asked.within):
-        raise click.UsageError("--within has a level twice, but an image has one class per level. Give it once.")
+        raise click.UsageError(
+            "--within names a level twice, but an image has one class per level. Give each level once."
+        )
     if asked.level is not None and asked.level not in dataset.levels:
         raise click.UsageError(
             f"--level {asked.level} is unknown; the dataset's levels are {', '.join(dataset.levels)}."
@@ -261,7 +263,7 @@ def calibrate(
     out, elsewhere = asked.out, () if asked.out is None else ("--calibration", asked.out)
     if out is None:
         if not isinstance(source, Path):
-            raise click.UsageError("a network has no run folder: give the file to write, --out FILE.json.")
+            raise click.UsageError("a network has no run folder for the result. Give a file to write: --out FILE.json.")
         out = find_checkpoint(source, view.which).parent.parent / CALIBRATION
     filled = filled_splits(open_dataset(asked.data))
     queries = [open_dataset(asked.data, one) for one in {asked.split, asked.test_split or "test"} if one in filled]
@@ -334,7 +336,7 @@ def audit(
     with progress_bars() as progress:
         if sources:
             if asked.embeddings is not None or asked.labels is not None or asked.levels or data is None:
-                raise click.UsageError("a model needs --data, and excludes --embeddings, --labels and --levels.")
+                raise click.UsageError("with a model, give --data, and omit --embeddings, --labels and --levels.")
             trained_on = seen.check(model.source(), [open_dataset(data)])
             audited = _embedded(model.source(), data, view, progress)
             if audited is None:
@@ -342,9 +344,11 @@ def audit(
         else:
             refuse_view(view)
             if asked.embeddings is None:
-                raise click.UsageError("missing --embeddings, with --labels or --data; or give a model and --data.")
+                raise click.UsageError("give --embeddings with --labels or --data, or give a model and --data.")
             if asked.levels and data is not None:
-                raise click.UsageError("--levels needs --labels and excludes --data: the dataset has its own levels.")
+                raise click.UsageError(
+                    "--levels needs --labels and cannot be combined with --data: the dataset has its own levels."
+                )
             dataset = None if data is None else open_dataset(data)
             audited = Audited.of_files(asked.embeddings, asked.labels, asked.levels or None, dataset)
         found = audited.audit(replace(options, progress=progress))

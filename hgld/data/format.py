@@ -104,8 +104,8 @@ def check_levels(levels: Sequence[str], where: str) -> tuple[str, ...]:
     odd = [level for level in levels if not 0 < len(level) <= 100 or not level.isprintable()]
     if not levels or len(set(levels)) != len(levels) or taken or odd:
         raise InputError(
-            f"{where}: levels are {quoted(list(levels))}; expected at least one, each once, with printable names other "
-            f"than {', '.join(COLUMNS_BESIDE_LEVELS)}."
+            f"{where}: levels are {quoted(list(levels))}; expected at least one level, no repeated level, and "
+            f"printable names other than {', '.join(COLUMNS_BESIDE_LEVELS)}."
         )
     return tuple(levels)
 
@@ -350,7 +350,7 @@ def _read_manifest(facts: dict[str, Any], where: str) -> Manifest:
     for name, facts in found["splits"].items():
         found["splits"][name] = split = _read_fields(facts, _SPLIT, where)
         if not is_safe_split(name):
-            raise InputError(f"{where}: a split is called {short(name)}; expected {_SPLIT_NAME[2]}.")
+            raise InputError(f"{where}: a split has the name {short(name)}; expected {_SPLIT_NAME[2]}.")
         if set(split["classes"]) != set(levels):
             raise InputError(
                 f"{where}: split {short(name)} counts classes of the levels {short(list(split['classes']))}; expected "
@@ -360,7 +360,7 @@ def _read_manifest(facts: dict[str, Any], where: str) -> Manifest:
     for name, file in found["files"].items():
         found["files"][name] = _read_fields(file, _FILE, where)
         if not re.fullmatch(FILE_PATTERN, name):
-            raise InputError(f"{where}: a file is called {short(name)}; expected a file name without folders.")
+            raise InputError(f"{where}: a file has the name {short(name)}; expected a file name without folders.")
     _read_fields(found["rejected"], dict.fromkeys(found["rejected"], _COUNT), where)
     found["shards"] = tuple(ShardFacts(**_read_fields(shard, _SHARD, where)) for shard in found["shards"])
     if len({shard.name for shard in found["shards"]}) != len(found["shards"]):

@@ -404,8 +404,8 @@ class _Ranking:
         """Return the report of all queries; ``settings`` are added to its settings."""
         if self.query.shape[1] != self.gallery.shape[1]:
             raise InputError(
-                f"query embeddings have {self.query.shape[1]} dimensions, gallery embeddings {self.gallery.shape[1]}; "
-                "expected the same, from the same model."
+                f"query embeddings have {self.query.shape[1]} dimensions, gallery embeddings "
+                f"{self.gallery.shape[1]}; expected embeddings of one model, with equal dimensions."
             )
         check_num_levels(len(self.levels))
         metrics = resolve(self.options.metrics, self.levels)

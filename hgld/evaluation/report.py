@@ -291,7 +291,8 @@ def compare(
     chosen = common if metrics is None else list(dict.fromkeys(metrics))
     if not chosen or not set(chosen) <= set(common):
         raise ConfigError(
-            f"metrics are {', '.join(chosen) or '(none)'}; the reports have in common {', '.join(common) or '(none)'}."
+            f"metrics are {', '.join(chosen) or '(none)'}; metrics that all reports have: "
+            f"{', '.join(common) or '(none)'}."
         )
     check_same_task(reports, first)
     tables = {name: reports[name].per_query.select(chosen).to_numpy().astype(np.float64) for name in names}

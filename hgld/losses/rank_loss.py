@@ -24,7 +24,7 @@ from hgld.relevance import shared_levels
 def check_level(level: int) -> None:
     """Raise ConfigError if ``level``, a column of the labels, is below 0."""
     if level < 0:
-        raise ConfigError(f"level is {level}; expected a column of the labels, 0 the finest.")
+        raise ConfigError(f"level is {level}; expected the number of a column of the labels (0: the finest level).")
 
 
 def check_labels(labels: Tensor, num_items: int, prefix: str = "") -> None:

@@ -61,7 +61,7 @@ class ClassWeighted(QueryLoss):
         if isinstance(weights, str) and weights != "balanced":
             raise ConfigError(f"weights are {weights!r}; expected a tensor of one weight per class, or 'balanced'.")
         if self.weights is not None and not _are_weights(self.weights):
-            raise ConfigError(f"weights have shape {tuple(self.weights.shape)}; expected finite numbers >= 0, (C,).")
+            raise ConfigError(f"weights have shape {tuple(self.weights.shape)}; expected (C,) finite numbers >= 0.")
 
     @property
     def sums_over_queries(self) -> bool:

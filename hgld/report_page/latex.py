@@ -41,7 +41,10 @@ def choose_columns(table: ScoreTable, metrics: Sequence[str] = ()) -> ScoreTable
         wanted = ["R@1", "AP", *(name for name in names if "/" not in name)]
     kept = [i for i, name in enumerate(names) if not wanted or {name, name.partition("/")[0]} & {*wanted}]
     if not kept:
-        raise ConfigError(f"--metrics {', '.join(metrics)}: no report has it; they have {', '.join(names) or 'none'}.")
+        raise ConfigError(
+            f"--metrics {', '.join(metrics)}: no report has these metrics; the reports have "
+            f"{', '.join(names) or 'none'}."
+        )
     return replace(
         table,
         metrics=tuple(names[i] for i in kept),

@@ -120,8 +120,8 @@ class ItemConsensus:
         depth = len(self.items["labels"][0])
         if depth > MOST_LEVELS:
             raise InputError(
-                f"{self._root}: the items have {depth} labels; expected one per level, at most {MOST_LEVELS} levels. "
-                "Write the tars with fewer."
+                f"{self._root}: the items have {depth} labels; expected at least 1 and at most {MOST_LEVELS} labels, "
+                "one per level. Write the tars with such labels."
             )
         if not len(stated):
             names = check_levels(given or [f"level{c}" for c in range(depth)], "--levels")

@@ -119,7 +119,9 @@ def _check(config: BuildConfig) -> None:
                 "'-', not beginning with '-'. Use another name: --landmarks train=CSV."
             )
     if "none" in config.evidence.evidence and len(config.evidence.evidence) > 1:
-        raise ConfigError("--evidence none cannot be combined with other sources. Omit it, or omit the others.")
+        raise ConfigError(
+            "--evidence none cannot be combined with other sources. Omit none, or omit the other sources."
+        )
 
 
 @dataclass(frozen=True)

@@ -172,8 +172,8 @@ def _examine_tar(
         raise InputError(f"{unit.source}: cannot be read ({error.strerror or error}).") from error
     if container.md5 is not None and md5 != container.md5:
         raise InputError(
-            f"{unit.source}: its MD5 sum is {md5}, the official one {container.md5}: damaged, or not the official "
-            "file. Fetch it again."
+            f"{unit.source}: its MD5 sum is {md5}, but the official MD5 is {container.md5}: the file is damaged, or "
+            "is not the official file. Fetch it again."
         )
     return {"bytes": hashed.bytes, "md5": md5}
 

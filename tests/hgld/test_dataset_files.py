@@ -270,7 +270,7 @@ def test_manifest_is_read_back():
         ({"group_size": True}, "'group_size'"),
         ({"group_size": -1}, "'group_size'"),
         ({"splits": []}, "'splits'"),
-        ({"splits": {"a/b": SPLIT}}, "a split is called 'a/b'"),
+        ({"splits": {"a/b": SPLIT}}, "a split has the name 'a/b'"),
         ({"splits": {"train": SPLIT | {"classes": {"species": 1}}}}, "counts classes of the levels"),
         ({"splits": {"train": 3}}, "'items'"),
         ({"shards": [3]}, "'name'"),

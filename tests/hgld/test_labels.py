@@ -69,7 +69,7 @@ def test_class_name_has_the_same_number_in_queries_and_gallery():
         ([[1.5, 2]], "found float and int"),
         ([["a", 1]], "found int and str"),
         ([[[1], [1, 2]]], "the same number in every row"),
-        ([{"a": [1], "b": [1, 2]}], "one length"),
+        ([{"a": [1], "b": [1, 2]}], "columns of equal length"),
         ([[2**70]], "beyond 64 bits"),
         ([["a"], [1]], "integer ids in one table and names in the other"),
         ([{"a": [1]}, {"b": [1]}], "have the columns a and b"),

@@ -213,7 +213,7 @@ def test_latex_columns_are_chosen_by_metric_or_reduced_to_the_page_width(group):
         "R@1/coarse",
         "H-AP",
     ]
-    with pytest.raises(ConfigError, match="--metrics NDCG: no report has it; they have R@1/fine"):
+    with pytest.raises(ConfigError, match="--metrics NDCG: no report has these metrics; the reports have R@1/fine"):
         choose_columns(table, ["NDCG"])
     scores = tuple(replace(table.runs[0][1][0], metric=f"{m}/{level}") for level in "abc" for m in ("R@1", "AP", "P@1"))
     wide = replace(table, metrics=tuple(score.metric for score in scores), runs=(("x", scores),))

@@ -427,7 +427,7 @@ def test_two_files_of_one_annotator_are_refused(build, tmp_path):
     with pytest.raises(InputError, match="'root'"):
         opened(build, "judge", (bob, eve), **judge)
     assert opened(build, "root", (bob,), **judge).snapshot()["others"] == ["root"]
-    with pytest.raises(InputError, match="your own file is given with --compare-with"):
+    with pytest.raises(InputError, match="this is your own file, but --compare-with lists it"):
         opened(build, "root", (tmp_path / ".." / tmp_path.name / "bob.yaml",), file=bob)
 
 

@@ -220,7 +220,7 @@ def test_missing_too_large_and_repeated_decision_files_are_refused(tmp_path: Pat
     with pytest.raises(ConfigError, match="given twice"):
         read_decisions([path, tmp_path / "." / path.name])
     monkeypatch.setattr(decisions_module, "MAX_BYTES", 20)
-    with pytest.raises(InputError, match="larger than"):
+    with pytest.raises(InputError, match="too many for a file of decisions"):
         read_decisions([path])
 
 

@@ -256,5 +256,5 @@ def test_parquet_files_with_different_columns_are_refused(tmp_path):
         profile("manifest", tmp_path, SourceConfig(), is_final=True)
     stored(8).write_parquet(tmp_path / "a.parquet")
     stored(8).drop("coarse").write_parquet(tmp_path / "b.parquet")
-    with pytest.raises(TableError, match=r"b\.parquet has other columns than a\.parquet"):
+    with pytest.raises(TableError, match=r"b\.parquet has different columns from a\.parquet"):
         profile("manifest", tmp_path, SourceConfig(), is_final=True)

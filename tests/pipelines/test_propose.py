@@ -284,7 +284,7 @@ def test_run_stops_at_its_request_budget_and_the_next_run_resumes(build, server)
     ("url", "model", "message"),
     [
         ("http://me:pw@127.0.0.1/v1", "m", "without a name or password"),
-        ("http://127.0.0.1/v1?key=abc", "m", "--propose is no address"),
+        ("http://127.0.0.1/v1?key=abc", "m", "--propose is not the URL of a server"),
         ("http://127.0.0.1/v1", "", "--propose-model"),
         ("http://127.0.0.1/v1", "a\nb", "--propose-model: the name contains the control character"),
         ("http://127.0.0.1/v1", "m" * 100, "--propose-model: who has 106 characters"),

@@ -204,7 +204,7 @@ def test_undo_that_the_disk_does_not_confirm_is_reported(build, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(journal_module, "sync", failing)
-        with pytest.raises(StorageError, match="is taken back, but the disk does not confirm it"):
+        with pytest.raises(StorageError, match="was removed, but the disk did not confirm it"):
             review.undo(2)
     assert actions_in(build / "ada.yaml") == ["move"]
     assert names_of(review) == names_of(opened(build))

@@ -232,7 +232,7 @@ class TestTarsDownloadedOneByOne:
     def test_tar_with_wrong_checksum_is_refused(self, release, tmp_path):
         containers = release.write_tars(tmp_path / "tars")
         containers = (containers[0], replace(containers[1], md5="0" * 32))
-        with pytest.raises(InputError, match=r"set_1\.tar: its MD5 sum is .*official one 000"):
+        with pytest.raises(InputError, match=r"set_1\.tar: its MD5 sum is .*official MD5 is 000"):
             build(release.tar_catalog(tmp_path, containers), tmp_path / "out")
 
 

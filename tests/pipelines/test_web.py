@@ -85,7 +85,7 @@ def test_long_requests_use_post_and_follow_no_redirect(server, connect):
     assert server.log[-1].method == "POST"
     assert server.log[-1].params["titles"] == titles
     server.faults += [redirect_to_self]
-    with pytest.raises(ServiceError, match="redirects elsewhere"):
+    with pytest.raises(ServiceError, match="redirects to another URL"):
         connect().api(server.url, {**ASK, "ids": "Q1|" * 4000})
 
 

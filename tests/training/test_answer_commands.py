@@ -108,7 +108,7 @@ def test_search_restricted_to_a_class_returns_only_images_of_that_class(hgld):
         ),
         (("--within", "coarse"), "expected a level and one of its class names"),
         (("--within", "coarse=2", "--index", "ivf"), "use --index exact"),
-        (("--within", "coarse=2", "--within", "coarse=3"), "--within has a level twice"),
+        (("--within", "coarse=2", "--within", "coarse=3"), "--within names a level twice"),
         (("--level", "kind"), "--level kind is unknown; the dataset's levels are fine, coarse."),
     ):
         code, out, err = hgld(*SEARCH, *words)
@@ -232,4 +232,4 @@ def test_calibrate_fails_for_unknown_splits_and_missing_out(hgld, tmp_path):
     code, _, err = hgld(*CALIBRATE, "--split", "val", "--gallery-split", "nowhere", "--out", str(tmp_path / "c.json"))
     assert (code, "nowhere" in err) == (2, True)
     code, _, err = hgld("calibrate", "--model", "pixels", "--data", "data")
-    assert (code, "give the file to write, --out FILE.json" in err) == (2, True)
+    assert (code, "Give a file to write: --out FILE.json" in err) == (2, True)

@@ -81,7 +81,7 @@ def test_exported_model_with_wrong_embeddings_is_deleted(tmp_path, monkeypatch):
     monkeypatch.setattr(export, "_write", lambda embedder, size, path: path.write_bytes(b"onnx"))
     session = SimpleNamespace(run=lambda _, fed: [np.zeros((len(fed["images"]), 16), np.float32)])
     monkeypatch.setattr(onnxruntime, "InferenceSession", lambda *_, **__: session)
-    with pytest.raises(ConfigError, match="other embeddings than the model"):
+    with pytest.raises(ConfigError, match="the embeddings of the ONNX file differ"):
         export_model(run, tmp_path / "model.onnx")
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
 

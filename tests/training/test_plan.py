@@ -185,7 +185,7 @@ def data(tmp_path_factory):
 def test_all_conflicts_are_listed_in_one_error(data, tmp_path):
     wrong = {"backbone": "timm:resnet18", "pretrained": "no_such_tag", "batch_size": 60, "frozen_epochs": 5}
     wrong |= {"metrics": ("H-APP",), "level": "genus", "loss": "NormSoftmax"}
-    with pytest.raises(HgldError, match="errors prevent this run from beginning") as refused:
+    with pytest.raises(HgldError, match="errors prevent this run from starting") as refused:
         hgld.train(data, tmp_path / "run", recipe="small-grocery", progress=False, **wrong, epochs=2)
     for told in ("--frozen-epochs is 5", "--batch-size 60", "H-APP", "--level 'genus'", "no_such_tag"):
         assert told in str(refused.value)

@@ -87,7 +87,7 @@ def embed(
         ConfigError: scales, batch size or workers are out of range, or several scales are given without ``unit``.
     """
     if not unit and len(scales) > 1:
-        raise ConfigError(f"scales are {', '.join(map(str, scales))}; expected one scale with unit=False.")
+        raise ConfigError(f"scales are {', '.join(map(str, scales))}; with unit=False, expected one scale.")
     group = processes or Processes(0, 1, next(model.parameters()).device)
     if not scales or not all(0 < scale < math.inf for scale in scales):
         raise ConfigError(f"scales are {', '.join(map(str, scales)) or 'none'}; expected numbers above 0.")

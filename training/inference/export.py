@@ -144,7 +144,7 @@ def _compare(path: Path, embedder: nn.Module, size: int) -> None:
         apart = float((expected - found).abs().max()) if found.shape == expected.shape else float("inf")
         if not apart <= _TOLERANCE:
             raise ConfigError(
-                f"the ONNX file gives other embeddings than the model ({count} images, entries up to {apart:.2g} "
+                f"the embeddings of the ONNX file differ from the model's ({count} images, entries up to {apart:.2g} "
                 f"apart, at most {_TOLERANCE:g} expected); nothing was written."
             )
 

@@ -59,7 +59,8 @@ def best_gem_p(
     """
     if not isinstance(model.pooling, GeM):
         raise ConfigError(
-            "p* is the exponent of GeM pooling, but this model has another pooling; use a model with pooling gem."
+            "the exponent p of GeM pooling is needed, but this model has a different pooling; use a model with "
+            "pooling gem."
         )
     pools = {float(p): GeM(p, learned=False) for p in sorted(candidates)}
     embedded: dict[float, list[Tensor]] = {p: [] for p in pools}

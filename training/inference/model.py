@@ -233,8 +233,8 @@ def load_model(
     if isinstance(source, nn.Module):
         if transform is None:
             raise ConfigError(
-                "a torch module needs transform=: a function of a PIL image to the (3, H, W) tensor that it takes, for "
-                "instance torchvision's weights.transforms()."
+                "a torch module needs transform=, a function that turns a PIL image into the module's (3, H, W) "
+                "input, for instance torchvision's weights.transforms()."
             )
         return Model(_own_embedder(source, transform, processes, **options), None, type(source).__name__)
     if transform is not None:

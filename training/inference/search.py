@@ -99,7 +99,7 @@ def _cases(embedded: Embedded, queries: ShardDataset, gallery: ShardDataset, pro
     if not len(asked) or len(searched) < 2:
         raise InputError(
             f"{queries!r}: {len(asked):,} query images and {len(searched):,} gallery images can be read; expected at "
-            "least 1 and 2."
+            "least 1 query image and 2 gallery images."
         )
     place = np.full(len(found), -1)
     place[searched] = np.arange(len(searched))

@@ -188,7 +188,8 @@ def embed_texts(network: Network, texts: Sequence[str]) -> Tensor:
         )
     if network.pooling not in ("", "token"):
         raise ConfigError(
-            f"--text: {network.name} with pooling {network.pooling} embeds images into another space than texts. Omit "
+            f"--text: {network.name} with pooling {network.pooling} does not embed images and texts into the same "
+            "space. Omit "
             "--pooling."
         )
     from .open_clip_backbones import open_clip_texts

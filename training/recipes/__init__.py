@@ -28,7 +28,9 @@ def register_recipe(recipe: Recipe) -> Recipe:
     """
     if recipe.name in RECIPES:
         taken = RECIPES[recipe.name].line
-        raise ConfigError(f"the name {recipe.name!r} belongs to another recipe: {taken} Give yours another name.")
+        raise ConfigError(
+            f"the name {recipe.name!r} belongs to another recipe: {taken} Give your recipe a different name."
+        )
     RECIPES[recipe.name] = recipe
     return recipe
 

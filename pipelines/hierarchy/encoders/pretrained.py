@@ -187,7 +187,7 @@ def _checkpoint_of(model: str, pretrained: str) -> Path | None:
         return None
     models, path = open_clip.list_models(), Path(pretrained)
     if model not in models:
-        raise ConfigError(f"--encoder clip: open_clip knows no model {model!r}; {_nearest(model, models)}")
+        raise ConfigError(f"--encoder clip: open_clip has no model {model!r}; {_nearest(model, models)}")
     if path.is_file():
         return path
     missing = MissingResourceError if "/" in pretrained or path.suffix else ConfigError

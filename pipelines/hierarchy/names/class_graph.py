@@ -220,7 +220,7 @@ def classes_in_tree(
             how[item.id] = SEVERAL if meant else NOT_THERE
     if not of:
         raise HierarchyError(
-            f"{taxonomy.source}: none of the {len(items):,} names is a class of it, for instance "
+            f"{taxonomy.source}: none of the {len(items):,} names is a class of the taxonomy, for instance "
             f"{', '.join(repr(item.name[:60]) for item in items[:3])}; it has {len(taxonomy):,} classes, for instance "
             f"{', '.join(map(repr, taxonomy.names[:3]))}. Check the tree and its format ({taxonomy.format})."
         )

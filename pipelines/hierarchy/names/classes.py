@@ -316,7 +316,7 @@ def _column(cell: str, known: Mapping[str, str]) -> str:
 def _check_header(file: Path, cells: Sequence[str], columns: Sequence[str]) -> None:
     twice = sorted({cell for cell in cells if cell in columns and cells.count(cell) > 1})
     if twice:
-        raise TableError(f"{file} has the column {quoted(twice[0])} twice; expected it once. Rename the other one.")
+        raise TableError(f"{file} has the column {quoted(twice[0])} twice; expected it once. Rename one of them.")
 
 
 def _lines(text: str) -> list[str]:

@@ -327,7 +327,7 @@ def check_annotators(journal: Journal, others: Sequence[Entry]) -> None:
     for entry in others:
         if entry.file.resolve() == journal.path.resolve():
             raise InputError(
-                f"{entry.file}: your own file is given with --compare-with too; give it only as --decisions."
+                f"{entry.file}: this is your own file, but --compare-with lists it too. Give it only as --decisions."
             )
         who = entry.decision.who
         if entry.role == "annotator" and files.setdefault(who, entry.file) != entry.file:

@@ -270,7 +270,7 @@ def parse_decisions(text: str | bytes, path: Path) -> list[Entry]:
         SchemaError: the file has another schema version.
     """
     if len(text) > MAX_BYTES:
-        raise InputError(f"{path}: larger than {MAX_BYTES // 2**20} MB; that is too large for a file of decisions.")
+        raise InputError(f"{path}: the file has more than {MAX_BYTES // 2**20} MB, too many for a file of decisions.")
     if isinstance(text, bytes):
         try:
             text = text.decode("utf-8-sig")

@@ -56,7 +56,7 @@ class Journal:
             )
         if not os.access(path if path.exists() else path.parent, os.R_OK | os.W_OK):
             raise StorageError(
-                f"{path}: you cannot read and write it. Change its permissions, or use --decisions FILE."
+                f"{path}: you may not both read and write this file. Change its permissions, or use --decisions FILE."
             )
         self.reload()
 
@@ -101,8 +101,8 @@ class Journal:
             longer = 0
         if longer != count + 1:
             raise InputError(
-                f"{self.path}: nothing can be appended to this file. Let it end with its list of decisions, each "
-                "beginning with '- ' in the first column."
+                f"{self.path}: nothing can be appended to this file. The file must end with its list of decisions, "
+                "each beginning with '- ' in the first column."
             )
 
     @property
@@ -188,7 +188,7 @@ class Journal:
             sync(self.path)
         except OSError as error:
             raise StorageError(
-                f"{self.path}: the decision is taken back, but the disk does not confirm it ({error.strerror}); after "
+                f"{self.path}: the decision was removed, but the disk did not confirm it ({error.strerror}); after "
                 "a power failure it may be there again."
             ) from error
         return taken

@@ -293,7 +293,8 @@ def _stop_if_refused(error: "AnswerError", endpoint: str) -> None:
         ) from None
     if status in ("400", "404", "405", "422") or status.startswith("3"):
         raise ServiceError(
-            f"{error}. Expected a chat interface there that knows the model and response_format json_schema; check "
+            f"{error}. Expected a server with a chat interface that knows the model and response_format json_schema; "
+            "check "
             "--propose (as http://127.0.0.1:8080/v1) and --propose-model."
         ) from None
 
@@ -427,8 +428,8 @@ def _endpoint(url: str) -> str:
 
     if not is_http_address(url) or "@" in url or urlsplit(url).query or urlsplit(url).fragment:
         raise ConfigError(
-            "--propose is no address of a server; expected its chat interface, as http://127.0.0.1:8080/v1 or "
-            f"https://HOST/v1, without a name or password in it (a key belongs into the environment's {KEY_VARIABLE})."
+            "--propose is not the URL of a server; expected its chat interface, such as http://127.0.0.1:8080/v1 or "
+            f"https://HOST/v1, without a name or password (put a key into the environment variable {KEY_VARIABLE})."
         )
     end = "/chat/completions"
     return url.rstrip("/").removesuffix(end) + end

@@ -82,7 +82,7 @@ def run(
     """
     missing = [str(path) for path in config.decisions if not path.is_file()]
     if missing:
-        raise InputError(f"--decisions: no file {', '.join(missing)}. Check the name, or leave the option out.")
+        raise InputError(f"--decisions: no file {', '.join(missing)}. Check the name, or omit the option.")
     inputs = {"cluster/names": clustered.path("names.parquet"), "toplevel/groups": toplevel.path("groups.parquet")}
     has_levels = (toplevel.directory / LEVELS).is_file()
     inputs |= {"toplevel/levels": toplevel.path(LEVELS)} if has_levels else {}

@@ -436,7 +436,7 @@ def _level_columns(
     if None in column_of.values() or not len(set(column_of.values())) == len(column_of) == len(levels):
         raise ConfigError(
             f"--levels {','.join(levels)}: expected different columns of {table.source}, finest first, LEVEL=COLUMN "
-            f"where a level is to have another name. There are {there}."
+            f"if the level has a different name. There are {there}."
         )
     return column_of
 

@@ -148,7 +148,7 @@ def _read_parquet(source: Path) -> OwnTable:
     for file in others:
         if parquet_schema(file) != schema:
             raise TableError(
-                f"{file} has other columns than {first.name}; expected the same columns. Build a separate dataset "
+                f"{file} has different columns from {first.name}; expected the same columns. Build a separate dataset "
                 "from each."
             )
     stored = [name for name, kind in schema.items() if _holds_images(kind)]
