@@ -55,7 +55,8 @@ def class_numbers(
         names of its level. Unknown labels (None, NaN, an empty name) become negative.
 
     Raises:
-        InputError: labels are neither numbers nor names, one group has numbers and another names, or the levels differ.
+        InputError: labels are neither numbers nor names, one group has numbers and another group has names, or the
+            levels differ.
 
     >>> numbers, levels = class_numbers({"animal": ["cat", "dog", None], "kind": ["pet", "pet", "pet"]})
     >>> numbers[0].tolist(), levels
@@ -345,7 +346,7 @@ def label_codes(tables: Sequence[pl.DataFrame], levels: Sequence[str]) -> list[n
         list of all names of its level.
 
     Raises:
-        TableError: a level has ids in one table and names in another, or ids beyond 64 bits.
+        TableError: a level has ids in one table and names in another table, or ids beyond 64 bits.
     """
     coded = [np.empty((len(table), len(levels)), np.int64) for table in tables]
     for column, level in enumerate(levels):

@@ -84,7 +84,7 @@ class SharedMemory:
 
     @contextmanager
     def hold(self, size: int) -> Iterator[None]:
-        """Wait until ``size`` more bytes fit into the limit of all threads, or no thread holds memory; hold them."""
+        """Wait until ``size`` more bytes fit into the threads' limit, or no thread holds memory; then hold them."""
         if size <= _UNCOUNTED:
             yield
             return

@@ -56,7 +56,8 @@ class Plugins:
         """Import the object of that name.
 
         Raises:
-            ConfigError: no package has an object of that name, two packages have one, or it cannot be imported.
+            ConfigError: no package has an object of that name, two packages have such an object, or it cannot be
+                imported.
         """
         found = [point for point in _points(self.group) if point.name == name]
         if not found:

@@ -128,7 +128,7 @@ class GainFunction:
     Attributes:
         kind: name of the formula: ``population``, ``total``, ``weighted_ap`` or ``exponential``.
         alpha: exponent of ``population`` and ``total``, >= 0.
-        weights: the L weights of ``weighted_ap`` and of the metric wAP, coarsest level first; equal if None.
+        weights: the L weights of ``weighted_ap`` and of the metric wAP, coarsest level first; None: equal weights.
         count_query: whether to count the query itself among the items of grade L; only for ``population``.
 
     Raises:

@@ -93,8 +93,8 @@ class TrainingData:
     def facts(self) -> dict[str, object]:
         """Facts that identify the dataset: a run resumes only on data with the same facts.
 
-        The checksum covers the shards in their order, which determines the batches, and the labels of the training
-        split.
+        The checksum covers the labels of the training split, and the shards in their order, which determines the
+        batches.
         """
         shards = [(shard.split, shard.sha256) for shard in self.dataset.manifest.shards]
         checksum = hashlib.sha256(json.dumps(shards).encode())

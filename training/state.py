@@ -161,7 +161,7 @@ def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes,
 
     Raises:
         ConfigError: options contradict the dataset or the run in ``out``.
-        InputError: the dataset or a checkpoint cannot be read, or does not fit.
+        InputError: the dataset or a checkpoint cannot be read, or does not fit the config.
         MissingResourceError: pretrained weights are not available.
         StorageError: the folder cannot be written.
     """

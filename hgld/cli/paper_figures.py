@@ -63,7 +63,8 @@ def read_sweeps(one: "Experiment", folder: Path) -> list[Sweep]:
 def increases(one: "Experiment", sweeps: Sequence[Sweep]) -> list[OwnResults]:
     """Return the user's relative increases of mAP@R, one per dataset and batch size, if the paper's figure shows them.
 
-    The decomposability term causes the increase: ROADMAP's mAP@R over that of Sup-AP. Over 0 it is undefined.
+    The decomposability term causes the increase from Sup-AP's mAP@R to ROADMAP's mAP@R. The increase from a value of 0
+    is undefined.
     """
     found = []
     for data, level in {v.dataset: v.level for v in one.values if v.metric == _INCREASE}.items():
@@ -147,8 +148,8 @@ def _increase_curves(one: "Experiment", sweeps: Sequence[Sweep]) -> Iterator[_Cu
 def _curves(paper: str, sweep: Sweep) -> Iterator[_Curve]:
     """Return the curves of a sweep: the recipe's metrics, its monitor first, with the values that the paper prints.
 
-    The paper's tables have one value, at the recipe's own value of the swept option. Its text may have further values,
-    whose setting names the option: ``lambda=0.3``.
+    The paper's tables have one value, at the recipe's own value of the swept option. The text of the paper may have
+    further values, whose setting names the option: ``lambda=0.3``.
     """
     from hgld.training.config import flat
     from hgld.training.recipes import RECIPES

@@ -59,7 +59,7 @@ class Fault:
         index: position of the item in the dataset; -1 if unknown, in a stream without an index.
         where: shard and key of the item.
         reason: description of the error.
-        replacement: index of the item that replaces it; -1: none or unknown.
+        replacement: index of the item that replaces it; -1: there is no such item, or it is unknown.
     """
 
     index: int

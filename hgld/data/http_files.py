@@ -135,7 +135,8 @@ class _Watch:
     Args:
         limits: limits of time and size.
         deadline: end of the reading that the request belongs to.
-        asked: number of requested bytes. Only they extend the deadline; other bytes, such as chunk sizes, do not.
+        asked: number of requested bytes. Only these bytes extend the deadline; other bytes, such as chunk sizes, do
+            not.
     """
 
     def __init__(self, limits: HttpLimits, deadline: Deadline, asked: float = math.inf) -> None:

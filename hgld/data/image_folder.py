@@ -121,8 +121,8 @@ def list_folder(folder: Path) -> LooseImages:
 
     The number of levels is the depth that 5% of the images reach. Deeper images belong to the class above them; see
     :func:`folder_classes` for images above that depth. If all folders at the top have names of splits (train, val,
-    test, query, gallery), they are splits, and classes begin below them. Hidden files, links to folders, and files
-    without an image's suffix are ignored.
+    test, query, gallery), these folders are the splits, and the folders of classes begin below them. Hidden files,
+    links to folders, and files without an image's suffix are ignored.
 
     Args:
         folder: folder with JPEG, PNG, WebP or GIF files.

@@ -244,7 +244,7 @@ class Loader:
         dataset: dataset that :func:`hgld.open_dataset` opened.
         sampler: sampler that chooses the items of each batch, and this process's part of them.
         view: crops and augmentation of the images.
-        workers: threads that read and decode; 0: :func:`cores_of_process`.
+        workers: number of threads that read and decode; 0: :func:`cores_of_process`.
         prefetch: number of batches that are decoded ahead of the returned one; 0: no batch is decoded ahead.
         seed: seed of the views.
         pin_memory: whether to give page-locked batches, for asynchronous copies to a GPU.

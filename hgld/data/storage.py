@@ -42,7 +42,7 @@ def advise(descriptor: int, offset: int, size: int, *, sequential: bool = False)
 
 
 class _OpenFile:
-    """A file descriptor that closes when its last user releases it: a thread may drop it while another one reads."""
+    """A file descriptor that closes when its last user releases it: a thread may drop it while another thread reads."""
 
     __slots__ = ("descriptor",)
     _close = staticmethod(os.close)  # the interpreter may have deleted the module os when the last file closes at exit

@@ -90,8 +90,8 @@ def stream(
     repeat without end, so ``batches_per_epoch`` sets the length of an epoch. If a class is in several sequences, it may
     be in a batch several times. Resuming reads the epoch's shards again, without decoding.
 
-    If an item cannot be read or decoded, another item of its class replaces it, and ``Batch.faults`` lists it. The
-    encoded images of a batch may have at most 4 GiB in total. In shards without an index, an image that exceeds its
+    If an item cannot be read or decoded, another item of its class replaces it, and ``Batch.faults`` lists both items.
+    The encoded images of a batch may have at most 4 GiB in total. In shards without an index, an image that exceeds its
     share of this limit is replaced and listed too.
 
     Args:
@@ -340,7 +340,7 @@ class Item(NamedTuple):
 class Run(NamedTuple):
     """Adjacent items of one finest class, and the damaged items since the previous run.
 
-    A run has at most 2k - 1 items. It has fewer than k only at the end of a class.
+    A run has at most 2k - 1 items. It has fewer than k items only at the end of a class.
     """
 
     items: list[Item]

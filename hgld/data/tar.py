@@ -192,7 +192,7 @@ class _Cursor:
 
 
 def _find_header(cursor: _Cursor) -> bytes | None:
-    """Return the next valid header after damage; None if the tar ends before one."""
+    """Return the next valid header after damage; None if no valid header follows."""
     try:
         while True:
             block = cursor.read(BLOCK)
@@ -295,7 +295,7 @@ def _text(name: bytes) -> str:
 
 
 def _number(field: bytes) -> int | None:
-    """Read a number field: octal digits, or base 256 with the first bit set; None if it is neither."""
+    """Read a number field: octal digits, or base 256 with the first bit set; None if the field is neither."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
     digits = field.split(b"\0", 1)[0].strip() or b"0"

@@ -290,7 +290,7 @@ def evaluate_judged(
         the report.
 
     Raises:
-        InputError: embeddings have the wrong shape or dtype, or their number differs from the judgements'.
+        InputError: embeddings have the wrong shape or dtype, or their number differs from the number in the judgements.
         ConfigError: a metric, level or option is unknown.
     """
     device = choose_device(query_embeddings, options.device)

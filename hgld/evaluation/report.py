@@ -104,7 +104,7 @@ class RetrievalReport:
         return [name for name in self.values if name in self.per_query.columns]
 
     def to_frame(self) -> pl.DataFrame:
-        """Return one row per metric: metric, value, queries (number with a value), undefined (number without one)."""
+        """Return one row per metric: metric, value, queries (with a value) and undefined (queries without a value)."""
         num_queries, with_queries = len(self.per_query), self.query_metrics if len(self.per_query) else ()
         rows = [
             (name, value, num_queries - undefined if name in with_queries else None, undefined)

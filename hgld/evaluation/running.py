@@ -65,7 +65,8 @@ class Retrieval:
         Args:
             embeddings: (B, D) of any floating dtype; kept in float32 on the CPU.
             labels: (B, L) or (B,) numbers or names, in any form that :func:`hgld.labels.class_numbers` reads.
-            items: (B,) dataset indices of the items; an index that occurs twice is counted once. None: count all.
+            items: (B,) dataset indices of the items; an index that occurs twice is counted once. None: every item
+                counts.
             gallery: whether the batch belongs to the gallery. Without a gallery every item queries all other items.
 
         Raises:

@@ -143,7 +143,7 @@ def soft_bin_ap_loss(
         bins: number of bin centres.
         low: the lowest centre; the highest is 1.
         ties: treatment of ties: ``ignored``, ``relaxed`` or ``integral``.
-        left_out: (Q,) int64 column that is not ranked, -1 for none.
+        left_out: (Q,) int64 column that is not ranked, -1 if all columns are ranked.
 
     Returns:
         values (Q,), 0 if undefined, and valid (Q,) bool.

@@ -39,8 +39,8 @@ class CrossBatchMemory(KnownArguments, nn.Module):
         size: number of items that the memory holds.
         dim: D, dimension of the embeddings.
         num_levels: L, columns of the labels.
-        warmup: training steps before the memory is first used, because early embeddings drift too fast (HAPPIER's
-            configurations wait for 5 epochs).
+        warmup: number of training steps before the memory is first used, because early embeddings drift too fast
+            (HAPPIER's configurations wait for 5 epochs).
         weight: weight of the memory's term; the batch's term has weight 1.
 
     Attributes:
@@ -141,8 +141,8 @@ class CrossBatchMemory(KnownArguments, nn.Module):
         """Write a training batch after the warm-up; return the memory's items and the indices of the batch in it.
 
         Returns:
-            embeddings (M, D), labels (M, L), and (B,) the index of each batch item in the memory, -1 for none; or None
-            during the warm-up or if the memory is empty.
+            embeddings (M, D), labels (M, L), and (B,) the index of each batch item in the memory, -1 if the memory
+            lacks the item; or None during the warm-up or if the memory is empty.
         """
         warm = self.steps >= self.warmup
         self_index = torch.full((len(labels),), -1, device=self.embeddings.device)

@@ -86,9 +86,10 @@ class PairLoss(RankLoss):
 class CalibrationLoss(PairLoss):
     """The pair loss of ROADMAP (Ramzi et al., "Robust and Decomposable Average Precision", NeurIPS 2021, Eq. 7).
 
-    Positives with a score s below ``alpha`` pay ``alpha - s``, negatives above ``beta`` pay ``s - beta``. This makes
-    scores comparable between queries and batches. ``reduction="mean"`` is the paper's average over each query's
-    positives and negatives. ``"nonzero"`` is the published code's average over the batch's pairs with a loss above 0.
+    The loss of a positive with a score s below ``alpha`` is ``alpha - s``; the loss of a negative with s above ``beta``
+    is ``s - beta``. This makes scores comparable between queries and batches. ``reduction="mean"`` is the paper's
+    average over each query's positives and negatives. ``"nonzero"`` is the published code's average over the batch's
+    pairs with a loss above 0.
 
     Args:
         alpha: score that positives should reach (0.9 in the authors' configurations).
@@ -133,12 +134,14 @@ class Contrastive(PairLoss):
     """Contrastive loss on unit vectors, by distances or by cosines.
 
     ``distance`` (Hadsell et al., "Dimensionality Reduction by Learning an Invariant Mapping", CVPR 2006, without the
-    factor of one half): positives pay d^2; negatives with d below ``margin`` pay (``margin`` - d)^2.
+    factor of one half). The loss of a positive is d^2. The loss of a negative with d below ``margin`` is
+    (``margin`` - d)^2.
 
-    ``cosine`` (Wang et al., "Cross-Batch Memory for Embedding Learning", CVPR 2020, as in the authors' code): positives
-    pay 1 - s; negatives with a score s above ``margin`` pay s. A query's pairs are summed, because nearly all negatives
-    of a memory pay nothing, and a mean would give the few hard negatives almost no weight. The authors' code divides by
-    the number of all queries; here a query without positives pays nothing and is not counted.
+    ``cosine`` (Wang et al., "Cross-Batch Memory for Embedding Learning", CVPR 2020, as in the authors' code). The loss
+    of a positive is 1 - s. The loss of a negative with a score s above ``margin`` is s. The losses of a query's pairs
+    are summed, because nearly all negatives of a memory have loss 0, and a mean would give the few hard negatives
+    almost no weight. The authors' code divides by the number of all queries; here a query without positives has loss 0
+    and is not counted.
 
     An item is never its own positive.
 

@@ -342,7 +342,7 @@ class QueryLoss(BatchLoss):
 
 
 class RankLoss(QueryLoss):
-    """A loss that is a mean over queries of a function of one query's scores and grades.
+    """A loss that is a mean over queries; a query's value is a function of its scores and grades.
 
     A subclass writes :meth:`query_losses`; this class computes its scores and grades from embeddings and labels.
 
@@ -391,7 +391,8 @@ class RankLoss(QueryLoss):
             scores: (Q, G) scores in float32 or float64.
             grades: (Q, G) uint8 grades in 0..L.
             num_levels: number of levels L.
-            left_out: (Q,) int64 column that is not ranked, -1 for none; None if every row ranks all items.
+            left_out: (Q,) int64 column that is not ranked, -1 if the row ranks all items. None: every row ranks all
+                items.
 
         Returns:
             values (Q,), 0 if undefined, and valid (Q,) bool: the query has positives.
@@ -417,7 +418,7 @@ class RankLoss(QueryLoss):
 
 
 def mean_of_valid(values: Tensor, valid: Tensor) -> Tensor:
-    """Return the mean of the ``valid`` (Q,) entries of ``values`` (Q,); 0, with a gradient of 0, if none is valid."""
+    """Return the mean of the ``valid`` (Q,) entries of ``values`` (Q,); 0, with gradient 0, if no entry is valid."""
     return torch.where(valid, values, 0.0).sum() / valid.sum().clamp(min=1)
 
 

@@ -320,7 +320,8 @@ class SupHAP(_HAPLoss):
     """An upper bound of 1 - H-AP (Ramzi et al., ECCV 2022): the rank term of HAPPIER (alpha 1) and HAPPIER_F (3 or 5).
 
     Args:
-        alpha: exponent of the relevances ``population`` and ``total``: the larger, the more the finest level counts.
+        alpha: exponent of the relevances ``population`` and ``total``: a larger exponent gives the finest level more
+            weight.
         tau: width of the sigmoid, in units of the score.
         rho: slope of the straight line beyond ``delta``.
         delta: score difference at which the straight line begins.

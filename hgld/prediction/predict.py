@@ -59,7 +59,7 @@ class Answers(Sequence[Answer]):
         confidences: (Q, L) probability that each class of the path is right; it does not fall from fine to coarse.
         neighbors: (Q, K) int64 gallery indices, best first.
         scores: (Q, K) cosine similarities.
-        supports: (Q, K) int64 finest column at which each neighbour is on the path; L if it is on none.
+        supports: (Q, K) int64 finest column at which each neighbour is on the path; L if it is not on the path.
         calibrated: whether confidences are calibrated. If False, they are shares of the votes, which are usually too
             high.
         classes: class names per level, indexed by the entries of ``paths``; None if labels are ids.

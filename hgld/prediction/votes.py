@@ -18,7 +18,8 @@ class Votes:
         nearest: (Q, L) highest score of a neighbour in the path's class at this level.
         rival: (Q, L) highest score of a neighbour of another class; the lowest of all scores if there is no such
             neighbour.
-        supports: (Q, K) finest level at which each neighbour is in the path's class; L if it is in none.
+        supports: (Q, K) finest level at which each neighbour is in the path's class; L if it is in no class of the
+            path.
     """
 
     labels: np.ndarray

@@ -26,7 +26,7 @@ class Statement:
         key: field of a training config, or a quantity in words.
         says: value in the paper.
         code: value in the authors' released code, then its file in parentheses; stated only if it differs from the
-            paper's value or the paper has none.
+            paper's value or the paper has no value.
         ours: value in hgld, if it differs from the paper's value. For a field of a config, a recipe replaces it by the
             value of its config.
         because: reason for the difference.

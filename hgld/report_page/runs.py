@@ -115,7 +115,7 @@ class Run:
         log: numbers of ``log.csv`` by column; empty without a log.
         history: numbers of ``evaluations.csv`` by split and column.
         config: training options by section; empty if unknown.
-        calibration: calibration of the predictions; None if ``hgld calibrate`` has made none.
+        calibration: calibration of the predictions; None if ``hgld calibrate`` has not made one.
     """
 
     name: str

@@ -433,7 +433,7 @@ class EpochSampler(BatchSampler):
 
     Without ``drop_last`` the last batch may be short, and its parts may differ by one item between processes. If the
     last batch has fewer items than there are processes, some processes get no item. Iterating then yields one batch
-    less for them; :meth:`batch` and :class:`hgld.data.loader.Loader` return an empty batch.
+    less on these processes; :meth:`batch` and :class:`hgld.data.loader.Loader` return an empty batch.
 
     Args:
         num_items: number of items.

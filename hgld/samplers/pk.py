@@ -33,7 +33,7 @@ def plan_epoch(classes: ClassItems, p: int, k: int, batches: int, *key: int) -> 
 
     The items of every class are shuffled and cut into chunks of k; the last chunk of a class is filled with the class's
     first items. As few batches as possible get two chunks of one class. If no class has more chunks than there are
-    batches, no batch does.
+    batches, no batch gets two chunks of one class.
 
     Distributing the chunks class by class, one per batch in turn, reaches that minimum. Trades then make the plan
     random: two batches pool the chunks of classes that they do not share, and each takes a random half. Every round
@@ -80,7 +80,7 @@ def chunk_items(classes: ClassItems, items: np.ndarray, place: np.ndarray, numbe
         items: items in the order of :func:`shuffled_within`.
         place: (n,) index of each chunk's class.
         number: (n,) number of each chunk within its class.
-        k: items per chunk.
+        k: number of items per chunk.
     """
     within = (number[:, None] * k + np.arange(k)) % classes.count[place][:, None]
     return items[classes.start[place][:, None] + within]

@@ -52,7 +52,7 @@ class ShardOrderSampler(BatchSampler):
         shard: (N,) number of every item's shard, in the order of the index.
         group: (N,) number of every item's group within its shard.
         label: (N,) class of every item; -1 is unknown.
-        p: classes per batch.
+        p: number of classes per batch.
         k: items per class.
         num_streams: number of streams that are read in parallel, over all processes; must divide p.
         window: number of batches whose items the streams hold in memory. The sampler chooses among these items so that

@@ -237,7 +237,7 @@ _RANKS = ("kingdom", "phylum", "class", "order", "family", "genus")  # the ranks
 
 
 def _entries(document: Document) -> list[Any]:
-    """Return a document's list of categories, which is the whole JSON or under "categories"; [] if there is none."""
+    """Return a document's list of categories, the whole JSON or the value of "categories"; [] if there is no list."""
     data = document.json.get("categories") if isinstance(document.json, dict) else document.json
     return data if isinstance(data, list) and data and isinstance(data[0], dict) else []
 

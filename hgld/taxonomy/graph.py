@@ -210,7 +210,7 @@ class TaxonomyBuilder:
             row: number of the row.
 
         Returns:
-            the id of the row's finest class; empty if all are unknown.
+            the id of the row's finest class; empty if all classes are unknown.
         """
         parent = ""
         for rank, name in chain:
@@ -224,7 +224,7 @@ class TaxonomyBuilder:
         return parent
 
     def has_link(self, child: str, parent: str) -> bool:
-        """Return whether one class is already a child of another."""
+        """Return whether one class is already a child of another class."""
         return self._classes[parent].place in self._classes[child].parents
 
     def call(self, synonym: str, class_id: str) -> None:

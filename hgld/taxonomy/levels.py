@@ -1,7 +1,8 @@
 """Rules that turn a taxonomy of any shape into levels, and count their changes.
 
 Several parents (``parents``): ``refuse`` raises an error with the names of the classes. ``first`` keeps the first
-parent in the file. ``most-specific`` keeps the parent with the longest path to the top (the first of several).
+parent in the file. ``most-specific`` keeps the parent with the longest path to the top (at a tie, the first of these
+parents).
 
 Uneven depth (``cut``) has three rules for the levels above the finest level:
 

@@ -53,7 +53,7 @@ class ItemConsensus:
         Args:
             scans: scans in the order of the index.
             root: dataset directory, for messages.
-            levels: names for items that do not state them; else ``level0``, ``level1``, ...
+            levels: names of the levels, for items that do not state their levels; else ``level0``, ``level1``, ...
 
         Raises:
             ConfigError: ``levels`` contradict the items.
@@ -218,7 +218,8 @@ def rebuild_index(
 
     Args:
         root: folder with the tars.
-        levels: names of the levels, finest first, for tars that do not state them; else ``level0``, ``level1``, ...
+        levels: names of the levels, finest first, for tars that do not state their levels; else ``level0``, ``level1``,
+            ...
         force: whether to replace a readable index that has a manifest.
         workers: number of shards read at a time; 0: one per core.
         progress: function called for every shard.

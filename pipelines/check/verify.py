@@ -316,7 +316,7 @@ class _Verifier:
                 self.add("counts", f"{text} in the index", wanted, shard=shard)
 
     def keys(self, index: pl.DataFrame, rejected: pl.DataFrame) -> None:
-        """Check that the index has all keys of lists and judgements, and of rejected items' keys only repeated ones."""
+        """Check that the index has the keys of lists and judgements, and no rejected keys except repeated keys."""
         keys = index.select("key")
         for name, column in ((files.LISTS, "key"), (files.JUDGEMENTS, "query"), (files.JUDGEMENTS, "item")):
             lost = self.table(name).join(keys, left_on=column, right_on="key", how="anti", maintain_order="left")

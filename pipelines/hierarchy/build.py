@@ -60,8 +60,9 @@ def build_hierarchy(
     Args:
         out: a folder that does not exist, is empty, or holds an earlier build.
         config: the source and every stage's options.
-        progress: receives the current task.
-        announce: receives, before the first stage, the encoder chosen for a list of names, and the reason.
+        progress: function that receives the current task.
+        announce: function that receives, before the first stage, the encoder chosen for a list of names, and the
+            reason.
 
     Raises:
         ConfigError: options contradict each other or are not available, or ``out`` holds other files.

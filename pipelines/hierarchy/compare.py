@@ -185,8 +185,8 @@ def compare(a: Path, b: Path) -> Comparison:
         b: the reference.
 
     Raises:
-        TableError: a table cannot be read, contradicts itself or lacks a column, or the two have no labelled item in
-            common.
+        TableError: a table cannot be read, contradicts itself or lacks a column, or the two tables have no labelled
+            item in common.
         InputError: a ``hierarchy.parquet`` is damaged.
     """
     tables = [LabelTable.read(a), LabelTable.read(b)]

@@ -1,9 +1,10 @@
 """The export stage, which writes tables of labels at all levels, the tree, and the dropped landmarks or items.
 
 A clustered group keeps its coarser labels, even if it was renamed. If decisions made a group, it gets the coarser
-labels on which the clustered groups of its names agree, and none if they differ. Labels set by people override both;
-the coarsest label comes from the review. Every class has one parent. If people gave groups of one coarser class
-different tops, the top with most landmarks keeps the class. Every other top gets a new class, ``CLASS (TOP)``.
+labels on which the clustered groups of its names agree, and no coarser labels if these groups differ. Labels set by
+people override both; the coarsest label comes from the review. Every class has one parent. If people gave groups of one
+coarser class different tops, the top with most landmarks keeps the class. Every other top gets a new class, ``CLASS
+(TOP)``.
 """
 
 from collections import Counter, defaultdict

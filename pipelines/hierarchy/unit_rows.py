@@ -31,7 +31,7 @@ def silhouettes(
     Args:
         rows: (N, D) unit rows.
         groups: (N,) labels 0..G-1.
-        weights: (N,) positive weights of the rows in the centres; None: 1 each.
+        weights: (N,) positive weights of the rows in the centres; None: every row has weight 1.
 
     Returns:
         (N,) float32 silhouettes in -1..1; (N,) the nearest other group, -1 if there is only one group; (N,) float32

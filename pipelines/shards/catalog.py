@@ -141,7 +141,7 @@ class Catalog:
         return None if table is None else table.filter(pl.all_horizontal(columns.is_in(keys.implode())))
 
     def _refuse(self, found: pl.Series, message: str) -> None:
-        """Raise an error that names the first values, if there are any."""
+        """Raise an error that names the first of the given values; do nothing if there are no values."""
         if len(found):
             raise TableError(f"dataset {quoted(self.name)}: " + message.replace("{}", _some(found)))
 

@@ -44,8 +44,8 @@ def draw_classes(
 
     Args:
         classes: names of the finest classes, in any order, repeats allowed.
-        fraction: share of the classes to draw, between 0 and 1, rounded to whole classes; at least one is drawn and one
-            is left.
+        fraction: share of the classes to draw, between 0 and 1, rounded to whole classes; at least one class is drawn
+            and one class is left.
         seed: the same seed and classes give the same draw.
         option: name of the option with the fraction, for the message.
 
@@ -63,11 +63,12 @@ def draw_classes(
 
 
 def default_parts(classes: int) -> tuple[float, float]:
-    """Return the default ``--test-classes`` and ``--val-classes`` for a number of classes.
+    """Return the default values of ``--test-classes`` and ``--val-classes`` for a number of classes.
 
     A quarter of the classes is test (half of four or five classes). Val gets 15% of all classes, and at least 12 if
     there are 40 or more, because ``hgld calibrate`` needs 10. With fewer than 40 classes, val gets a third of the
-    classes left. With fewer than seven classes there is no val, with fewer than four there is no test split either.
+    classes left. With fewer than seven classes there is no val split; with fewer than four classes there is no test
+    split either.
 
     Args:
         classes: number of the finest classes.

@@ -181,7 +181,7 @@ def begin_packing(work: WorkFolder, shards: Collection[str]) -> None:
     """Clear the folder for packing: remove its manifest, and shards of earlier runs that this run does not make.
 
     Shards of earlier runs have a plan or are in the manifest. If the build stops in between, a plan or the manifest
-    still names every shard to remove.
+    still names every shard that must be removed.
 
     Args:
         work: work folder with the plans of the shards of this run and of earlier runs.

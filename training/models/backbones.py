@@ -111,7 +111,7 @@ def build_backbone(spec: str, options: BackboneOptions) -> Backbone:
     Raises:
         ConfigError: the library or backbone does not exist, or lacks what the options request.
         MissingExtraError: the library is not installed.
-        MissingResourceError: pretrained weights are not available.
+        MissingResourceError: pretrained weights are not available on this machine.
         InputError: a file of weights is damaged or belongs to another model.
     """
     library, colon, name = spec.partition(":")

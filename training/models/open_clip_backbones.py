@@ -103,7 +103,7 @@ def open_clip_texts(name: str, weights: str, texts: Sequence[str]) -> Tensor:
 
     Raises:
         ConfigError: the model or tag does not exist.
-        MissingResourceError: its weights or its tokenizer are not available here.
+        MissingResourceError: the model's weights or its tokenizer are not available on this machine.
         InputError: the file of weights is damaged, belongs to another model, or has no text tower.
     """
     options = BackboneOptions(weights, load_weights=True, token=None, image_size=None)

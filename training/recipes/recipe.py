@@ -78,7 +78,7 @@ class Published:
 
     Attributes:
         rows: rows of published tables; the recipe reproduces the first row.
-        remark: how the published run differs from the recipe, or what else its reader should know.
+        remark: how the published run differs from the recipe, or other facts that the reader should know.
     """
 
     rows: tuple[Row, ...]

@@ -29,7 +29,7 @@ def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progres
 
     Raises:
         ConfigError: the encoder's name or options are not available.
-        MissingResourceError: the encoder's weights or package are not available here.
+        MissingResourceError: the encoder's weights or package are not available on this machine.
     """
     inputs = files_of(stages, "clean/names.parquet")
     names = inputs["clean/names.parquet"]

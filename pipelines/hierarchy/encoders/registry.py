@@ -34,7 +34,7 @@ class EncoderEntry:
             argument.
         place: module in this folder, and the encoder's class.
         extra: extra of hgld that installs the encoder's packages.
-        packages: distributions whose versions a build's provenance records.
+        packages: names of the packages whose versions a build's provenance records.
     """
 
     form: str
@@ -81,7 +81,7 @@ class Encoder(Protocol):
         """Return (N, D) float32 unit rows.
 
         Raises:
-            MissingResourceError: the model is not available here.
+            MissingResourceError: the model is not available on this machine.
         """
         ...
 

@@ -212,14 +212,14 @@ def believe(
 ) -> Belief:
     """Return what M decided names show about the level of the taxonomy and about blind acceptance.
 
-    A person who looks accepts a name only if its group is right. A person who accepts blindly accepts any group. So a
-    person who keeps every group of an uncertain build has either a better build than the model says, or does not look.
-    Every name that the person moved shows that the person looks.
+    A person who looks accepts a name only if its group is right. A person who accepts blindly accepts any group. If a
+    person keeps every group of an uncertain build, the build is better than the model says, or the person does not
+    look. Every name that the person moved shows that the person looks.
 
     Args:
         odds: (M,) log-odds that the build's group is wrong, before any decision.
         kept: (M,) bool, True if the decision is the build's group.
-        accepted: (M,) bool, True if the person accepted the shown group, False if the person chose another.
+        accepted: (M,) bool, True if the person accepted the shown group, False if the person chose another group.
         repeated: numbers of names that the person was asked twice: with the same answer, and with different answers.
         spreads: deviations of taxonomies and of groups from the model.
     """

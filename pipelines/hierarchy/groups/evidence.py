@@ -222,7 +222,7 @@ def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progres
         progress: receives the current task.
 
     Raises:
-        MissingResourceError: the encoder's weights are not available here.
+        MissingResourceError: the encoder's weights are not available on this machine.
     """
     files = ("clean/names.parquet", "embed/embeddings.npy", "embed/encoder.json", "scrape/classes.parquet")
     inputs, clustering = files_of(stages, *files), config.cluster
@@ -285,7 +285,7 @@ def _weigh(
 
 
 def _descriptions(texts: Sequence[str | None], embedding: EmbedConfig, progress: Progress) -> np.ndarray:
-    """Return rows of descriptions, zero for names without one; ``lexical`` gives rows of their words."""
+    """Return rows of descriptions, zero for names without a description; ``lexical`` gives rows of their words."""
     known = [place for place, text in enumerate(texts) if text]
     said = [text for text in texts if text]
     if embedding.encoder == "lexical":

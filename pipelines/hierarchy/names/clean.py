@@ -141,7 +141,7 @@ def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progres
         root: the build's directory of stages.
         stages: the finished stages.
         config: the policy for landmarks with several names, the domain of the rules, and the names' language.
-        progress: receives the numbers of cleaned spellings and landmarks.
+        progress: function that receives the numbers of cleaned spellings and landmarks.
 
     Raises:
         TableError: no landmark has a name left.
@@ -189,7 +189,7 @@ _LEAST_HYPHENATED = 0.25
 
 
 def hyphens_are_spaces(names: Sequence[str]) -> bool:
-    """Tell whether names have hyphens for spaces, as folder names do: none has a space, a quarter or more have hyphens.
+    """Tell whether names have hyphens for spaces, as folder names do: no spaces, and hyphens in a quarter or more.
 
     >>> hyphens_are_spaces(["Golden-Delicious", "Royal-Gala", "Kiwi"]), hyphens_are_spaces(["T-shirt", "red coat"])
     (True, False)

@@ -66,7 +66,7 @@ def run_names(root: Path, tables: Mapping[str, Path], progress: Progress) -> Sta
     Args:
         root: the build's directory of stages.
         tables: CSVs with landmark_id, category and supercategory by split; other columns are ignored.
-        progress: receives the current task.
+        progress: function that receives the current task.
     """
 
     def work(directory: Path) -> StageResult:

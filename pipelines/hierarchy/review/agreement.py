@@ -4,9 +4,9 @@ First, each annotator's decisions are applied alone to the groups of the cluster
 decision of the same person replaces an earlier decision. Then the claims about each name, group and top are compared:
 
 - If only one annotator makes a claim, or all annotators make the same claim, the claim is applied.
-- If annotators make different claims, or one denies another's claim (a name is not in a group), there is a conflict.
-  It is listed, and none of its claims is applied: the name stays in its group of the clustering. The last decision does
-  not win, because that would hide the disagreement.
+- If annotators make different claims, or one annotator denies another annotator's claim (a name is not in a group),
+  there is a conflict. It is listed, and none of its claims is applied: the name stays in its group of the clustering.
+  The last decision does not win, because that would hide the disagreement.
 - Decisions in files with ``role: adjudicator`` are applied last, in order. A conflict is settled if one of these
   decisions is about its subject.
 """
@@ -63,7 +63,7 @@ class Conflict:
         of: the name, the group's label in the clustering, the item, or the label.
         verdicts: one verdict per annotator.
         subjects: a decision about one of these subjects settles the conflict.
-        settled: who settled the conflict, or why it needs no decision; None if it is open.
+        settled: who settled the conflict, or why it needs no decision; None if the conflict is open.
     """
 
     kind: str
@@ -85,8 +85,8 @@ class Agreement:
     Attributes:
         annotators: names of the two annotators.
         about: ``names`` (the groups of names; dropped counts as a group) or ``tops``.
-        count: number of subjects that both decided.
-        observed: share of these subjects on which both agree; None without subjects.
+        count: number of subjects that both annotators decided.
+        observed: share of these subjects about which the two annotators agree; None without subjects.
         kappa: Cohen's kappa; None without subjects.
     """
 
@@ -355,7 +355,7 @@ def side_by_side(settlement: Settlement, grouping: Grouping) -> dict[str, Any]:
 
 
 def adopting(subject: Subject, claim: Claim, grouping: Grouping) -> list[DecisionFields]:
-    """Return the decisions that adopt another annotator's claim; empty if no decision can.
+    """Return the decisions that adopt another annotator's claim; empty if no decision can adopt it.
 
     If one annotator renamed a group, it has a different label among the other annotator's groups. If one annotator made
     a group, the other annotator may lack it. So claims refer to the numbers of the clustering's groups.

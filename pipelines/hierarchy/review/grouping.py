@@ -139,7 +139,7 @@ class Grouping:
     # -- queries --------------------------------------------------------------------------------------------------
 
     def find(self, label: str) -> GroupId | None:
-        """Return the group with this label that has names; None if there is none."""
+        """Return the group with this label that has names; None if there is no such group."""
         return next((g for g, text in self.labels.items() if text == label and self.members[g]), None)
 
     def target(self, label: str) -> GroupId:
@@ -389,7 +389,7 @@ class Grouping:
     # -- decisions that do not fit --------------------------------------------------------------------------------
 
     def _group(self, entry: Entry, label: str, *, may_be_empty: bool = False) -> GroupId | None:
-        """Return the group with this label; if there is none, record the miss and return None."""
+        """Return the group with this label; if there is no such group, record the miss and return None."""
         group = self.target(label) if may_be_empty else self.find(label)
         if group in self.labels:
             return group

@@ -134,7 +134,8 @@ class Journal:
     def append(self, decisions: Sequence[Decision]) -> None:
         """Write decisions at the end of the file in one write, and wait for the disk.
 
-        A crash leaves the entries whole, cut off (reading detects this) or absent. It never damages earlier entries.
+        After a crash the entries are whole, cut off (reading detects this) or absent. A crash never damages earlier
+        entries.
 
         Raises:
             StaleError: another program changed the file; nothing is written.
@@ -165,7 +166,7 @@ class Journal:
 
         Raises:
             StaleError: another program changed the file; nothing is deleted.
-            InputError: there is no entry, or the last entry is another person's or was written by hand.
+            InputError: there is no entry, or another person made the last entry, or it was written by hand.
             StorageError: the file is not writable, or the disk does not confirm the deletion.
         """
         taken = [entry.decision for entry in self.entries[-count:]]

@@ -71,7 +71,7 @@ class Proposals:
         cached: number of questions that the model answered in earlier calls.
         unasked: number of questions without an answer.
         requests: number of requests, including retries.
-        note: why questions have no answer; empty if all have an answer.
+        note: why questions have no answer; empty if all questions have an answer.
     """
 
     file: Path
@@ -345,7 +345,7 @@ def _questions(tables: BuildTables) -> Iterator[Question]:
 
 
 def _content(answer: Mapping[str, Any], key: str) -> str | None:
-    """Return the text of the model's answer; None if it is missing or cut off, or contains the key."""
+    """Return the text of the model's answer; None if the text is missing or cut off, or contains the key."""
     try:
         choice = answer["choices"][0]
         content, is_whole = choice["message"]["content"], choice.get("finish_reason") != "length"
@@ -356,7 +356,7 @@ def _content(answer: Mapping[str, Any], key: str) -> str | None:
 
 
 def _take(question: Question, content: str, found: _Answers) -> bool:
-    """Add the valid parts of an answer to ``found`` and count invalid ones; return whether any part is valid."""
+    """Add the valid parts of an answer to ``found`` and count the invalid parts; return whether any part is valid."""
     (number_field, about), groups = question.fields, question.groups
     try:
         answer = parse_json(content, "the answer", kind=dict, max_bytes=8 * _MOST_BYTES)

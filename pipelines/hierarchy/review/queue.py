@@ -42,7 +42,7 @@ class Screen:
         names: names in the order of the tree.
         wrong: error probability of each name.
         items: expected number of items (or names, if the queue counts names) that one action corrects.
-        blocks: (start, stop) ranges of ``names`` that are subtrees, the whole screen first.
+        blocks: (start, stop) ranges of ``names`` that are subtrees, the range of the whole screen first.
         again: whether the person accepted these names before.
         level: level above the groups, if the page asks for the class of the groups in ``names`` at this level; None:
             ``names`` are names.

@@ -35,7 +35,7 @@ class _View:
         grouping: names in groups after the decisions.
         placed: ``grouping`` with the undecided names in their estimated groups.
         estimates: estimates of the learner; None without a learner.
-        names: per name, the label of its group (None: dropped), its error probability, and who decided.
+        names: per name, the label of its group (None: the name was dropped), its error probability, and who decided.
         groups: per group with names, its top, who decided about it, its classes, and who decided them.
         done: numbers of decided names and of their items.
         queue: screens to decide next, the most useful first.

@@ -231,7 +231,7 @@ def unanswered_classes(classes: Iterable[str], store: ScrapeStore) -> tuple[list
     """Walk from classes to all their ancestors (P279), each once, so that cycles end.
 
     Returns:
-        The answered ids, and the ids to ask next; failed ids are in neither list.
+        The answered ids, and the ids to ask next; failed ids are in neither of the two.
     """
     met = dict.fromkeys(classes)
     queue, answered, lacking = list(met), [], []

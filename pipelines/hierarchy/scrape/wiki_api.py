@@ -172,7 +172,8 @@ class CategoryPage:
             itself).
         title: the page's own title, after hard redirects.
         item: the Wikidata item that the page states, if any.
-        moved_to: title of the category that a ``{{Category redirect}}`` on the page names, if any.
+        moved_to: title of the category that a ``{{Category redirect}}`` on the page names; None if the page has no such
+            template.
     """
 
     state: str

@@ -71,7 +71,7 @@ def source_name(name: str) -> str:
     """Return the name of a source as :func:`source_names` spells it; a card's name is accepted too.
 
     Raises:
-        ConfigError: there is no such source; the message names the nearest, or all.
+        ConfigError: there is no such source; the message names the nearest source, or all sources.
     """
     found = next((source for source, card in CARDS.items() if card == name), name)
     if found not in source_names():

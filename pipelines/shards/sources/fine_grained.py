@@ -1,4 +1,4 @@
-"""CUB-200-2011 and Cars196: the first half of the classes is train, the second test.
+"""CUB-200-2011 and Cars196: the first half of the classes is for training, the second half for testing.
 
 Tables of this project name the classes of the coarser levels.
 """

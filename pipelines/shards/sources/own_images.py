@@ -299,7 +299,7 @@ def find_images(source: Path) -> tuple[list[str], list[tuple[str, str, str, str]
 
 
 def _walk(source: Path, inside: str, depth: int) -> Iterator[tuple[str, str]]:
-    """Yield every file below a folder and why it is not an image; an image has an empty reason."""
+    """Yield every file below a folder, and the reason why it is not an image (empty if it is an image)."""
     if depth > _DEEPEST:
         raise InputError(f"{source / inside}: more than {_DEEPEST} folders deep; expected one folder per level.")
     try:

@@ -242,7 +242,7 @@ def images_of(file: Path, column: str, wanted: Sequence[int] | None = None) -> I
 
 
 def _stored_name(path: str) -> str:
-    """Return a stored path, if it is relative and plain, or its last part, so that it can be appended to a folder."""
+    """Return a stored path if it is relative and plain, else its last part, so that it can be appended to a folder."""
     text = "".join(letter for letter in path.replace("\\", "/") if letter.isprintable())
     try:
         return relative_path(text, "") or "image"
