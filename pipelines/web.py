@@ -64,14 +64,14 @@ class PoliteClient:
     Args:
         endpoints: URLs of the servers. The client never sends a request to another host, even after a redirect.
         contact: mail address or page of the operator; required for Wikimedia's servers.
-        rate: requests per second at most, retries included.
-        documented_rate: requests per second that Wikimedia's documentation allows.
+        rate: maximum number of requests per second, retries included.
+        documented_rate: number of requests per second that Wikimedia's documentation allows.
         timeout: seconds for a whole answer.
         retries: maximum number of attempts per answer.
         max_total_retries: maximum number of retries in the whole run.
         request_budget: maximum number of requests in the whole run; 0: no limit.
         clock: function that returns seconds that never decrease (``time.monotonic``).
-        sleep: waits a number of seconds.
+        sleep: function that waits a number of seconds.
         on_wait: function called before each wait between attempts, with the wait's seconds and its reason.
 
     Raises:

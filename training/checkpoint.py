@@ -203,7 +203,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Read the ``state.json`` of a checkpoint; its ``files`` holds the checksums of the tensor files.
+    """Read the ``state.json`` of a checkpoint; its entry ``files`` holds the checksums of the tensor files.
 
     Raises:
         InputError: the file is missing or damaged.

@@ -108,7 +108,8 @@ def build_criterion(
         hierarchy: hierarchy of the dataset.
         train_labels: (N, L) class ids of the training split.
         dim: D, dimension of the embeddings.
-        steps_per_epoch: steps per epoch, which convert the warm-up of the cross-batch memory from epochs to steps.
+        steps_per_epoch: number of steps per epoch, which converts the warm-up of the cross-batch memory from epochs to
+            steps.
 
     Raises:
         ConfigError: the dataset does not have a level, or the loss does not accept an option.

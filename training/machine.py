@@ -46,7 +46,7 @@ def fitting_images(model: nn.Module, size: int, wanted: int, processes: int, amp
     Args:
         model: model on its device, in training mode.
         size: side of the images, pixels.
-        wanted: images per step and process.
+        wanted: wanted number of images per step and process.
         processes: number of processes that share the machine.
         amp: precision of the step.
     """

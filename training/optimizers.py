@@ -90,8 +90,8 @@ def learning_rate(
         part: part of the model or loss: ``backbone``, ``head`` or ``proxies``.
         base: the part's full rate.
         step: step of the run, from 0.
-        steps_per_epoch: steps per epoch of the run.
-        epochs: epochs of the run.
+        steps_per_epoch: number of steps per epoch of the run.
+        epochs: number of epochs of the run.
     """
     if step < config.warmup_steps:
         return base * (step + 1) / config.warmup_steps

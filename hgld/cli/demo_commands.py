@@ -38,8 +38,8 @@ class DemoSize:
     Attributes:
         landmarks: number of landmarks to draw; two thirds are for training.
         images: number of drawings per landmark.
-        epochs: epochs of each of the two runs; every epoch ends with an evaluation.
-        steps: steps per epoch.
+        epochs: number of epochs of each of the two runs; every epoch ends with an evaluation.
+        steps: number of steps per epoch.
     """
 
     landmarks: int = 330
@@ -144,7 +144,7 @@ def demo_runs(seed: int, *, epochs: int, steps: int) -> dict[str, "TrainConfig"]
 
     Args:
         seed: seed of all random numbers: the runs start from the same weights and see the same batches.
-        epochs: epochs of a run; every epoch ends with an evaluation.
+        epochs: number of epochs of a run; every epoch ends with an evaluation.
         steps: steps per epoch.
     """
     from hgld.training.config import TrainConfig, with_fields

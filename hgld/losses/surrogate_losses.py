@@ -91,8 +91,8 @@ def graded_ap_loss(
         num_levels: number of levels L.
         surrogate: surrogate of the step function.
         gain: relevance of a grade; ``population`` with alpha 1 if None.
-        left_out: (Q,) column that is not ranked (the query itself), -1 if all columns are ranked. None: all columns
-            are ranked.
+        left_out: (Q,) column that is not ranked (the query itself), -1 if the row ranks all columns. None: every
+            row ranks all columns.
         method: implementation: auto, pair or eager (:mod:`hgld.losses.kernels.operator`).
 
     Returns:

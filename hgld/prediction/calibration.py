@@ -177,7 +177,7 @@ class Calibration:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def confidences(self, votes: Votes) -> np.ndarray:
-        """Return (Q, L) probabilities that the votes' classes are right; they do not fall from fine to coarse."""
+        """Return (Q, L) probabilities that the votes' classes are right; they never fall from fine to coarse levels."""
         return self._scale(features_of(votes))
 
     def _scale(self, features: np.ndarray) -> np.ndarray:

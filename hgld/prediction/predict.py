@@ -56,7 +56,8 @@ class Answers(Sequence[Answer]):
         column: (Q,) int64 column of the predicted level, 0 the finest; -1: no prediction.
         paths: (Q, L) int64 class that the neighbours vote for at every level, -1 if unknown. The prediction is the part
             from ``column`` on.
-        confidences: (Q, L) probability that each class of the path is right; it does not fall from fine to coarse.
+        confidences: (Q, L) probability that each class of the path is right; a coarser level never has a smaller
+            probability than a finer level.
         neighbors: (Q, K) int64 gallery indices, best first.
         scores: (Q, K) cosine similarities.
         supports: (Q, K) int64 finest column at which each neighbour is on the path; L if it is not on the path.

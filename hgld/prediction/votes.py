@@ -14,7 +14,7 @@ class Votes:
 
     Attributes:
         labels: (Q, L) class of the path at every level, finest first; -1 if unknown.
-        shares: (Q, L) share of the votes in [0, 1]; it does not fall from fine to coarse.
+        shares: (Q, L) share of the votes in [0, 1]; a coarser level never has a smaller share than a finer level.
         nearest: (Q, L) highest score of a neighbour in the path's class at this level.
         rival: (Q, L) highest score of a neighbour of another class; the lowest of all scores if there is no such
             neighbour.

@@ -163,7 +163,7 @@ class ClassItems:
 
         Args:
             classes: (P,) indices of the classes in :attr:`label`.
-            k: items per class.
+            k: number of items per class.
             key: key of the random numbers.
 
         Returns:

@@ -43,8 +43,8 @@ def plan_epoch(classes: ClassItems, p: int, k: int, batches: int, *key: int) -> 
 
     Args:
         classes: the items, sorted by class.
-        p: classes per batch.
-        k: items per class.
+        p: number of classes per batch.
+        k: number of items per class.
         batches: number of batches; to fill them, random classes get one more chunk.
         key: key of the random stream.
 
@@ -165,8 +165,8 @@ class PKSampler(BatchSampler):
     Args:
         labels: (N,) or (N, L) integers or names, or a dataset, in any form that :func:`hgld.labels.class_numbers`
             reads.
-        p: classes per batch.
-        k: items per class.
+        p: number of classes per batch.
+        k: number of items per class.
         level: level of the classes: its column; or, if the labels are a table or a dataset, its name.
         seed: seed of all random choices.
         coverage: "exact" (every item at least once per epoch) or "classes" (random classes).
@@ -257,8 +257,8 @@ class HierarchicalPKSampler(BatchSampler):
 
     Args:
         labels: (N, L) integers or names, or a dataset, in any form that :func:`hgld.labels.class_numbers` reads.
-        p: classes per batch.
-        k: items per class.
+        p: number of classes per batch.
+        k: number of items per class.
         level: level of the classes: its column; or, if the labels are a table or a dataset, its name.
         super_level: level of the super-classes; the coarsest by default.
         super_classes: m, number of super-classes per batch.

@@ -53,7 +53,7 @@ class ShardOrderSampler(BatchSampler):
         group: (N,) number of every item's group within its shard.
         label: (N,) class of every item; -1 is unknown.
         p: number of classes per batch.
-        k: items per class.
+        k: number of items per class.
         num_streams: number of streams that are read in parallel, over all processes; must divide p.
         window: number of batches whose items the streams hold in memory. The sampler chooses among these items so that
             a class repeats within a batch only if this cannot be avoided.

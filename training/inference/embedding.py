@@ -65,7 +65,7 @@ def embed(
         model: model on the device where it computes; it is in evaluation mode during the call.
         dataset: dataset of N items.
         view: view that resizes and crops images, at scale 1.
-        batch_size: images at a time, per process.
+        batch_size: number of images at a time, per process.
         scales: factors of the view's sizes; papers take 1, 1/sqrt(2), 1/2.
         scale_p: exponent p of the mean over scales (:func:`hgld.evaluation.postprocess.pool_scales`).
         workers: number of threads per process that read and decode; 0: one per core of the process, at most 16.

@@ -123,8 +123,8 @@ def choose_gem_p(
         images: options of the run for augmenting images.
         dataset: the training images; if there are fewer than 1,000 classes, there are fewer images.
         size: side of the square that the model will see, pixels.
-        batch_size: views at a time.
-        workers: threads that read and decode.
+        batch_size: number of views at a time.
+        workers: number of threads that read and decode.
         seed: seed of the images and their views.
         amp: precision of the model's arithmetic.
 

@@ -95,7 +95,7 @@ class Model:
             query: query images, in any form that :meth:`encode` takes.
             gallery: a folder, a dataset's directory or URL, or a dataset. Its embeddings are kept in the user's cache,
                 so that only the first search embeds it. Unreadable images are not searched; the result counts them.
-            k: images per query.
+            k: number of images per query.
             progress: whether to show a bar.
         """
         rows, (embedded, dataset) = self.encode(query), self._gallery(gallery, progress=progress)
@@ -225,8 +225,8 @@ def load_model(
     Raises:
         InputError: the run does not exist, or a file is damaged or belongs to another network.
         ConfigError: the network does not exist, or does not support an option.
-        MissingExtraError: its library is not installed.
-        MissingResourceError: its weights are not available here.
+        MissingExtraError: the network's library is not installed.
+        MissingResourceError: the network's weights are not available on this machine.
     """
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     processes = Processes(0, 1, place)

@@ -24,10 +24,10 @@ class Row:
 
     Attributes:
         paper: key of :data:`hgld.published.PAPERS`.
-        table: table, as the paper calls it.
-        method: method, as the table calls it.
-        setting: setting of the row, as :mod:`hgld.published` has it.
-        backbone: backbone of the row, as :mod:`hgld.published` has it.
+        table: name of the table in the paper.
+        method: name of the method in the table.
+        setting: setting of the row in :mod:`hgld.published`.
+        backbone: backbone of the row in :mod:`hgld.published`.
         datasets: names of datasets; empty: the recipe's dataset.
     """
 

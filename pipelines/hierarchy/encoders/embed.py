@@ -25,7 +25,7 @@ def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progres
         root: the build's directory of stages.
         stages: the finished stages.
         config: options with the encoder.
-        progress: receives the number of embedded names.
+        progress: function that receives the number of embedded names.
 
     Raises:
         ConfigError: the encoder's name or options are not available.

@@ -128,7 +128,7 @@ class LexicalEncoder:
     Attributes:
         name: ``lexical``.
         key: the version, and a hash of the lexicon and the fitted names.
-        templates: empty: the encoder uses no prompts.
+        templates: prompt templates; always empty, because the encoder uses no prompts.
     """
 
     name = "lexical"

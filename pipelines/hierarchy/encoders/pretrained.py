@@ -48,7 +48,7 @@ class PromptEncoder(ABC):
     Args:
         templates: prompt templates with ``{}`` in place of the name.
         device: torch device; empty: a GPU if there is one.
-        batch_size: texts per forward pass.
+        batch_size: number of texts per forward pass.
     """
 
     def __init__(self, templates: Sequence[str], device: str, batch_size: int) -> None:

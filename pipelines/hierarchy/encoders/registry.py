@@ -108,7 +108,7 @@ def make_encoder(
         names: the names on which ``lexical`` is fitted. An encoder gets only the options that its class has.
         templates: prompt templates with one ``{}``; empty: the encoder's own templates.
         device: ``cpu``, ``cuda``, ...; empty: a GPU if there is one.
-        batch_size: names per forward pass.
+        batch_size: number of names per forward pass.
         lexicon: whether ``lexical`` uses hgld's nouns for places, which suit only names of places.
         english: function that tells which names ``lexical`` divides by English grammar.
 

@@ -69,7 +69,7 @@ def cluster_names(rows: np.ndarray, config: ClusterConfig, progress: Progress = 
     Args:
         rows: (N, D) unit rows, one per name, N at least 1.
         config: number of groups, method and seed.
-        progress: receives the current task.
+        progress: function that receives the current task.
 
     Raises:
         ConfigError: more groups are wanted than there are different vectors.

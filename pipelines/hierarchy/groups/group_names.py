@@ -5,11 +5,12 @@ The first method that applies gives the label:
 1. ``head-noun``: the head noun of English names with at least half of the group's landmarks. In the domain ``general``
    also ``shared-word``: a word that such names share in any language, or their last characters in Chinese, Japanese or
    Korean. At least two names must share such a word, so that the only name of a group keeps all its words. A singular
-   form must be a common English word or occur in a name. 2. ``p279``: the Wikidata class that best describes the group.
-   Candidates are classes above names with at least half of the group's landmarks. The class with the highest F1 wins if
-   F1 is at least 0.25. F1 is the harmonic mean of two shares: the group's landmarks below the class, and the class's
-   landmarks in the group. 3. ``medoid``: among the names whose cosine with the group's centre is within 0.02 of the
-   best, the name with the most landmarks. It always exists.
+   form must be a common English word or occur in a name.
+2. ``p279``: the Wikidata class that best describes the group. Candidates are classes above names with at least half of
+   the group's landmarks. The class with the highest F1 wins if F1 is at least 0.25. F1 is the harmonic mean of two
+   shares: the group's landmarks below the class, and the class's landmarks in the group.
+3. ``medoid``: among the names whose cosine with the group's centre is within 0.02 of the highest cosine, the name with
+   the most landmarks. There is always such a name.
 
 Labels are unique, regardless of letter case. A group never takes a name of another group as its label. If two groups
 want the same label, a group that has it among its names gets it, else the group with more landmarks. The other group

@@ -221,7 +221,7 @@ def serving(review: Review, port: int, announce: Callable[[str], None]) -> uvico
 
     Args:
         review: the state that the page shows and changes.
-        port: the port to listen on; 0: any free one.
+        port: the port to listen on; 0: any free port.
         announce: function called with the page's address, which includes the token, when the server listens.
     """
     token = secrets.token_urlsafe(32)

@@ -43,7 +43,7 @@ def run(
         root: the build's directory of stages.
         tables: CSVs with landmark_id and category by split.
         config: route, addresses, language and limits.
-        progress: receives the task and its progress.
+        progress: function that receives the task and its progress.
         client: HTTP client; default: a :class:`PoliteClient` with the options of ``config``.
         before_asking: function called once before the first request, if there is one; it may raise to stop the run.
 
