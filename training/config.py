@@ -183,8 +183,8 @@ class LossConfig:
     bins: int = setting(20, "Number of bins of SoftBinAP and FastAP.", above=0)
     ties: Literal["ignored", "relaxed", "integral"] = setting(
         "ignored",
-        "Treatment of ties (items in one bin) in SoftBinAP; relaxed and integral: two approximations of tie-aware AP, "
-        "the average of AP over all orders of tied items.",
+        "Treatment of ties (items in one bin) in SoftBinAP. relaxed and integral approximate tie-aware AP: the average "
+        "of AP over all orders of tied items.",
     )
     pnp: Literal["O", "Iu", "Ib", "Ds", "Dq"] = setting("Dq", "Variant of the loss PNP.")
     pnp_b: float = setting(4.0, "Constant b of PNP's variant I_b.", least=0)
@@ -286,8 +286,8 @@ class RunConfig:
     evaluate_start: bool = setting(False, "Also evaluate the initial model; it can then be the best checkpoint.")
     blend: float = setting(
         0.0,
-        "After the last epoch, also try weights at this point between the initial (0) and the last ones (1), and keep "
-        "them if --monitor is better (WiSE-FT). 0: do not try.",
+        "After the last epoch, also try a weighted average of the initial weights (0) and the last weights (1), and "
+        "keep it if --monitor is better (WiSE-FT). 0: do not try.",
         least=0,
         most=1,
     )
@@ -304,8 +304,8 @@ class RunConfig:
     )
     monitor_tolerance: float = setting(
         0.0,
-        "Choose a later checkpoint over the best one if its value of --monitor is worse by at most this much, but with "
-        "--evaluate-start not worse than the initial model's.",
+        "Prefer a later checkpoint to the best one if its value of --monitor is at most this much worse. With "
+        "--evaluate-start, its value must not be worse than the initial model's.",
         least=0,
     )
     select_on_test: bool = setting(
