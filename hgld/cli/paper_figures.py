@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _INCREASE = "mAP@R increase"  # relative increase of mAP@R in SupRank's Figure 6, which no report of hgld has
 _MOST_METRICS = 2  # maximum number of metrics per sweep in a figure
-_WIDE = 30  # above this ratio of x values, small values would coincide on a linear axis
+_WIDE = 30  # if the ratio of x values is larger, small values would coincide on a linear axis
 _FILLS: dict[str, Any] = {"o": "full", "s": "none"}  # published values have hollow markers
 _Points = Sequence[tuple[float, float]]
 

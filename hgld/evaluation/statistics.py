@@ -491,10 +491,10 @@ def first_items(scores: Tensor, grades: Tensor, depth: int) -> np.ndarray:
         return (descending_keys(scores) << 8 | grades) << _INDEX_BITS | items
 
     depth = min(depth, scores.shape[1])
-    best, items = scores.topk(min(depth + 1, scores.shape[1]), dim=1)  # many times faster than keys of all items
+    best, items = scores.topk(min(depth + 1, scores.shape[1]), dim=1)  # many times faster than sorting all keys
     first = keys(best[:, :depth], grades.gather(1, items[:, :depth]), items[:, :depth]).sort(dim=1).values
     tied = torch.nonzero(best[:, depth - 1] == best[:, -1])[:, 0] if best.shape[1] > depth else items[0, :0]
-    if len(tied):  # which items tie with the last one matters, so these rows need the keys of all items
+    if len(tied):  # ties with the last item must be known, so these rows need the keys of all items
         every = keys(scores[tied], grades[tied], torch.arange(scores.shape[1], device=scores.device))
         first[tied] = every.topk(depth, dim=1, largest=False).values
     return (first & ((1 << _INDEX_BITS) - 1)).cpu().numpy()

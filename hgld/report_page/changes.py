@@ -14,10 +14,10 @@ from hgld.report_page.gallery import strips
 from hgld.report_page.rankings import FirstRanks
 from hgld.report_page.runs import Evaluation
 
-_MOST_QUERIES = 3  # maximum number of queries to show that became better, and worse
-_SHOWN = 6  # ranks per query and run
+_MOST_QUERIES = 3  # maximum number of improved queries to show, and of worsened queries
+_SHOWN = 6  # number of ranks to show per query and run
 _FEWEST_UNITS = 5  # minimum number of resampling units for an interval; with fewer, a bootstrap is too narrow
-_MOST_CLASSES = 8  # maximum number of classes per level to show that became better, and worse
+_MOST_CLASSES = 8  # maximum number of improved classes per level to show, and of worsened classes
 
 
 @dataclass(frozen=True)

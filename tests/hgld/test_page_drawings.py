@@ -111,7 +111,7 @@ def test_icicle_has_every_class_with_its_parent_items_and_mean_measure(tree):
 ODD = ["#1b2530", "url(#a)", "$x$", "x" * 200, "שלום \u202eabc", "🏰 castle", "</script><b>owned", "a  b"]
 
 
-def test_tree_of_a_dataset_shows_an_image_of_every_class_and_a_taxonomy_none(hgld, tmp_path):
+def test_tree_of_a_dataset_shows_an_image_of_every_class_and_tree_of_a_taxonomy_shows_none(hgld, tmp_path):
     write_dataset(tmp_path / "data", items_of_classes([3] * 4, ("test",), per_coarse=2))
     assert hgld("show", tmp_path / "data", "--html", tmp_path / "data.html")[0] == 0
     shown = re.findall(

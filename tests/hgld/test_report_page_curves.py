@@ -252,7 +252,7 @@ def test_changes_per_class_equal_the_means_of_its_queries_with_resampled_interva
             assert [row.before, row.after] == pytest.approx([before[of].mean(), worse[of].mean()])
             units = [[q] for q in of] if c == 0 else [of[labels[of, 0] == k] for k in np.unique(labels[of, 0])]
             assert np.isnan(row.low) == (len(units) < 5)
-            if len(units) >= 5:  # the reference draws its resamples one by one, with other random numbers
+            if len(units) >= 5:  # the reference draws each resample separately, from different random numbers
                 rng, change = np.random.default_rng(1), worse - before
                 means = [
                     change[np.concatenate([units[i] for i in rng.integers(0, len(units), len(units))])].mean()
