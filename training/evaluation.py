@@ -353,7 +353,7 @@ def _refuse_unread(processing: Mapping[str, Any]) -> None:
 
 
 def _join_reports(answers: RetrievalReport | None, ranked: RetrievalReport | None) -> RetrievalReport:
-    """Join the reports of classifier and ranking on the same queries; one of them may be None."""
+    """Join the reports of classifier and ranking on the same queries; one of the reports may be None."""
     if answers is None or ranked is None:
         report = ranked if answers is None else answers
         assert report is not None

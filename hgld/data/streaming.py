@@ -105,9 +105,9 @@ def stream(
         seed: seed of all random numbers.
         process_index: rank of this process, which chooses its part of every batch.
         process_count: number of processes; it must divide ``num_streams``.
-        num_streams: number of shard sequences that are read in parallel by all processes together; it must divide P. It
-            changes the batches. Default: the largest number up to 8 that ``p`` and ``process_count`` allow; without an
-            index, at most the number of shards.
+        num_streams: number of shard sequences that are read in parallel by all processes together; it must divide P.
+            The number changes the batches. Default: the largest number up to 8 that ``p`` and ``process_count`` allow;
+            without an index, at most the number of shards.
         window: number of batches whose groups a sequence mixes; larger windows mix better.
         short: rule for groups of fewer than k items: ``repeat`` uses their items more than once in a batch, ``drop``
             excludes the groups, ``refuse`` raises an error.

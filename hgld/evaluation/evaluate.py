@@ -170,7 +170,7 @@ def evaluate(
     float32 with TF32 off, whatever the dtype of the embeddings. :class:`hgld.metrics.Metric` defines the metrics.
 
     ``hgld.evaluate(model, data)`` evaluates a model from :func:`hgld.load_model` on a dataset or a folder of class
-    folders. It follows the dataset's protocol; if the dataset has none, every image queries all other images.
+    folders. It follows the dataset's protocol; if the dataset has no protocol, every image queries all other images.
 
     Args:
         query_embeddings: (Q, D) embeddings of any floating dtype; or the model.

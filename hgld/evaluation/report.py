@@ -277,7 +277,7 @@ def compare(
     Returns:
         one row per report and metric. ``low`` and ``high`` are the 95% confidence interval of ``value``. ``difference``
         is the difference to the baseline on the queries where both are defined, with its interval ``difference_low``
-        and ``difference_high`` and its two-sided ``p_value``. These four are null for the baseline itself.
+        and ``difference_high`` and its two-sided ``p_value``. These four columns are null for the baseline itself.
 
     Raises:
         ConfigError: there is no report, a metric is unknown, or the reports share no metric.

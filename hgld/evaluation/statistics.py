@@ -254,8 +254,8 @@ def mistake_severity(ranked: RankedQueries) -> np.ndarray:
     """Return the severity of mistakes (Bertinetto et al., "Making Better Mistakes", CVPR 2020).
 
     The severity is the height, in levels, of the lowest common ancestor of the query and the first item; L if they
-    share no class. It is defined if the gallery has an item of the query's finest class, but the first item is not of
-    this class.
+    share no class. The severity is defined if the gallery has an item of the query's finest class, but the first item
+    is not of this class.
     """
     num_levels = ranked.counts.shape[1] - 1
     grade = ranked.found.grade_at[:, ranked.at]
@@ -266,8 +266,8 @@ def mistake_severity(ranked: RankedQueries) -> np.ndarray:
 def hierarchical_distance_at_k(ranked: RankedQueries) -> np.ndarray:
     """Return the average hierarchical distance of the first k (Bertinetto et al., CVPR 2020), in levels.
 
-    It is defined if the gallery has an item of the query's finest class. A list of fewer than k items is averaged
-    over its items.
+    The distance is defined if the gallery has an item of the query's finest class. A list of fewer than k items is
+    averaged over its items.
     """
     num_levels = ranked.counts.shape[1] - 1
     places = np.minimum(ranked.number, ranked.counts.sum(axis=1))

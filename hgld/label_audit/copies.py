@@ -209,10 +209,10 @@ def find_copies(
 def decoy_posterior(found: np.ndarray, decoys: np.ndarray) -> np.ndarray:
     """Return the probability that each pair is a finding and not a decoy: 1 - f_decoy / f.
 
-    This is one minus the local false discovery rate (Efron, Journal of the American Statistical Association 2004),
-    estimated with decoys. One decoy is added above all scores (Levitsky et al., Unbiased False Discovery Rate
-    Estimation for Shotgun Proteomics, Journal of Proteome Research 2017). Without it, the highest score could get
-    probability 1 by chance.
+    The probability is one minus the local false discovery rate (Efron, Journal of the American Statistical Association
+    2004), estimated with decoys. One decoy is added above all scores (Levitsky et al., Unbiased False Discovery Rate
+    Estimation for Shotgun Proteomics, Journal of Proteome Research 2017). Without this decoy, the highest score could
+    get probability 1 by chance.
 
     Args:
         found: (M,) scores.

@@ -27,8 +27,8 @@ class BlackboxAP(RankLoss):
 
     Args:
         lambda_: distance by which the scores are moved; with a larger distance more pairs get a gradient.
-        margin: alpha of the paper; the scores of positives are lowered and the scores of negatives raised by half of
-            it.
+        margin: alpha of the paper; half of it is subtracted from the scores of positives and added to the scores of
+            negatives.
         level: column of the labels that decides what is positive, 0 the finest.
         options: ``normalize``, ``exclude_self`` and ``reduction`` of :class:`hgld.losses.RankLoss`.
 

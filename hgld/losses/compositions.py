@@ -166,8 +166,8 @@ class ROADMAP(_Published):
             ``proxy`` (:class:`NormSoftmax`). For other thresholds build a :class:`Composition`.
         temperature: temperature of the proxies' softmax.
         options: options of the rank term: ``tau``, ``rho``, ``delta``, ``offset``, ``level``, ``method``,
-            ``normalize``, ``exclude_self`` and ``reduction``. Options that the second term also has are passed to it
-            too.
+            ``normalize``, ``exclude_self`` and ``reduction``. Options that the second term also has are passed to both
+            terms.
 
     Raises:
         ConfigError: ``proxy`` is chosen without ``num_classes`` and ``dim``, or an option of one of the two losses is
@@ -200,8 +200,8 @@ class RODRecall(_Published):
             published thresholds 0.9 and 0.6).
         temperature: temperature of the proxies' softmax.
         options: options of the rank term: ``tau``, ``rho``, ``delta``, ``offset``, ``level``, ``method``,
-            ``normalize``, ``exclude_self`` and ``reduction``. Options that the second term also has are passed to it
-            too.
+            ``normalize``, ``exclude_self`` and ``reduction``. Options that the second term also has are passed to both
+            terms.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ class HAPPIER(_Published):
             published thresholds 0.9 and 0.6).
         temperature: temperature of the proxies' softmax.
         options: options of the rank term: ``tau``, ``rho``, ``delta``, ``offset``, ``method``, ``normalize``,
-            ``exclude_self`` and ``reduction``. Options that the second term also has are passed to it too.
+            ``exclude_self`` and ``reduction``. Options that the second term also has are passed to both terms.
 
     >>> import torch
     >>> labels = torch.tensor([[0, 0], [0, 0], [1, 0], [2, 1]])  # finest first
@@ -268,7 +268,7 @@ class RODNDCG(_Published):
             published thresholds 0.9 and 0.6).
         temperature: temperature of the proxies' softmax.
         options: options of the rank term: ``tau``, ``rho``, ``delta``, ``offset``, ``method``, ``normalize``,
-            ``exclude_self`` and ``reduction``. Options that the second term also has are passed to it too.
+            ``exclude_self`` and ``reduction``. Options that the second term also has are passed to both terms.
     """
 
     def __init__(

@@ -376,8 +376,8 @@ def draw_negatives(
 ) -> Tensor:
     """Draw negatives for every anchor with replacement, in inverse proportion to the density of distances.
 
-    This is a custom torch operator, because torch.compile cannot trace a number of draws that depends on the labels. It
-    has its own generator, so that compilers may treat it as a pure function of its arguments.
+    The function is a custom torch operator, because torch.compile cannot trace a number of draws that depends on the
+    labels. It has its own generator, so that compilers may treat it as a pure function of its arguments.
 
     Args:
         distances: (Q, G) distances of unit vectors.

@@ -460,8 +460,8 @@ def _inner_products_backward(ctx: Any, by_products: Tensor) -> tuple[Tensor | No
 def inner_products(rows: Tensor, others: Tensor) -> Tensor:
     """Return the (Q, G) inner products of (Q, D) and (G, D) rows in full precision, forwards and backwards.
 
-    This is a custom operator, because the settings of TF32 and bfloat16 apply when a product is computed. The backward
-    pass computes its product after the context of the forward pass has ended.
+    The function is a custom torch operator, because the settings of TF32 and bfloat16 apply when a product is computed.
+    The backward pass computes its product after the context of the forward pass has ended.
     """
     switches: tuple[Any, ...] = (
         torch.backends.cuda.matmul,

@@ -245,17 +245,18 @@ class MatryoshkaLoss(BatchLoss):
 class MetricLearningLoss(BatchLoss):
     """Adapter of a loss of pytorch-metric-learning, with an optional miner, to ``loss(embeddings, labels, ...)``.
 
-    ``hgld.losses.wrap`` is its short name. It accepts labels of several levels, class names, and all processes' items.
-    :class:`hgld.losses.SumOverLevels` sums it over levels, and :class:`hgld.losses.CrossBatchMemory` gives it a memory.
-    You pass an object of the library, so hgld itself does not import the library::
+    ``hgld.losses.wrap`` is its short name. The adapter accepts labels of several levels, class names, and all
+    processes' items. :class:`hgld.losses.SumOverLevels` sums its loss over levels, and
+    :class:`hgld.losses.CrossBatchMemory` gives it a memory. You pass an object of the library, so hgld itself does not
+    import the library::
 
         from pytorch_metric_learning.losses import MultiSimilarityLoss
         from pytorch_metric_learning.miners import MultiSimilarityMiner
 
         loss = MetricLearningLoss(MultiSimilarityLoss(), MultiSimilarityMiner())
 
-    It works with losses of pairs, triplets and tuples: MultiSimilarityLoss, ContrastiveLoss, TripletMarginLoss,
-    MarginLoss, LiftedStructureLoss, SupConLoss, NTXentLoss, CircleLoss. It does not work with:
+    The adapter works with losses of pairs, triplets and tuples: MultiSimilarityLoss, ContrastiveLoss,
+    TripletMarginLoss, MarginLoss, LiftedStructureLoss, SupConLoss, NTXentLoss, CircleLoss. It does not work with:
 
     - SmoothAPLoss, which assumes batches sorted by class with equally many items each, and swaps the number of classes
       with the number of items per class: use :class:`SmoothAP`;

@@ -36,7 +36,8 @@ def precision_recall(
         grades: (G,) grades in the order of the ranking.
         gains: (L + 1,) gain of each grade; ``gains[0]`` is 0.
         recalls: (R,) recalls in (0, 1].
-        places: (G,) ranks of these items, from 0, if only some items of the ranking are given; None: 0 to G - 1.
+        places: (G,) ranks of the items in ``grades``, from 0, if ``grades`` has only some items of the ranking; None:
+            the ranks 0 to G - 1.
 
     Returns:
         (R,) precision at the first rank that reaches each recall; None if no item is relevant.

@@ -30,7 +30,7 @@ def word_source(*key: int) -> np.random.Philox:
 
 
 def random_words(count: int, *key: int) -> np.ndarray:
-    """Return (count,) uint64 words of Philox, keyed as in :func:`word_source`."""
+    """Return (count,) uint64 words of Philox, with the key of :func:`word_source`."""
     return word_source(*key).random_raw(count)
 
 

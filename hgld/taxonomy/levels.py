@@ -185,7 +185,7 @@ def _step_numbers(taxonomy: Taxonomy, rule: str, marks: tuple[str, ...], count: 
         taxonomy: the taxonomy, for messages.
         rule: origin of the steps: ``root`` or ``leaves``.
         marks: the numbers in the rule. Without numbers, ``root`` takes all depths and ``leaves`` height 1; if levels
-            are named, both take as many as the names need.
+            are named, both rules take as many numbers as the level names need.
         count: number of level names; 0: the levels have no names.
         depths: the depths that can become levels. A lone root is excluded; the last depth is the depth of the deepest
             parent of a finest class.

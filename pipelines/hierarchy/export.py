@@ -178,7 +178,7 @@ def _write_csv(rows: pl.DataFrame, file: Path) -> None:
 def _dropped(table: Mapping[str, pl.DataFrame], joined: pl.DataFrame, are_items: bool) -> pl.DataFrame:
     """Return a row for every scraped landmark without a label, with the excluding stage and its reason.
 
-    If the names come from a list (--classes), the table has two more columns: id, and row (line in the list). It
+    If the names come from a list (--classes), the table has two more columns: id, and row (line in the list). The table
     then begins with the rows of the list that could not be used.
     """
     columns = ["split", "landmark_id", "category", "stage", "reason", "detail"]

@@ -26,8 +26,8 @@ def provenance(
 ) -> dict[str, Any]:
     """Return the inputs, options and software of a build, without its outputs (see :func:`complete_provenance`).
 
-    The same input, options, seed and software give the same content. It contains no absolute path, and no option that
-    cannot change the output (rates, contacts, batch sizes).
+    The same input, options, seed and software give the same content. The content has no absolute path, and no option
+    that cannot change the output (rates, contacts, batch sizes).
 
     Args:
         stages: the finished stages, in order.

@@ -282,7 +282,7 @@ class Embedder:
 
         Raises:
             ConfigError: the model has no text tower that shares the space of its images.
-            MissingResourceError: the model's weights or tokenizer are not available here.
+            MissingResourceError: the model's weights or tokenizer are not available on this machine.
         """
         if self.network is None:
             raise ConfigError(

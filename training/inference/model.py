@@ -116,7 +116,7 @@ class Model:
 
         Args:
             images: images to predict, in any form that :meth:`encode` takes.
-            gallery: a folder of class folders, or a dataset, as for :meth:`search`.
+            gallery: a folder of class folders, or a dataset, in any form that :meth:`search` takes.
             calibration: calibration made by ``hgld calibrate``, or its file; None: the run's calibration if it has one,
                 else confidences are shares of the votes.
             min_confidence: minimum confidence of a prediction; below it, only the best guess is returned.

@@ -137,7 +137,7 @@ def build_network(network: Network, size: int | None = None) -> tuple[EmbeddingM
     Raises:
         ConfigError: the network does not exist, or does not support the pooling or the image size.
         MissingExtraError: the network's library is not installed.
-        MissingResourceError: its weights are not available here.
+        MissingResourceError: the network's weights are not available on this machine.
         InputError: a file is damaged or belongs to another network.
     """
     folder, saved_view = Path(network.name), None
@@ -177,7 +177,7 @@ def embed_texts(network: Network, texts: Sequence[str]) -> Tensor:
     Raises:
         ConfigError: the network has no text tower, or its pooling puts images into a different space than texts.
         MissingExtraError: its library is not installed.
-        MissingResourceError: its weights or its tokenizer are not available here.
+        MissingResourceError: the network's weights or tokenizer are not available on this machine.
         InputError: the file of weights is damaged, belongs to another model, or has no text tower.
     """
     library, _, name = network.name.partition(":")

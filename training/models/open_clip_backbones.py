@@ -67,7 +67,7 @@ def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
 
     Raises:
         ConfigError: the model or tag does not exist, or the model does not have the pooling.
-        MissingResourceError: its weights are not available here.
+        MissingResourceError: the model's weights are not available on this machine.
         InputError: the file of weights is damaged or belongs to another model.
     """
     clip, name, known = _create(name, options)
@@ -97,7 +97,7 @@ def open_clip_texts(name: str, weights: str, texts: Sequence[str]) -> Tensor:
     """Compute (N, F) unit embeddings of texts with the text tower of a CLIP model.
 
     Args:
-        name: name as in :func:`open_clip_backbone`.
+        name: name of the model, in a form that :func:`open_clip_backbone` takes.
         weights: weights of the model: ``default``, a tag, a file of the whole model, or ``none``.
         texts: texts of any length; the model reads only its first tokens, 77 in most models.
 

@@ -59,7 +59,7 @@ def timm_backbone(name: str, options: BackboneOptions) -> Backbone:
 
     Raises:
         ConfigError: the model does not exist, or does not have the pooling.
-        MissingResourceError: its weights are not available here.
+        MissingResourceError: the model's weights are not available on this machine.
         InputError: the file of weights is damaged or belongs to another model.
     """
     if not timm.is_model(name):

@@ -86,7 +86,7 @@ def torchvision_backbone(name: str, options: BackboneOptions) -> Backbone:
 
     Raises:
         ConfigError: the model does not exist, or its feature map or token is not available.
-        MissingResourceError: its weights are not available here.
+        MissingResourceError: the model's weights are not available on this machine.
         InputError: the file of weights is damaged or belongs to another model.
     """
     names = [n for n in torchvision.models.list_models(module=torchvision.models) if n.startswith(_FAMILIES)]

@@ -49,7 +49,7 @@ product = njit(_product, entry=False)
 def exp_float32(x: Any) -> Any:
     """Return e^x for a float32 of |x| <= 80, with a relative error below 1e-6 for |x| < 17.
 
-    It is 2^n times a polynomial on [-1/2, 1/2], and vectorises without Intel's SVML.
+    The result is 2^n times a polynomial on [-1/2, 1/2]. The computation vectorises without Intel's SVML.
     """
     y = x * np.float32(1.4426950408889634)
     whole = np.floor(y + np.float32(0.5))

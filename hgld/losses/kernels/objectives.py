@@ -41,7 +41,7 @@ class SupStep:
     """H^- of SupRank, which replaces H for items of a lower grade; for all other items H stays, without a gradient.
 
     ``sigmoid(t/tau)`` for t < 0, ``sigmoid(t/tau) + 0.5`` for 0 <= t <= delta, ``rho (t - delta) + offset`` above
-    (Ramzi et al., "Optimization of Rank Losses for Image Retrieval", Eq. 9). It is an upper bound of H everywhere,
+    (Ramzi et al., "Optimization of Rank Losses for Image Retrieval", Eq. 9). H^- is an upper bound of H everywhere,
     including t = 0, so the losses are upper bounds of 1 - metric. Its gradient does not vanish for items that are
     ranked far too high.
 

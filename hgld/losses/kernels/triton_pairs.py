@@ -24,7 +24,7 @@ _BLOCK_ITEMS = 64  # a block has 32 x 64 pairs for 128 threads, so each accumula
 def triton_rank_metric(
     scores: Tensor, grades: Tensor, gains: Tensor, norms: Tensor, objective: Objective, surrogate: Surrogate
 ) -> tuple[Tensor, Tensor]:
-    """Compute the metric of every query and its gradient; arguments and result as in ``rank_metric_by_pairs``."""
+    """Compute metric and gradient of every query, with the arguments and result of ``rank_metric_by_pairs``."""
     values, slopes = torch.zeros_like(norms), torch.zeros_like(scores)
     rows = queries_at_once(scores.shape[1])
     with torch.cuda.device_of(scores):  # Triton launches on the current device, not on the tensors' device

@@ -7,8 +7,8 @@ A name's features are three blocks of unit length; latent semantic analysis make
 * *letters*: n-grams of the same words with the same weights, so that theater is near theatre, and footbridge near
   bridge.
 * *kinds*: the kinds of the head in hgld's lexicon of place nouns, ``place_nouns.yaml``. Words and letters have no
-  meaning: "bay" and "strait" share nothing. The lexicon states that both are coast and sea. It was written from general
-  knowledge, without any labelled data. The block is empty for names outside the lexicon.
+  meaning: "bay" and "strait" share nothing. The lexicon states that both are coast and sea. The lexicon was written
+  from general knowledge, without any labelled data. The block is empty for names outside the lexicon.
 
 The encoder is fitted on the names of one build. Its key is a hash of these names, and its space does not suit other
 names. Outside the lexicon, two heads without common letters or modifiers are unrelated.

@@ -5,8 +5,8 @@ decision of the same person replaces an earlier decision. Then the claims about 
 
 - If only one annotator makes a claim, or all annotators make the same claim, the claim is applied.
 - If annotators make different claims, or one annotator denies another annotator's claim (a name is not in a group),
-  there is a conflict. It is listed, and none of its claims is applied: the name stays in its group of the clustering.
-  The last decision does not win, because that would hide the disagreement.
+  there is a conflict. The conflict is listed, and none of its claims is applied: the name stays in its group of the
+  clustering. The last decision does not win, because that would hide the disagreement.
 - Decisions in files with ``role: adjudicator`` are applied last, in order. A conflict is settled if one of these
   decisions is about its subject.
 """
