@@ -308,9 +308,9 @@ def wrap_model(model: nn.Module, processes: Processes, *, sync_batch_norm: bool 
     if sync_batch_norm and not any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     ids = [processes.device.index] if processes.device.type == "cuda" else None
-    # DDP need not copy buffers. Group norm has none, and frozen or synchronised batch norm has equal ones on all
-    # processes. Otherwise they are statistics that training does not read; share_statistics makes them equal for
-    # evaluations.
+    # DDP need not copy buffers. Group norm has no buffers, and frozen or synchronised batch norm has equal buffers on
+    # all processes. Otherwise the buffers are statistics that training does not read; share_statistics makes them equal
+    # for evaluations.
     with warnings.catch_warnings():
         # Releases before torch 2.13 have only this argument, not its successor.
         warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)

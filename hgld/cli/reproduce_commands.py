@@ -53,7 +53,9 @@ def reproduce(asked: ReproduceOptions, *, as_json: bool) -> None:
     from hgld.published.experiments import all_experiments, find_experiments
 
     if asked.toy and asked.data:
-        raise ConfigError("--toy makes its own datasets, and would write them among those in --data; omit one of them.")
+        raise ConfigError(
+            "--toy makes its own datasets, and would write them among the datasets in --data; omit one of them."
+        )
     found = find_experiments(asked.table) if asked.table else [e for e in all_experiments() if e.paper != "data"]
     if asked.list or as_json or not asked.table:
         rows = [
@@ -171,7 +173,7 @@ def _make_release(name: str, source: str) -> None:
         ConfigError: hgld does not run from a clone of its repository, so these functions are missing.
     """
     if not (_CHECKOUT / "tests" / "fake_releases").is_dir():
-        raise ConfigError("--toy needs the made releases of hgld's tests; run it in a clone of hgld's repository.")
+        raise ConfigError("--toy needs the synthetic releases of hgld's tests; run it in a clone of hgld's repository.")
     command = [sys.executable, "-m", "tests.fake_releases", name, str(Path(source).absolute())]
     subprocess.run(command, cwd=_CHECKOUT, check=True)  # noqa: S603  # a module of this repository
 
@@ -180,7 +182,7 @@ _SMALL = (
     "--backbone small --pretrained none --pooling gem --dim 8 --classifier random --size 16 --resize 18 --workers 1 "
     "--amp off --micro-batch-size 0 --steps-per-epoch 2 --epochs 1 --frozen-epochs 0"
 )
-_SWEPT = {"batch_size": "4", "images_per_class": "2,4"}  # smaller values in place of those of a sweep
+_SWEPT = {"batch_size": "4", "images_per_class": "2,4"}  # small values that replace the values of a sweep
 
 
 def _small(words: list[str]) -> list[str]:

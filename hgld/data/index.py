@@ -68,7 +68,7 @@ def write_index(frame: pl.DataFrame, path: Path, levels: Sequence[str]) -> None:
     try:
         table = frame.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
     except (pl.exceptions.InvalidOperationError, pl.exceptions.ColumnNotFoundError) as error:
-        raise InputError(f"{path}: the columns or values are not those of an index ({excerpt(error)}).") from error
+        raise InputError(f"{path}: the columns or values do not fit an index ({excerpt(error)}).") from error
     table.write_parquet(path, metadata=level_metadata(INDEX_VERSION, levels))
 
 

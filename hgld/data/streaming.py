@@ -214,7 +214,7 @@ class ShardStream(IterableDataset[Batch]):
             )
         if state.get("fingerprint", self._fingerprint) != self._fingerprint:
             raise ConfigError(
-                "the state belongs to a stream with different batches: it has other shards, or another p, k, seed, "
+                "the state belongs to a stream with different batches: it has other shards, or a different p, k, seed, "
                 "num_streams, window or short. Use the same values, or begin an epoch with set_epoch."
             )
         self.epoch, self.step = (epoch, step) if step < len(self) else (epoch + 1, 0)

@@ -146,7 +146,7 @@ def change_colors(pixels: Pixels, matrix: Floats) -> Pixels:
 # -- erasing ----------------------------------------------------------------------------------------------------------
 #
 # Source: Zhong, Zheng, Kang, Li and Yang, "Random Erasing Data Augmentation", AAAI 2020, with the mean colour of
-# ImageNet (RE-M in that paper). Area shares and ratios are those of torchvision's RandomErasing.
+# ImageNet (RE-M in that paper). Area shares and ratios are as in torchvision's RandomErasing.
 
 _ERASED_AREA, _ERASED_RATIO = (0.02, 0.33), (0.3, 3.3)
 _ERASED_COLOR = np.array([124, 116, 104], dtype=np.uint8)  # ImageNet's mean colour: normalisation makes it about 0

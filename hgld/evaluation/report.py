@@ -395,7 +395,7 @@ def _sign_flip(differences: np.ndarray, unit: np.ndarray, samples: int) -> np.nd
     rng = np.random.default_rng(0)
     for size in _batches(samples, len(sums)):
         signs = rng.integers(0, 2, size=(size, len(sums))) * 2.0 - 1.0
-        # 1e-12: sums in another order differ by rounding, which must not count as a difference
+        # 1e-12: sums in a different order differ by rounding, which must not count as a difference
         reached += (np.abs(signs @ sums) >= observed * (1 - 1e-12) - 1e-15).sum(axis=0)
     return np.where(np.isnan(differences).all(axis=0), np.nan, (reached + 1) / (samples + 1))
 

@@ -52,7 +52,7 @@ def label_column(labels: Tensor, level: int) -> Tensor:
     if level >= columns.shape[1]:
         raise InputError(
             f"the labels have {columns.shape[1]} levels and the loss reads level {level} (0 is the finest); "
-            "pass labels with that level, or another level=."
+            "pass labels with that level, or a different level=."
         )
     return columns[:, level]
 

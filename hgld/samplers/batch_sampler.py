@@ -374,7 +374,7 @@ class BatchSampler(torch.utils.data.BatchSampler, ABC):
         if not 0 <= step < self._batches or not 0 <= epoch < _MOST:
             raise ConfigError(
                 f"state: step {step} of epoch {epoch}; an epoch has the steps 0..{self._batches - 1} here. The state "
-                "comes from other data or another batch size."
+                "comes from different data or a different batch size."
             )
         self._epoch, self._step = epoch, step
 

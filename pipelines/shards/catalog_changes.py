@@ -184,7 +184,7 @@ def without_excluded(catalog: Catalog, file: Path) -> Catalog:
     if out.is_empty():
         raise TableError(
             f"{file}: none of its {len(reasons):,} keys is an item of {catalog.name!r}; expected keys such as "
-            f"{short(items['key'][0])}, those of the dataset's index.parquet. Is it the list of another dataset?"
+            f"{short(items['key'][0])}, as in the dataset's index.parquet. Is it the list of another dataset?"
         )
     if len(out) == len(items):
         raise TableError(f"{file}: excludes all {len(items):,} items of {catalog.name!r}. Remove some lines.")

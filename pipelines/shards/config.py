@@ -48,7 +48,8 @@ class SourceConfig:
     )
     val_classes: float | None = setting(
         None,
-        "Share of the training classes (without those of --test-classes) that form the split val; 0: no val split. "
+        "Share of the training classes (without the classes of --test-classes) that form the split val; 0: no val "
+        "split. "
         "For every source.",
         common=True,
     )
@@ -60,7 +61,8 @@ class SourceConfig:
     seed: int = setting(0, "Seed of the random class splits and of the random order of the shards.")
     labels: Path | None = setting(
         None,
-        "Folder with labels: a build of hgld build-hierarchy --classes (its levels replace those above the finest), "
+        "Folder with labels: a build of hgld build-hierarchy --classes (its levels replace the levels above the "
+        "finest), "
         "the hierarchical labels (gldv2), or the retrieval splits (iNaturalist).",
         key=False,
         common=True,

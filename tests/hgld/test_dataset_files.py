@@ -212,9 +212,9 @@ def test_indexes_with_invalid_metadata_or_column_types_are_refused(tmp_path, met
 
 
 def test_writing_an_index_needs_all_columns_and_values_in_range(tmp_path):
-    with pytest.raises(InputError, match=r"are not those of an index .*sha256"):
+    with pytest.raises(InputError, match=r"do not fit an index .*sha256"):
         index_file.write_index(index_rows().drop("sha256", "class_run"), tmp_path / "x", LEVELS)
-    with pytest.raises(InputError, match="not those of an index"):
+    with pytest.raises(InputError, match="do not fit an index"):
         index_file.write_index(index_rows(species=[0, 0, 1 << 40]), tmp_path / "x", LEVELS)
     assert not (tmp_path / "x").exists()
 

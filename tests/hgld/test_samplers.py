@@ -116,7 +116,7 @@ def test_positions_outside_the_epoch_are_refused(make):
     for epoch, step in ((0, len(sampler)), (0, -1), (-1, 0)):
         with pytest.raises(ConfigError, match="steps 0"):
             sampler.batch(epoch, step)
-        with pytest.raises(ConfigError, match="comes from other data"):
+        with pytest.raises(ConfigError, match="comes from different data"):
             sampler.load_state_dict({"epoch": epoch, "step": step})
 
 

@@ -184,7 +184,7 @@ def test_accepted_names_are_asked_again_and_different_answers_count_as_mistakes(
     assert {*screen.names} <= {*again}
 
 
-def test_items_weigh_the_expected_number_of_wrong_items():
+def test_expected_number_of_wrong_items_weights_each_name_by_its_items():
     names, rows, place, _ = toy(60)
     items = np.arange(len(names)) + 1
     weighted = Learner(names, rows, items, place).fit(decided(place, []))

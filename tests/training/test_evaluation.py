@@ -88,7 +88,7 @@ def test_split_is_evaluated_against_a_gallery_and_in_another_dataset(model, plac
     assert reports[entries[0]].settings["gallery_split"] == "gallery"
     kept = sorted(p.name for p in (tmp_path / "run/embeddings").iterdir())
     assert kept == sorted(f"{name}{end}" for name in ("test", "gallery", "small-test") for end in ENDS)
-    # on some processors, batches of another size round the last bit differently
+    # on some processors, batches of a different size round the last bit differently
     np.testing.assert_allclose(np.load(tmp_path / "run/embeddings/test.npy"), query[0].numpy(), atol=1e-6)
 
 

@@ -320,7 +320,7 @@ def kept_embeddings(path: Path, dataset: ShardDataset, embedder: Embedder) -> Ga
     is_whole = len(positions) == len(dataset) or faults_file(path).is_file()
     if not (len(positions) and is_whole and keys.gather(positions).equals(items.get_column(KEY))):
         raise InputError(
-            f"{labels_file(path)}: its items are not those of {dataset!r}. Embed that split again with hgld embed."
+            f"{labels_file(path)}: its items are not the items of {dataset!r}. Embed that split again with hgld embed."
         )
     rows = np.unique(np.linspace(0, len(positions) - 1, _COMPARED).astype(int))
     expected = embedder.embed_dataset(dataset.select(positions[rows]))

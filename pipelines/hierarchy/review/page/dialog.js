@@ -28,7 +28,7 @@ dialog.addEventListener("keydown", (event) => {
 dialog.addEventListener("close", () => { if (!dialog.open) answered(null); }); // if the browser closed it, for instance by a phone's back key
 
 // Ask for the fields of a decision. Each of `fields`: {name, label, value, options, first, mustExist, mustBeNew, taken,
-// optional}; `options` may be a promise, `first` are options that come before the others. Resolves to {name: text, why},
+// optional}; `options` may be a promise, `first` are options that come before all other options. Resolves to {name: text, why},
 // or null if the person cancels. A reason is optional.
 export function ask({ title, about, fields = [], action, button }) {
   const known = reasons.get(action) ?? [];
