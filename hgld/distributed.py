@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -109,7 +110,7 @@ def stop_requests() -> Iterator[StopRequests]:
 
 # -- Starting and leaving the group --
 
-_TIMEOUT = timedelta(minutes=15)  # other processes may wait this long for the main process to evaluate
+_MINUTES = 30.0  # as --process-timeout
 _STARTS = itertools.count()
 _SECONDS_TO_REST = 0.5
 
@@ -134,11 +135,12 @@ class Processes:
         return self.index == 0
 
 
-def launch(device: str = "") -> Processes:
+def launch(device: str = "", minutes: float = _MINUTES) -> Processes:
     """Join the processes that torchrun or Slurm started; without either, run alone.
 
     Args:
         device: ``cpu``, ``cuda``, ...; default: this process's GPU if there is one.
+        minutes: how long an exchange waits for the other processes.
 
     Raises:
         ConfigError: the environment is incomplete, the device cannot be used, or there are more processes on this
@@ -149,18 +151,31 @@ def launch(device: str = "") -> Processes:
     if count > 1 and not dist.is_initialized():
         # Gloo exchanges small values on the CPU, so that these exchanges do not wait for the GPU.
         backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
-        # torchrun may keep one store when it restarts workers, and a sweep starts several runs. The prefix makes the
-        # keys of each start distinct, so that no process reads the address of an earlier process.
-        store = next(iter(rendezvous("env://", index, count, timeout=_TIMEOUT)))[0]
+        # torchrun may keep one store when it restarts workers, and a command may join several groups. The prefix makes
+        # the keys of each start distinct, so that no process reads the address of an earlier process.
+        timeout = timedelta(minutes=minutes)
+        store = _store(os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], index, count, timeout)
         store = PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{next(_STARTS)}", store)
-        dist.init_process_group(backend, store=store, rank=index, world_size=count, timeout=_TIMEOUT)
+        dist.init_process_group(backend, store=store, rank=index, world_size=count, timeout=timeout)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     return Processes(index, count, chosen)
 
 
-def shutdown(processes: Processes) -> None:
+@cache
+def _store(address: str, port: str, index: int, count: int, timeout: timedelta) -> Any:
+    """Connect to the store at which processes meet (MASTER_ADDR, MASTER_PORT); it lives as long as this process.
+
+    If every group had its own store, the first process could close one while the others join the next group there.
+    """
+    return next(iter(rendezvous("env://", index, count, timeout=timeout)))[0]
+
+
+def shutdown(processes: Processes, *, failed: bool = False) -> None:
     """Leave the group of processes.
+
+    After a failure the group is aborted, because leaving it would wait for the GPU's exchanges with processes that may
+    have ended.
 
     If DDP has used the group, Gloo's threads outlive it. If such a thread releases a tensor while the interpreter shuts
     down, the process aborts; this happened sometimes on busy machines (the cause is inferred, not proven). So the
@@ -169,12 +184,15 @@ def shutdown(processes: Processes) -> None:
     """
     if processes.count > 1 and dist.is_initialized():
         with stop_requests():
-            dist.destroy_process_group()
+            if failed and processes.device.type == "cuda":
+                dist.distributed_c10d._abort_process_group()
+            else:
+                dist.destroy_process_group()
             time.sleep(_SECONDS_TO_REST)
 
 
 @contextmanager
-def process_group(device: str, hint: Callable[[], str]) -> Iterator[Processes]:
+def process_group(device: str, hint: Callable[[], str], minutes: float = _MINUTES) -> Iterator[Processes]:
     """Join the processes in the ``with`` block (:func:`launch`, :func:`shutdown`); report a lost process with ``hint``.
 
     If the processes are connected already, they stay connected afterwards.
@@ -182,6 +200,7 @@ def process_group(device: str, hint: Callable[[], str]) -> Iterator[Processes]:
     Args:
         device: ``cpu``, ``cuda``, ...; empty: this process's GPU if there is one.
         hint: function that returns the fix for a lost process.
+        minutes: how long an exchange waits for the other processes.
 
     Raises:
         HgldError: another process of the run died, or does not respond.
@@ -189,9 +208,10 @@ def process_group(device: str, hint: Callable[[], str]) -> Iterator[Processes]:
             machine than GPUs.
     """
     is_outer = not dist.is_initialized()
-    processes = launch(device)
+    processes, failed = launch(device, minutes), True
     try:
         yield processes
+        failed = False
     except RuntimeError as error:
         # NCCL has its own error class. Gloo raises a plain RuntimeError whose text begins with the name of a source
         # file.
@@ -203,7 +223,7 @@ def process_group(device: str, hint: Callable[[], str]) -> Iterator[Processes]:
         ) from error
     finally:
         if is_outer:
-            shutdown(processes)
+            shutdown(processes, failed=failed)
 
 
 def _device(asked: str, local: int) -> torch.device:
@@ -483,6 +503,9 @@ class DistributedLoss(nn.Module):
         self.loss = loss
         self._finds_group = processes is None
         self.processes = processes or current_processes()
+        memories: list[Any] = [module for module in loss.modules() if hasattr(module, "is_whole")]
+        for memory in memories:
+            memory.is_whole = True  # from now on it gets the items of all processes
         self.shared = bool(getattr(loss, "sums_over_queries", False))
 
     def forward(self, embeddings: Tensor, labels: Tensor, **others: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ TABLES = {  # (page, heading of a section with result tables): files with these 
     ("benchmarks/README.md", "Wrong labels"): ("wrong_labels.csv",),
     ("docs/how-to/evaluate.md", "Several models: a leaderboard"): ("leaderboard.csv",),
     ("docs/project/scale.md", "Embeddings and evaluation"): ("millions.csv",),
+    ("docs/project/scale.md", "Several processes"): ("processes.csv",),
     ("docs/tutorials/five-minutes.md", "The demo"): ("claims.csv",),
 }
 

@@ -323,6 +323,12 @@ class RunConfig:
         least=0,
         most=1,
     )
+    process_timeout: float = setting(
+        30.0,
+        "Minutes that a process waits for the others, for example while one of them embeds its share or writes to a "
+        "slow disk. Then the run ends with an error.",
+        above=0,
+    )
     log_every: int = setting(10, "Number of steps between two lines of the log.", above=0)
     device: str = setting("", "Device: cpu, cuda, ...; default: a GPU if there is one.")
     deterministic: bool = setting(

@@ -142,6 +142,7 @@ def build_criterion(
             num_levels=len(sizes),
             warmup=config.memory_from_epoch * steps_per_epoch,
         )
+        loss.is_whole = True  # every process passes the items of all processes
     return Criterion(loss, tuple(numbers))
 
 

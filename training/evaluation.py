@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from torch.nn.functional import normalize as unit_rows
 
 from hgld.data.dataset import ShardDataset, open_dataset
-from hgld.distributed import Processes, from_all, from_main
+from hgld.distributed import Processes, from_all, from_main, wait_for_all
 from hgld.errors import ConfigError, storage_errors
 from hgld.evaluation.evaluate import refuse_undefined, refuse_without_positives
 from hgld.evaluation.evaluate_files import evaluate_sides
@@ -29,6 +28,7 @@ from hgld.evaluation.protocols.benchmark import (
 )
 from hgld.evaluation.protocols.by_labels import AVERAGE
 from hgld.evaluation.report import RetrievalReport
+from hgld.evaluation.row_table import shared_folder
 from hgld.evaluation.trained_on import TRAINED_ON
 from hgld.tables import POLARS_FAULTS
 
@@ -44,6 +44,7 @@ from .seen import Seen
 _T = TypeVar("_T")
 
 EMBEDDINGS = "embeddings"
+ROWS = ".rows"  # folder of a run, in which several processes keep the embeddings of an evaluation
 REPORTS = "reports"
 VAL = "val"
 PROTOCOL = "protocol"  # entry of --evaluate-on that means the dataset's own protocol
@@ -203,6 +204,7 @@ class SplitEmbedder:
         levels: levels of the datasets, finest first; None: all levels.
         raw: whether to embed all splits without normalisation, because a classifier may read them.
         found: the embeddings computed so far, and whether they are raw, keyed by dataset and split.
+        units: the unit rows of raw embeddings.
     """
 
     embedder: Embedder
@@ -210,6 +212,7 @@ class SplitEmbedder:
     levels: Sequence[str] | None = None
     raw: bool = False
     found: dict[tuple[str, str], tuple[Embedded, bool]] = field(default_factory=dict)
+    units: dict[tuple[str, str], Embedded] = field(default_factory=dict)
 
     def embed(self, place: str, split: str, ks: Sequence[int] = ()) -> tuple[Embedded, RetrievalReport | None]:
         """Return a split's unit embeddings and, with ``ks``, a report on the classifier's top-k predictions.
@@ -225,7 +228,9 @@ class SplitEmbedder:
         if (place, split) not in self.found or (raw and not self.found[place, split][1]):
             self.found[place, split] = self.embedder.embed_readable(dataset, self.progress, unit=not raw), raw
         embedded, raw = self.found[place, split]
-        unit = replace(embedded, vectors=unit_rows(embedded.vectors, dim=1)) if raw else embedded
+        if raw and (place, split) not in self.units:
+            self.units[place, split] = self.embedder.unit(embedded)
+        unit = self.units[place, split] if raw else embedded
         if classifier is None:
             return unit, None
         settings = {
@@ -271,6 +276,7 @@ def evaluate_task(
     options = replace(options, device=processes.device, share=together)
     evaluate = _evaluate_by_protocol if task.by_protocol else _evaluate_splits
     report, sides, stated = evaluate(splits, task, options, {"distractors": distractors, "whitening": whitening})
+    wait_for_all(processes)  # the main process may remove the embeddings now
     return _add_settings(report, stated | _embedding_settings(splits.embedder, sides))
 
 
@@ -413,6 +419,7 @@ def evaluate_splits(
     *,
     classifier: Classifier | None = None,
     run: Path | None = None,
+    rows: Path | None = None,
 ) -> dict[str, RetrievalReport]:
     """Evaluate a model on all entries of ``evaluate_on``, at every level of the datasets.
 
@@ -423,6 +430,8 @@ def evaluate_splits(
         processes: processes of the run; every process must call this.
         classifier: classifier that the metrics ``top-k`` evaluate on the queries.
         run: folder of the run, in which the embeddings replace earlier embeddings; None: do not write embeddings.
+        rows: temporary folder for the embeddings of several processes, which all of them share; None: a new folder
+            in TMPDIR.
 
     Returns:
         a report for every entry of ``evaluate_on``, in order; empty on all processes but the main process.
@@ -433,15 +442,16 @@ def evaluate_splits(
         StorageError: the embeddings cannot be written.
     """
     tasks = {entry: parse_task(entry, place) for entry in config.run.evaluate_on}
-    embedder = replace(Embedder.as_trained(model, config, processes), classifier=classifier)
-    splits = SplitEmbedder(embedder, raw=bool(split_top_k(config.run.metrics)[0]))
     reports = {}
-    for entry, task in tasks.items():
-        metrics = DEFAULT_METRICS if task.by_protocol else config.run.metrics
-        reports[entry] = evaluate_task(splits, task, options=EvaluationOptions(metrics=metrics))
-    if not processes.is_main:
-        return {}
-    return reports if run is None else _keep_splits(run, place, splits, tasks, reports)
+    with shared_folder(processes, rows) as folder:
+        embedder = replace(Embedder.as_trained(model, config, processes), classifier=classifier, folder=folder)
+        splits = SplitEmbedder(embedder, raw=bool(split_top_k(config.run.metrics)[0]))
+        for entry, task in tasks.items():
+            metrics = DEFAULT_METRICS if task.by_protocol else config.run.metrics
+            reports[entry] = evaluate_task(splits, task, options=EvaluationOptions(metrics=metrics))
+        if not processes.is_main:
+            return {}
+        return reports if run is None else _keep_splits(run, place, splits, tasks, reports)
 
 
 def _keep_splits(
@@ -478,7 +488,7 @@ def _keep_splits(
 def _keep_embeddings(run: Path, name: str, split: Embedded) -> dict[str, str]:
     """Write a split's embeddings into the run's folder; return the names of the embeddings file and the labels file."""
     path = run / EMBEDDINGS / f"{name}.npy"
-    write_embeddings(path, split.vectors, split.dataset, split.faults)
+    write_embeddings(path, split.vectors, split.dataset, split.faults, made=split.file)
     return {"embeddings": path.name, "labels": labels_file(path).name}
 
 

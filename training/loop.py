@@ -38,7 +38,7 @@ from .checkpoint import (
     read_checkpoint,
 )
 from .config import CONFIG, TrainConfig, flag_of, flat
-from .evaluation import evaluate_splits, keep_reports
+from .evaluation import ROWS, evaluate_splits, keep_reports
 from .inference.embedding import autocast, keep_freed_memory
 from .log import FAULTS, RESUME_HINT, RunLog, RunSummary, Timing, write_faults
 from .models.embedding_model import prepare_images
@@ -109,7 +109,8 @@ def train(
         kept = f"the newest checkpoint is {newest}" if newest is not None else "there is no checkpoint yet"
         return f"Start the same command again: {kept}."
 
-    with stop_requests() as stop, distributed.process_group(config.run.device, hint) as processes:
+    group = distributed.process_group(config.run.device, hint, config.run.process_timeout)
+    with stop_requests() as stop, group as processes:
         reporter = progress if progress is not None and processes.is_main else ProgressReporter()
         with _run_lock(out, processes), arithmetic(config, processes.device):
             state = prepare_run(config, data, out, processes, init_from)
@@ -434,7 +435,8 @@ def _evaluate(state: TrainState, monitor: TrainingMonitor) -> None:
 def _reports(state: TrainState, model: Any, run: Path | None) -> dict[str, RetrievalReport]:
     """Evaluate a model on all entries of ``evaluate_on``; write the embeddings into the folder ``run``, if given."""
     places = state.data.place, state.processes
-    return evaluate_splits(model, state.config, *places, classifier=state.classifier, run=run)
+    folders = {"run": run, "rows": state.folder / ROWS}
+    return evaluate_splits(model, state.config, *places, classifier=state.classifier, **folders)
 
 
 def _better_with_start(

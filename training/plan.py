@@ -22,7 +22,7 @@ from hgld.errors import ConfigError, InputError
 from hgld.evaluation.protocols.benchmark import filled_splits
 
 from .config import CONFIG, TrainConfig, flag_of, flat, read_config, with_fields
-from .evaluation import evaluate_splits
+from .evaluation import ROWS, evaluate_splits
 from .finetune import (
     BATCH_SIZE,
     FASTER,
@@ -362,7 +362,7 @@ def _derive_length(config: TrainConfig, data: SetFacts, network: NetworkFacts) -
 
 
 def choose_test_size(
-    config: TrainConfig, model: EmbeddingModel, place: str, processes: Processes, best_of: Sequence[str]
+    config: TrainConfig, model: EmbeddingModel, place: str, out: Path, processes: Processes, best_of: Sequence[str]
 ) -> TrainConfig:
     """Derive the test size: of three sizes, the best for the initial model on val; every process must call it.
 
@@ -370,6 +370,7 @@ def choose_test_size(
         config: options of the run.
         model: model with the run's initial weights, on its device.
         place: dataset directory or its URL.
+        out: folder of the run.
         processes: processes of the run.
         best_of: entry of ``evaluate_on`` and metric by which checkpoints are chosen; empty if no checkpoint is chosen.
     """
@@ -385,7 +386,7 @@ def choose_test_size(
     values = {}
     for tried in dict.fromkeys((size, middle, own)):
         trial = with_fields(config, {"test_size": tried, "evaluate_on": (entry,)})
-        reports = evaluate_splits(model, trial, place, processes)
+        reports = evaluate_splits(model, trial, place, processes, rows=out / ROWS)
         values[str(tried)] = reports[entry].values.get(metric) if reports else None
     values = {name: value for name, value in from_main(values, processes).items() if value is not None}
     best = int(max(values, key=lambda name: values[name], default=str(middle)))

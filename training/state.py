@@ -55,7 +55,7 @@ _RESTORED = ("judged", "best", "values", "start")  # fields that a checkpoint st
 # Options that change the weights by no more than rounding: a run may resume with other values.
 _MAY_CHANGE = {
     *("workers", "device", "micro_batch_size", "compile", "deterministic"),
-    *("log_every", "keep", "checkpoint_every", "loggers", "max_faults"),
+    *("log_every", "keep", "checkpoint_every", "loggers", "max_faults", "process_timeout"),
     *("evaluate_on", "evaluate_every", "metrics", "monitor", "select_on_test"),
 }
 
@@ -174,7 +174,7 @@ def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes,
         _check_resumed(config, source, best_of, before, out)
     config = replace(config, init_from=_init_from(config, out, init_from, fresh=before is None))
     model, criterion = _build_modules(config, source, processes, fresh=before is None)
-    config = choose_test_size(config, model, data, processes, best_of)
+    config = choose_test_size(config, model, data, out, processes, best_of)
     step = before.step if before else 0
     model.freeze_backbone(step // source.steps_per_epoch < config.optimizer.frozen_epochs)
     optimizer, run = config.optimizer, config.run

@@ -65,7 +65,7 @@ def embed(
         raise click.UsageError("--fit-whitening cannot be combined with --parts.")
     source = model.source()
     dataset = open_dataset(asked.data, asked.split)
-    with progress_bars() as progress, open_embedder(source, view, asked.data) as embedder:
+    with progress_bars() as progress, open_embedder(source, view, asked.data, out.with_suffix(".rows")) as embedder:
         if asked.parts is not None:
             joined = embed_in_parts(out, asked.parts, embedder, dataset, progress, partial(echo, err=as_json))
             if joined is None:
@@ -75,7 +75,7 @@ def embed(
             embedded = embedder.embed_readable(dataset, progress)
             if not embedder.processes.is_main:
                 return
-            write_embeddings(out, embedded.vectors, embedded.dataset, embedded.faults)
+            write_embeddings(out, embedded.vectors, embedded.dataset, embedded.faults, made=embedded.file)
             (count, dim), unreadable = embedded.vectors.shape, len(embedded.faults)
             if fit_whitening is not None:
                 fitted_on = f"{dataset.manifest.name}, {asked.split or 'all splits'}"

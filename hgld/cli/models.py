@@ -184,8 +184,16 @@ def refuse_view(view: ViewOptions) -> None:
             raise click.UsageError(f"--{option.flag} needs --checkpoint or --model; neither is given.")
 
 
-def open_embedder(source: "Path | Network", view: ViewOptions, data: str) -> "AbstractContextManager[Embedder]":
+def open_embedder(
+    source: "Path | Network", view: ViewOptions, data: str, rows: Path | None = None
+) -> "AbstractContextManager[Embedder]":
     """Open a model for a dataset.
+
+    Args:
+        source: folder of a run or of one of its checkpoints, or a network.
+        view: options of the model.
+        data: dataset directory or its URL.
+        rows: temporary folder for the embeddings of several processes; None: a new one in TMPDIR.
 
     Raises:
         click.UsageError: ``--checkpoint-choice`` is given with a network, which has no checkpoints.
@@ -197,7 +205,7 @@ def open_embedder(source: "Path | Network", view: ViewOptions, data: str) -> "Ab
     if view.which != "best" and not isinstance(source, Path):
         raise click.UsageError("--checkpoint-choice chooses a checkpoint of a run; --model has none.")
     options: dict[str, Any] = vars(view) | {"device": view.device or ""}
-    return trained_embedder(source, data=data, **options)
+    return trained_embedder(source, data=data, rows=rows, **options)
 
 
 def _folder_note(data: str) -> str:

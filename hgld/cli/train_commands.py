@@ -253,7 +253,8 @@ def _sweep(
 
     runs = plan_sweep(config, sweeps, seeds)
     # All runs share one group of processes.
-    with process_group(config.run.device, lambda: "Start the same command again.") as processes:
+    hint, asked = "Start the same command again.", config.run
+    with process_group(asked.device, lambda: hint, asked.process_timeout) as processes:
         runs = share_precision(runs, data, out, processes)
         found = run_sweep(runs, out, train_one)
     if is_main_process():

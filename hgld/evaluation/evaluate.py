@@ -4,6 +4,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError, InputError
+from hgld.evaluation.embedding_files import KEY, SPLIT, read_embeddings, read_labels
 from hgld.evaluation.judgements import (
     MOST_LEVELS,
     LabelRelevance,
@@ -36,7 +38,14 @@ from hgld.evaluation.scores import (
     prepare_embeddings,
     score_blocks,
 )
-from hgld.evaluation.statistics import depth_needed, depths_of, metric_values, order_statistics, order_statistics_torch
+from hgld.evaluation.statistics import (
+    clustering_of,
+    depth_needed,
+    depths_of,
+    metric_values,
+    order_statistics,
+    order_statistics_torch,
+)
 from hgld.labels import SIDES, Array, Labels, read_label_sides
 from hgld.relevance import GainFunction
 
@@ -172,6 +181,9 @@ def evaluate(
     ``hgld.evaluate(model, data)`` evaluates a model from :func:`hgld.load_model` on a dataset or a folder of class
     folders. It follows the dataset's protocol; if the dataset has no protocol, every image queries all other images.
 
+    Embeddings and labels may be paths of files, as ``hgld embed`` writes them:
+    ``hgld.evaluate("e.npy", "e.labels.parquet")``.
+
     Args:
         query_embeddings: (Q, D) embeddings of any floating dtype; or the model.
         query_labels: (Q, L) integers, finest level first, negative if unknown; (Q,) for one level. Or class names,
@@ -212,12 +224,22 @@ def evaluate(
     changed = {name: value for name, value in given.items() if value != getattr(defaults, name)}
     if (gallery_embeddings is None) != (gallery_labels is None):
         raise InputError("gallery embeddings or gallery labels are missing; pass both, or neither for leave-one-out.")
-    gallery = None if gallery_embeddings is None or gallery_labels is None else (gallery_embeddings, gallery_labels)
     options = replace(options or defaults, **changed)
     if hasattr(query_embeddings, "evaluate"):
         model: Any = query_embeddings
         return model.evaluate(query_labels, levels=levels, options=options)
-    return evaluate_labelled((query_embeddings, query_labels), gallery, levels=levels, options=options)
+    query = _read_side(query_embeddings, query_labels, levels)
+    gallery = None if gallery_labels is None else _read_side(gallery_embeddings, gallery_labels, levels)
+    return evaluate_labelled(query, gallery, levels=levels, options=options)
+
+
+def _read_side(embeddings: Any, labels: Any, levels: Sequence[str] | None) -> "Side":
+    """Read embeddings and labels that are paths of files."""
+    if isinstance(embeddings, str | Path):
+        embeddings = read_embeddings(embeddings)
+    if isinstance(labels, str | Path):
+        labels = read_labels(labels, levels).drop(KEY, SPLIT, strict=False)
+    return embeddings, labels
 
 
 Side = tuple[Array, Labels]
@@ -248,7 +270,7 @@ def evaluate_labelled(
     device = choose_device(query[0], options.device)
     sides = [query] if gallery is None else [query, gallery]
     opened = [
-        open_embeddings(vectors, side, normalize=options.normalize, device=device)
+        open_embeddings(vectors, side, device=device, **_reading(options))
         for (vectors, _), side in zip(sides, SIDES, strict=False)
     ]
     queries, items = opened[0], opened[-1]
@@ -294,8 +316,8 @@ def evaluate_judged(
         ConfigError: a metric, level or option is unknown.
     """
     device = choose_device(query_embeddings, options.device)
-    query = open_embeddings(query_embeddings, "query", normalize=options.normalize, device=device)
-    gallery = open_embeddings(gallery_embeddings, "gallery", normalize=options.normalize, device=device)
+    query = open_embeddings(query_embeddings, "query", device=device, **_reading(options))
+    gallery = open_embeddings(gallery_embeddings, "gallery", device=device, **_reading(options))
     if judgements.shape != (len(query), len(gallery)) or judgements.num_levels != len(levels):
         raise InputError(
             f"judgements have {judgements.shape[0]} queries, {judgements.shape[1]} gallery items and "
@@ -306,6 +328,10 @@ def evaluate_judged(
     gain = GainFunction(options.relevance, options.alpha, options.weights)
     ranking = _Ranking(query, gallery, judgements, levels, gain, options)
     return ranking.report({"protocol": "judged lists", **_describe(query_embeddings, options)})
+
+
+def _reading(options: EvaluationOptions) -> dict[str, bool]:
+    return {"normalize": options.normalize, "is_shared": options.share is not None}
 
 
 def _expand(
@@ -430,6 +456,8 @@ class _Ranking:
             "ties": "against the query",
             "device": self.query.device.type,
         }
+        if clusterings := self._clusterings(of_set):
+            stated["clustering"] = clusterings
 
         def rank(part: range) -> RetrievalReport:
             found: list[dict[str, np.ndarray]] = []
@@ -447,13 +475,24 @@ class _Ranking:
             return self.options.share(rank, len(self.query))
         return rank(range(len(self.query)))
 
+    def _clusterings(self, metrics: Sequence[Metric]) -> dict[str, str]:
+        """Return how the NMI of a level is computed if the clustering is not plain k-means."""
+        found = {}
+        for metric in metrics:
+            if metric.kind == "NMI" and self.gallery_labels is not None:
+                labels = self.gallery_labels[:, list(self.levels).index(str(metric.level))]
+                known = labels[labels >= 0]
+                found[str(metric)] = clustering_of(len(known), self.gallery.shape[1], len(np.unique(known)))
+        return {name: method for name, method in found.items() if method != clustering_of(0, 0, 0)}
+
     def _of_set(self, metrics: Sequence[Metric]) -> dict[str, float]:
         """Return the clustering metrics of the gallery items; NaN if no item has a class."""
         found = {}
-        items = self.gallery[:].cpu() if metrics else None  # one copy serves all metrics and levels
         for metric in metrics:
             assert self.gallery_labels is not None
             labels = self.gallery_labels[:, list(self.levels).index(str(metric.level))]
+            # Functions of other packages expect a tensor on the CPU.
+            items = self.gallery if isinstance(metric.definition.value, str) else self.gallery[:].cpu()
             known = (labels >= 0).any()
             found[str(metric)] = float(metric.definition.compute(items, labels)) if known else float("nan")
             if self.options.progress is not None:
@@ -481,7 +520,8 @@ class _Ranking:
         return (facts, depth) if depth is not None and worth_heads(depth, len(self.gallery)) else (None, None)
 
     def _by_rows(self, part: range, metrics: Sequence[Metric]) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        rows = block_rows(len(part), len(self.gallery), self.query.device, self.options.chunk_size)
+        device, chosen, is_shared = self.query.device, self.options.chunk_size, self.options.share is not None
+        rows = block_rows(len(part), len(self.gallery), device, chosen, is_shared=is_shared)
         for start, stop, scores in score_blocks(self.query, self.gallery, rows, part):
             block = self.relevance.block(start, stop, self.query.device)
             yield stop, block_metrics(scores, block, metrics, self.levels, self.gain)

@@ -50,9 +50,10 @@ def checked_self_index(self_index: Array, num_queries: int) -> np.ndarray:
 
 _BLOCK_SCORES = 16_000_000  # scores per block on the CPU: 64 MB
 _FEWEST_ROWS = 128  # minimum number of queries per block: with fewer, reading the gallery from memory dominates
-_ENOUGH_ROWS = 256  # number of queries per block; larger blocks are hardly faster
-_ENOUGH_SCORES = 1 << 28  # maximum scores per block; larger blocks take over 1 GB and are not worth it
-_CPU_TILE = 2048  # gallery items per product on the CPU: their embeddings fit into the cache
+_ENOUGH_ROWS = 256  # queries per block; larger blocks are hardly faster
+_ENOUGH_SCORES = 1 << 28  # scores per block; blocks beyond 1 GB are not worth the memory
+# Gallery items per product: on the CPU their embeddings fit into the cache; on a GPU only the items of a large gallery.
+_TILE = {"cpu": 2048, "cuda": 1 << 16}
 # A score must depend neither on its block nor on the item's position in the gallery. BLAS computes the last rows and
 # columns of a product, and of each thread's share, with other kernels, which round differently. In MKL these are the
 # last rows below 4 and the last columns below 12 (observed with AVX2 and 1 to 64 threads). A product whose sides are
@@ -122,11 +123,11 @@ class Rows:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, part: slice) -> Tensor:
-        """Return the (n, D) float32 rows of a part."""
+    def __getitem__(self, part: slice | Tensor) -> Tensor:
+        """Return the (n, D) float32 rows of a part: consecutive rows, or rows at the (n,) positions in a tensor."""
         return self.fill(torch.empty(self._inverse[part].shape[0], self.shape[1], device=self.device), part)
 
-    def fill(self, out: Tensor, part: slice) -> Tensor:
+    def fill(self, out: Tensor, part: slice | Tensor) -> Tensor:
         """Write the rows of a part into ``out``, (n, D) float32, and return it."""
         source, inverse = self.source[part], self._inverse[part, None]
         single = inverse.float()
@@ -190,18 +191,24 @@ def prepare_embeddings(
 
 
 def open_embeddings(
-    embeddings: Array, side: str, *, normalize: bool = True, device: torch.device | str = "cpu"
+    embeddings: Array,
+    side: str,
+    *,
+    normalize: bool = True,
+    device: torch.device | str = "cpu",
+    is_shared: bool = False,
 ) -> "Tensor | Rows":
     """Prepare embeddings at once if they need little memory, else part by part; both methods give the same rows.
 
-    Large tables of 16-bit numbers are prepared part by part too. The arguments and errors are the same as in
+    On the CPU, large tables of 16-bit numbers are prepared part by part too, and all large tables if ``is_shared``:
+    several processes rank, and their copies would add up. The other arguments and the errors are the same as in
     :func:`prepare_embeddings`.
     """
     rows = Rows(embeddings, side, normalize=normalize, device=device)
-    numbers = rows.shape[0] * rows.shape[1]
+    numbers, on_cpu = rows.shape[0] * rows.shape[1], rows.device.type == "cpu"
     few = 4 * numbers <= _SHARE_PREPARED * _free_bytes(rows.device)
-    few = few and (rows.source.element_size() > 2 or numbers <= _CACHED_NUMBERS)
-    return rows[:] if few or rows.device.type != "cpu" else rows
+    by_parts = on_cpu and (is_shared or rows.source.element_size() == 2) and numbers > _CACHED_NUMBERS
+    return rows[:] if few and not by_parts else rows
 
 
 def _are_scalable(norms: Tensor, normalize: bool) -> bool:
@@ -241,7 +248,14 @@ def exact_products(device: torch.device) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def block_rows(num_queries: int, num_gallery: int, device: torch.device, chunk_size: int | None = None) -> int:
+def block_rows(
+    num_queries: int,
+    num_gallery: int,
+    device: torch.device,
+    chunk_size: int | None = None,
+    *,
+    is_shared: bool = False,
+) -> int:
     """Return the number of queries to rank at a time.
 
     Args:
@@ -249,6 +263,7 @@ def block_rows(num_queries: int, num_gallery: int, device: torch.device, chunk_s
         num_gallery: number of gallery items G.
         device: device of the scores.
         chunk_size: number that the caller chose; None: as many as fit the free memory.
+        is_shared: whether several processes rank, which share the memory.
 
     Raises:
         ConfigError: the chunk size is below 1.
@@ -258,7 +273,8 @@ def block_rows(num_queries: int, num_gallery: int, device: torch.device, chunk_s
             raise ConfigError(f"chunk_size is {chunk_size}; expected at least 1 query.")
         return min(chunk_size, num_queries)
     kind = "cuda" if device.type == "cuda" else "cpu"
-    enough = max(_FEWEST_ROWS * num_gallery, min(_ENOUGH_ROWS * num_gallery, _ENOUGH_SCORES))
+    rows = _FEWEST_ROWS if is_shared else _ENOUGH_ROWS
+    enough = max(_FEWEST_ROWS * num_gallery, min(rows * num_gallery, _ENOUGH_SCORES))
     wanted = max(_BLOCK_SCORES, enough) if device.type == "cpu" else _MOST_SCORES
     affordable = int(_free_bytes(device) * _SHARE_OF_FREE / _SCORE_BYTES[kind])
     return max(1, min(num_queries, min(wanted, affordable) // num_gallery))
@@ -293,8 +309,8 @@ def score_blocks(
         them.
     """
     wanted = range(len(query)) if part is None else part
-    num_gallery, tiles = len(gallery), _column_tiles(len(gallery), query.device)
-    at_once = rows * max(1, _ROW_MULTIPLE // rows)  # number of queries per matrix product
+    num_gallery, tiles = len(gallery), _column_tiles(gallery)
+    at_once = rows * max(1, _ROW_MULTIPLE // rows)  # queries per matrix product
     most = _rounded_up(min(at_once, len(wanted)), _ROW_MULTIPLE)
     query, gallery = _padded(query, most), _padded(gallery, tiles[-1].stop)
     buffer = torch.empty(most, len(gallery), dtype=torch.float32, device=query.device)
@@ -327,9 +343,9 @@ def score_tiles(query: "Tensor | Rows", gallery: "Tensor | Rows", part: range) -
     query = _padded(query, size)
     begin = min(part.start, len(query) - size)
     queries, own = query[begin : begin + size], slice(part.start - begin, part.stop - begin)
-    buffer = torch.empty(size, _CPU_TILE, dtype=torch.float32)
+    buffer = torch.empty(size, _TILE["cpu"], dtype=torch.float32)
     start = 0
-    for items, embeddings in _tiles(gallery, _column_tiles(len(gallery), torch.device("cpu"))):
+    for items, embeddings in _tiles(gallery, _column_tiles(gallery)):
         torch.mm(queries, embeddings.T, out=buffer[:, : len(embeddings)])
         yield start, range(start - items.start, len(embeddings)), buffer[own]
         start = items.stop
@@ -337,7 +353,8 @@ def score_tiles(query: "Tensor | Rows", gallery: "Tensor | Rows", part: range) -
 
 def _tiles(gallery: "Tensor | Rows", tiles: list[slice]) -> Iterator[tuple[slice, Tensor]]:
     """Yield the columns of each product and the items' embeddings; the next step may reuse their memory."""
-    made = torch.empty(_CPU_TILE, gallery.shape[1]) if isinstance(gallery, Rows) else None
+    widest = max(items.stop - items.start for items in tiles)
+    made = torch.empty(widest, gallery.shape[1], device=gallery.device) if isinstance(gallery, Rows) else None
     for items in tiles:
         if isinstance(gallery, Rows):
             assert made is not None
@@ -346,14 +363,15 @@ def _tiles(gallery: "Tensor | Rows", tiles: list[slice]) -> Iterator[tuple[slice
             yield items, gallery[items]
 
 
-def _column_tiles(num_gallery: int, device: torch.device) -> list[slice]:
+def _column_tiles(gallery: "Tensor | Rows") -> list[slice]:
     """Return the columns of each product; the last tile overlaps the one before it, or exceeds a small gallery."""
-    if device.type != "cpu":
-        return [slice(0, num_gallery)]
-    tiles = []
-    for first in range(0, num_gallery, _CPU_TILE):
-        stop = min(first + _CPU_TILE, num_gallery)
-        width = _rounded_up(stop - first, _CPU_COLUMN_MULTIPLE)
+    on_cpu, size, tiles = gallery.device.type == "cpu", len(gallery), []
+    if not on_cpu and not isinstance(gallery, Rows):
+        return [slice(0, size)]
+    tile = _TILE["cpu" if on_cpu else "cuda"]
+    for first in range(0, size, tile):
+        stop = min(first + tile, size)
+        width = _rounded_up(stop - first, _CPU_COLUMN_MULTIPLE) if on_cpu else min(tile, size)
         begin = max(0, stop - width)
         tiles.append(slice(begin, begin + width))
     return tiles

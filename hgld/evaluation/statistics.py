@@ -14,7 +14,7 @@ from torch import Tensor
 from hgld.errors import InputError
 from hgld.evaluation.metric import METRICS, Metric
 from hgld.evaluation.ranks import Wanted, rank_rows
-from hgld.evaluation.scores import descending_keys, prepare_embeddings
+from hgld.evaluation.scores import Rows, descending_keys, prepare_embeddings
 from hgld.labels import Array
 from hgld.relevance import GainFunction
 
@@ -288,6 +288,11 @@ def _ideal_dcg(counts: np.ndarray, k: int | None) -> np.ndarray:
 
 # -- metrics of the whole set -----------------------------------------------------------------------------------------
 
+_ROWS_AT_ONCE = 8192
+_MOST_NUMBERS = 1 << 26  # 256 MB of float32
+_MOST_PRODUCTS = 1 << 40  # k-means takes some 50 passes, an hour on two cores at this limit
+_MOST_PRODUCTS_IN_PASSES = 1 << 43  # two passes, ten minutes on two cores at this limit
+
 
 @dataclass(frozen=True)
 class ClassDistances:
@@ -303,7 +308,7 @@ class ClassDistances:
     inter: float
 
 
-def class_distances(embeddings: Array, labels: Array) -> ClassDistances:
+def class_distances(embeddings: Array | Rows, labels: Array) -> ClassDistances:
     """Compute the mean intra-class and inter-class distance, exact over all pairs in O(N D).
 
     PNP (Li et al., "Rethinking the Optimization of Average Precision", AAAI 2022) prints these distances as Roth et al.
@@ -322,10 +327,12 @@ def class_distances(embeddings: Array, labels: Array) -> ClassDistances:
         InputError: embeddings or labels have the wrong shape or dtype, embeddings hold NaN, Inf or zero vectors, or no
             item has a label.
     """
-    unit, classes = _labelled(embeddings, labels)
+    known, classes = _labelled(embeddings, labels)
     counts = np.bincount(classes)
-    sums = np.zeros((len(counts), unit.shape[1]))
-    np.add.at(sums, classes, unit)
+    sums = np.zeros((len(counts), embeddings.shape[1]))
+    for start in range(0, len(known), _ROWS_AT_ONCE):
+        part = slice(start, start + _ROWS_AT_ONCE)
+        np.add.at(sums, classes[part], _unit(embeddings, known[part]).astype(np.float64))
     lengths = np.linalg.norm(sums, axis=1)
     several = counts > 1
     alike = (lengths**2 - counts)[several] / (counts * (counts - 1))[several]  # mean cosine of two items of a class
@@ -338,51 +345,85 @@ def class_distances(embeddings: Array, labels: Array) -> ClassDistances:
     )
 
 
-def intra_class_distance(embeddings: Array, labels: Array) -> float:
+def intra_class_distance(embeddings: Array | Rows, labels: Array) -> float:
     """Compute ``dists@intra``, the mean distance within classes (:func:`class_distances`)."""
     return class_distances(embeddings, labels).intra
 
 
-def inter_class_distance(embeddings: Array, labels: Array) -> float:
+def inter_class_distance(embeddings: Array | Rows, labels: Array) -> float:
     """Compute ``dists@inter``, the mean distance between classes (:func:`class_distances`)."""
     return class_distances(embeddings, labels).inter
 
 
-def clustering_nmi(embeddings: Array, labels: Array, *, seed: int = 0) -> float:
+_KMEANS, _MINI_BATCH, _SKIPPED = "k-means", "mini-batch k-means, two passes", "skipped: too many items and classes"
+
+
+def clustering_of(num_items: int, dim: int, num_classes: int) -> str:
+    """Return the method by which :func:`clustering_nmi` clusters: its cost grows with items x dimensions x classes."""
+    products = num_items * dim * num_classes
+    if products <= _MOST_PRODUCTS and num_items * dim <= _MOST_NUMBERS:
+        return _KMEANS
+    return _MINI_BATCH if products <= _MOST_PRODUCTS_IN_PASSES else _SKIPPED
+
+
+def clustering_nmi(embeddings: Array | Rows, labels: Array, *, seed: int = 0) -> float:
     """Compute the normalised mutual information of a k-means clustering with the classes: 2 I / (H_1 + H_2).
+
+    Large tables are clustered by mini-batch k-means: one pass over blocks of random items moves the centres, a second
+    pass assigns the items. Still larger ones, which would take hours on a CPU, are skipped.
 
     Args:
         embeddings: (N, D) of any floating dtype; this function normalises them.
         labels: (N,) integers; items with negative labels are excluded. There are as many clusters as classes.
-        seed: seed of k-means++.
+        seed: seed of k-means++ and of the blocks.
 
     Returns:
-        the mutual information, from 0 (clusters and classes are independent) to 1 (clusters and classes are the same).
+        0 (independent) to 1 (the same partition); NaN if the table is skipped (:func:`clustering_of`).
 
     Raises:
         InputError: embeddings or labels have the wrong shape or dtype, embeddings hold NaN, Inf or zero vectors, or no
             item has a label.
     """
-    from sklearn.cluster import KMeans  # imported here, because it is slow to import and no other metric needs it
+    from sklearn.cluster import KMeans, MiniBatchKMeans  # slow to import, and no other metric needs it
     from sklearn.metrics import normalized_mutual_info_score
 
-    unit, classes = _labelled(embeddings, labels)
-    clusters = KMeans(n_clusters=int(classes.max()) + 1, init="k-means++", n_init="auto", random_state=seed)
-    found = clusters.fit_predict(unit.astype(np.float32))
+    known, classes = _labelled(embeddings, labels)
+    count = int(classes.max()) + 1
+    method = clustering_of(len(known), embeddings.shape[1], count)
+    if method == _SKIPPED:
+        return float("nan")
+    if method == _KMEANS:
+        found = KMeans(count, n_init="auto", random_state=seed).fit_predict(_unit(embeddings, known))
+    else:
+        clusters = MiniBatchKMeans(count, random_state=seed)
+        order, block = np.random.default_rng(seed).permutation(len(known)), max(_ROWS_AT_ONCE, 2 * count)
+        # A last block of fewer items than clusters could not start the clustering, so it joins the one before it.
+        blocks = [np.sort(part) for part in np.array_split(order, max(1, len(order) // block))]
+        for part in blocks:
+            clusters.partial_fit(_unit(embeddings, known[part]))
+        found = np.empty(len(known), np.int32)
+        for part in blocks:
+            found[part] = clusters.predict(_unit(embeddings, known[part]))
     return float(normalized_mutual_info_score(classes, found))
 
 
-def _labelled(embeddings: Array, labels: Array) -> tuple[np.ndarray, np.ndarray]:
-    """Return the unit rows (float64) of the items with labels, and their classes as 0, 1, ..."""
-    unit = prepare_embeddings(embeddings, "item").cpu().double().numpy()
+def _labelled(embeddings: Array | Rows, labels: Array) -> tuple[np.ndarray, np.ndarray]:
+    """Check embeddings and labels; return the positions of the items with labels, and their classes as 0, 1, ..."""
+    num_items = len(embeddings if isinstance(embeddings, Rows) else Rows(embeddings, "item"))
     column = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
-    if column.shape != (len(unit),) or not np.issubdtype(column.dtype, np.integer):
+    if column.shape != (num_items,) or not np.issubdtype(column.dtype, np.integer):
         raise InputError(
-            f"labels have shape {column.shape} and dtype {column.dtype}; expected ({len(unit)},) integers: one level."
+            f"labels have shape {column.shape} and dtype {column.dtype}; expected ({num_items},) integers: one level."
         )
     if not (column >= 0).any():
         raise InputError("no item has a known label; expected labels from 0.")
-    return unit[column >= 0], np.unique(column[column >= 0], return_inverse=True)[1]
+    return np.flatnonzero(column >= 0), np.unique(column[column >= 0], return_inverse=True)[1]
+
+
+def _unit(embeddings: Array | Rows, items: np.ndarray) -> np.ndarray:
+    """Return float32 unit rows of some items."""
+    rows = embeddings[torch.from_numpy(items)] if isinstance(embeddings, Tensor | Rows) else embeddings[items]
+    return prepare_embeddings(rows, "item").numpy()
 
 
 # -- order statistics -------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from hgld.distributed import current_processes
 from hgld.errors import ConfigError, InputError
 from hgld.losses.compositions import Composition
 from hgld.losses.rank_loss import (
@@ -20,6 +21,7 @@ from hgld.losses.rank_loss import (
 )
 
 _COUNTS = ("written", "steps")
+_PLACE, _ALONE = "process", (0, 1)
 
 
 class CrossBatchMemory(KnownArguments, nn.Module):
@@ -28,8 +30,12 @@ class CrossBatchMemory(KnownArguments, nn.Module):
     The memory is a ring buffer of the newest ``size`` items of the training batches, without their gradients. A batch
     is written before the loss is computed, so every query is in the memory too (the loss's ``exclude_self`` excludes
     it). An item takes 4 (D + 2 L) bytes: a training set of 60,000 items at D = 512 takes 124 MB. In ``eval`` mode
-    nothing is written. Every process has its own memory. So give DistributedDataParallel ``broadcast_buffers=False``;
-    otherwise DDP overwrites every memory with the memory of the first process.
+    nothing is written.
+
+    In :class:`hgld.distributed.DistributedLoss` the memories of all processes are equal: one state dict holds them.
+    Without it every process has its own memory. So give DistributedDataParallel ``broadcast_buffers=False``; otherwise
+    it overwrites every memory with that of the first process. A state dict is then of one process, and no other process
+    loads it.
 
     The memory grows from step to step, so torch.compile of this module has a graph break. Compile the inner loss
     instead: ``CrossBatchMemory(torch.compile(loss, dynamic=True), ...)`` has no graph break while the memory grows.
@@ -47,6 +53,7 @@ class CrossBatchMemory(KnownArguments, nn.Module):
         loss: the wrapped loss.
         written: number of items written since the start; the state dict holds ``written`` and ``steps``.
         steps: number of training steps taken.
+        is_whole: whether the memory gets the items of all processes.
 
     Raises:
         ConfigError: a size is below 1, the warm-up or weight is negative, or the loss does not return a scalar.
@@ -82,6 +89,7 @@ class CrossBatchMemory(KnownArguments, nn.Module):
         self.register_buffer("labels", torch.full((size, num_levels), -1))
         self.written = 0
         self.steps = 0
+        self.is_whole = False
 
     def __len__(self) -> int:
         """Return the number of items in the memory."""
@@ -248,12 +256,26 @@ class CrossBatchMemory(KnownArguments, nn.Module):
         super()._save_to_state_dict(destination, prefix, keep_vars)
         for name in _COUNTS:
             destination[prefix + name] = torch.tensor(getattr(self, name))
+        if (place := self._place()) != _ALONE:
+            destination[prefix + _PLACE] = torch.tensor(place)
+
+    def _place(self) -> tuple[int, int]:
+        """Return the index of the process whose items the memory holds, and the number of processes."""
+        processes = current_processes()
+        return _ALONE if self.is_whole else (processes.index, processes.count)
 
     def _load_from_state_dict(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, state_dict: Mapping[str, Any], prefix: str, *others: Any
     ) -> None:
         *_, missing_keys, _, error_msgs = others
         rest = dict(state_dict)
+        of, own = tuple(rest.pop(prefix + _PLACE, torch.tensor(_ALONE)).tolist()), self._place()
+        if of not in (own, _ALONE):
+            error_msgs.append(
+                f"{prefix or 'the '}memory: the state holds the items of process {of[0]} of {of[1]}, but this is "
+                f"process {own[0]} of {own[1]}. Save and load the state of every process, or compute the loss with "
+                "hgld.distributed.DistributedLoss, whose memories are equal on all processes."
+            )
         for name in _COUNTS:
             count = rest.pop(prefix + name, None)
             if count is None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from hgld.distributed import DistributedLoss, Processes
 from hgld.losses.binned import FastAP
 from hgld.losses.compositions import ROADMAP
 from hgld.losses.memory import CrossBatchMemory
@@ -54,6 +55,31 @@ def test_self_index_points_at_the_batch_in_the_memory():
         torch.testing.assert_close(references[self_index], embeddings)
         assert ref_labels[self_index, 0].tolist() == labels.tolist()
     assert sorted(ref_labels[:, 0].tolist()) == [2, 3, 4, 5, 6, 7]
+
+
+def test_state_of_one_process_is_refused_by_the_other_processes_unless_memories_are_shared(monkeypatch):
+    def memory_of(index, count, *, is_shared=False):
+        processes = Processes(index, count, torch.device("cpu"))
+        monkeypatch.setattr("hgld.losses.memory.current_processes", lambda: processes)
+        memory = CrossBatchMemory(FastAP(), 6, dim=3)
+        if is_shared:
+            DistributedLoss(memory, processes)
+        return memory
+
+    own = memory_of(0, 2)
+    own.enqueue(torch.randn(4, 3), torch.arange(4))
+    state = own.state_dict()
+    assert state.keys() == {"embeddings", "labels", "written", "steps", "process"}
+    again = memory_of(0, 2)
+    again.load_state_dict(state)
+    torch.testing.assert_close(again.embeddings, own.embeddings)
+    for place in ((1, 2), (0, 1)):
+        with pytest.raises(RuntimeError, match=r"items of process 0 of 2, but this is process"):
+            memory_of(*place).load_state_dict(state)
+    whole = memory_of(0, 2, is_shared=True).state_dict()
+    assert "process" not in whole
+    for index in (0, 1):
+        memory_of(index, 2, is_shared=True).load_state_dict(whole)
 
 
 def test_warm_up_neither_writes_nor_reads_the_memory():

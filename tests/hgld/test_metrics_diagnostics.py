@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from hgld import RetrievalReport
 from hgld.errors import InputError
+from hgld.evaluation import scores, statistics
 from hgld.evaluation.evaluate import evaluate
+from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.protocols import is_per_cent, lower_is_better
 from hgld.evaluation.report import compare
 from hgld.metrics import class_distances, clustering_nmi
@@ -55,6 +57,31 @@ def test_nmi_is_1_for_separate_classes_and_low_for_shuffled_ones():
     assert clustering_nmi(embeddings, labels) == pytest.approx(1.0)
     assert clustering_nmi(embeddings, labels.roll(5) % 2) < 0.9
     assert clustering_nmi(embeddings, torch.zeros(40, dtype=torch.int64)) == 1.0
+
+
+def test_large_tables_are_clustered_by_blocks_or_skipped_and_the_report_says_so(monkeypatch):
+    embeddings, labels = blobs(size=50)
+    columns = labels[:, None].repeat(1, 3)
+    options = EvaluationOptions(metrics=OF_SET, share=lambda rank, count: rank(range(count)))
+
+    def report():
+        return evaluate(embeddings, columns, levels=LEVELS, options=options)
+
+    whole = report()
+    assert "clustering" not in whole.settings
+    monkeypatch.setattr(scores, "_CACHED_NUMBERS", 0)  # rows are prepared block by block
+    monkeypatch.setattr(statistics, "_ROWS_AT_ONCE", 7)
+    assert report().values == whole.values
+    monkeypatch.setattr(statistics, "_MOST_PRODUCTS", 0)
+    in_passes = report()
+    assert in_passes.values == pytest.approx(whole.values)
+    assert in_passes.values == report().values
+    assert in_passes.settings["clustering"]["NMI/fine"] == "mini-batch k-means, two passes"
+    monkeypatch.setattr(statistics, "_MOST_PRODUCTS_IN_PASSES", 0)
+    skipped = report()
+    assert np.isnan(skipped.values["NMI/fine"])
+    assert skipped.values["dists@intra/fine"] == whole.values["dists@intra/fine"]
+    assert skipped.settings["clustering"]["NMI/fine"] == "skipped: too many items and classes"
 
 
 def test_class_distances_refuse_unusable_labels():

@@ -1,5 +1,6 @@
 """Embeddings equal a reference for single images, with any batch size and number of threads or processes."""
 
+import itertools
 import math
 import subprocess
 import sys
@@ -256,18 +257,18 @@ def test_embedding_batches_hold_a_limited_number_of_pixels(model, shapes):
     assert max(shape[2] * shape[3] for shape in passed) == 2500
 
 
-def test_processes_run_equally_many_batches_and_embed_every_item():
-    rng = np.random.default_rng(0)
-    sizes = rng.integers(10, 14, (57, 2))
-    for count in (1, 2, 5, 80):
-        views = [TestView(12, resize_mode="original")]
-        plans = [_Plan(sizes, views, 6, Processes(i, count, torch.device("cpu"))) for i in range(count)]
-        assert len({len(plan) for plan in plans}) == 1
-        rows = [torch.cat([torch.from_numpy(plan.batch(0, s)) for s in range(len(plan))])[:, None] for plan in plans]
-        tables = [plan.empty(one) for plan, one in zip(plans, rows, strict=True)]
-        for table, one in zip(tables, rows, strict=True):
-            table[: len(one)] = one
-        assert plans[-1].in_order(torch.cat(tables))[:, 0].tolist() == list(range(57))
+def test_processes_share_the_batches_of_one_process():
+    sizes = np.random.default_rng(0).integers(10, 14, (57, 2))
+
+    def batches(index, count):
+        return _Plan(sizes, [TestView(12, resize_mode="original")], 6, Processes(index, count, torch.device("cpu"))).own
+
+    alone = [items.tolist() for items in batches(0, 1)]
+    assert sorted(itertools.chain(*alone)) == list(range(57))
+    for count in (2, 5, 80):
+        shares = [batches(index, count) for index in range(count)]
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+        assert sorted(items.tolist() for share in shares for items in share) == sorted(alone)
 
 
 def test_image_size_that_the_network_cannot_process_is_in_the_error(shapes):

@@ -1,15 +1,17 @@
 """Two processes embed and evaluate like one process; both exclude an image that one of them cannot read."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 
-from hgld import open_dataset
+from hgld import distributed, open_dataset
 from hgld.cli import main
 from hgld.data.views import TestView
 from hgld.evaluation.report import RetrievalReport
+from hgld.evaluation.row_table import RowTable, shared_folder
 from hgld.training.inference.embedder import load_run
 from hgld.training.inference.embedding import embed
 from tests.forked import together
@@ -55,18 +57,40 @@ def test_embeddings_by_two_processes_equal_single_process_embeddings(places, run
 
 
 @pytest.mark.slow
-def test_report_by_two_processes_equals_single_process_report(places, run):
-    """Batches of one image make the embeddings bit-identical."""
-    alone, both = (
-        run("evaluate", *of_run(places, "data"), "--batch-size", 1, "--out", places / f"{count}.json", processes=count)
-        for count in (1, 2)
-    )
-    assert (alone.returncode, both.returncode) == (0, 0), both.stderr
-    first, second = (RetrievalReport.load_json(places / f"{count}.json") for count in (1, 2))
-    assert second.values == pytest.approx(first.values, abs=1e-9)
-    assert second.settings == first.settings
-    for name in first.values:
-        np.testing.assert_allclose(second.per_query[name], first.per_query[name], rtol=0, atol=1e-9)
+@pytest.mark.parametrize(
+    ("more", "of"), [((), "data"), (("--scales", "1,0.5"), "damaged")], ids=["plain", "scales, damaged"]
+)
+def test_embeddings_and_report_of_several_processes_are_bit_identical_to_one(more, of, places, run):
+    """No process gathers embeddings: all map one file, rank their own queries, and leave no other file behind."""
+    whole = {}
+    for count in (1, 2, 4):
+        out = places / f"{count}-{of}"
+        for verb, file in (("embed", out / "e.npy"), ("evaluate", out / "r.json")):
+            result = run(verb, *of_run(places, of), *more, "--batch-size", 5, "--out", file, processes=count)
+            assert result.returncode == 0, result.stderr
+        report = RetrievalReport.load_json(out / "r.json")
+        whole[count] = [(out / "e.npy").read_bytes(), report.values, report.settings, report.per_query]
+        files = {"e.npy", "e.labels.parquet", "r.json", "r.per_query.parquet"}
+        assert {path.name for path in out.iterdir()} == files | ({"e.faults.csv"} if of == "damaged" else set())
+    for count in (2, 4):
+        assert whole[count][:3] == whole[1][:3]
+        assert whole[count][3].equals(whole[1][3], null_equal=True)
+
+
+@pytest.mark.slow
+def test_process_that_does_not_see_the_folder_of_the_others_says_so(places):
+    result = together(embed_with_own_folder, places, folder=places, count=2)
+    assert result.returncode != 0
+    assert "process 1 does not see the files of the main process" in result.stderr
+    assert "Set TMPDIR to a folder that all processes share" in result.stderr
+
+
+def embed_with_own_folder(places):
+    """Make a table as a process on another machine, where the folder of the main process does not exist."""
+    with distributed.process_group("cpu", str) as processes, shared_folder(processes) as folder:
+        if not processes.is_main:
+            Path.is_file = lambda self: False
+        RowTable((4, 2), processes, folder)
 
 
 @pytest.mark.slow

@@ -3,9 +3,10 @@
 import hashlib
 import sys
 import types
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -167,6 +168,14 @@ def compiled(config: TrainConfig, world: World) -> Any:
     world.patch.setattr(nn.Module, "compile", lambda self: asked.append(type(self).__name__))
     state._build_modules(config, TrainingData(config, small(world), ALONE), ALONE, fresh=False)
     return asked
+
+
+@witness(RunConfig, {"loss": "NormSoftmax"}, process_timeout=1.0)
+def minutes_that_processes_wait(config: TrainConfig, world: World) -> float:
+    """Return the deadline with which a run joins its processes."""
+    with patch("hgld.distributed.launch", side_effect=InputError) as launch, suppress(InputError):
+        train(config, small(world), world.new())
+    return launch.call_args.args[1]
 
 
 @witness(RunConfig, {"pretrained": "none", **RESNET}, sync_batch_norm=True)

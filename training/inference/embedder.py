@@ -22,6 +22,7 @@ from hgld.data.views import ResizeMode, TestView
 from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError, quoted
 from hgld.evaluation.options import Progress
+from hgld.evaluation.row_table import RowTable, change_rows, shared_folder
 
 from ..batches import evaluation_view
 from ..checkpoint import find_checkpoint, read_state, read_tensors, selection_of
@@ -74,11 +75,13 @@ class Embedded:
         vectors: (N, D) float32 on the CPU, in the order of the dataset; rows have norm 1 unless computed with
             ``unit=False``.
         faults: the items that could not be read.
+        file: file that ``vectors`` is mapped from; None: they are in memory.
     """
 
     dataset: ShardDataset
     vectors: Tensor
     faults: tuple[Fault, ...] = ()
+    file: Path | None = None
 
     def positions(self, count: int) -> NDArray[np.int64]:
         """Return (N,) positions of these items among all ``count`` items."""
@@ -121,6 +124,7 @@ class Embedder:
         recipe: name of the recipe that the model was trained by; empty if no recipe is known.
         spent: counter of the images and seconds of embedding; None: nothing is counted.
         transform: function that turns an RGB image into the model's input; None: ``view`` prepares images.
+        folder: folder for the embeddings of several processes (:func:`hgld.evaluation.row_table.shared_folder`).
     """
 
     model: EmbeddingModel
@@ -139,6 +143,7 @@ class Embedder:
     recipe: str = ""
     spent: Spent | None = None
     transform: Callable[[Image], Tensor] | None = None
+    folder: Path | None = None
 
     @classmethod
     def as_trained(cls, model: EmbeddingModel, config: TrainConfig, processes: Processes) -> "Embedder":
@@ -199,14 +204,21 @@ class Embedder:
             StorageError: the disk failed.
         """
         faults: list[Fault] = []
-        vectors = self.embed_dataset(dataset, progress, faults, unit=unit)
+        table = RowTable((len(dataset), self.model.dim), self.processes, self.folder)
+        vectors = self.embed_dataset(dataset, progress, faults, unit=unit, out=table)
         if not faults:
-            return Embedded(dataset, vectors)
+            return Embedded(dataset, vectors, file=table.file)
         if len(faults) == len(dataset):
             first = f"{faults[0].where}: {faults[0].reason}"
             raise InputError(f"{quoted(dataset)}: no item can be read; the first: {first}")
         kept = Embedded(dataset, vectors, tuple(faults)).positions(len(dataset))
-        return Embedded(dataset.select(kept), vectors[torch.from_numpy(kept)], tuple(faults))
+        vectors, file = change_rows(vectors, self.processes, self.folder, lambda rows: rows, kept)
+        return Embedded(dataset.select(kept), vectors, tuple(faults), file)
+
+    def unit(self, embedded: Embedded) -> Embedded:
+        """Return embeddings with rows of norm 1; every process must call this."""
+        vectors, file = change_rows(embedded.vectors, self.processes, self.folder, lambda rows: normalize(rows, dim=1))
+        return replace(embedded, vectors=vectors, file=file)
 
     def embed_dataset(
         self,
@@ -215,6 +227,7 @@ class Embedder:
         faults: list[Fault] | None = None,
         *,
         unit: bool = True,
+        out: RowTable | None = None,
     ) -> Tensor:
         """Compute (N, D) unit embeddings of a dataset's items, in its order, on every process, with :func:`embed`."""
         if self.transform is not None:
@@ -233,6 +246,7 @@ class Embedder:
             faults=faults,
             progress=progress,
             unit=unit,
+            out=out or RowTable((len(dataset), self.model.dim), self.processes, self.folder),
         )
         if self.spent is not None:
             self.spent.images += len(dataset)
@@ -293,19 +307,23 @@ class Embedder:
 
 
 @contextmanager
-def trained_embedder(source: Path | Network, *, device: str = "", **options: Any) -> Iterator[Embedder]:
+def trained_embedder(
+    source: Path | Network, *, device: str = "", rows: Path | None = None, **options: Any
+) -> Iterator[Embedder]:
     """Load a model, ready to embed; torchrun's processes share the work.
 
     Args:
         source: folder of a run or of one of its checkpoints, or a network.
         device: ``cpu``, ``cuda``, ...; default: a GPU if there is one.
+        rows: temporary folder for the embeddings of several processes; None: a new folder in TMPDIR.
         **options: keyword arguments of :func:`make_embedder`; this function raises the errors of that function too.
 
     Raises:
         HgldError: another process died.
     """
-    with distributed.process_group(device, lambda: "Start the same command again.") as processes:
-        yield make_embedder(source, processes, **options)
+    group = distributed.process_group(device, lambda: "Start the same command again.")
+    with group as processes, shared_folder(processes, rows) as folder:
+        yield make_embedder(source, processes, folder=folder, **options)
 
 
 def make_embedder(
@@ -324,6 +342,7 @@ def make_embedder(
     amp: Amp | None = None,
     gem_p: float | Literal["auto"] | None = None,
     data: str = "",
+    folder: Path | None = None,
 ) -> Embedder:
     """Load a model, ready to embed.
 
@@ -346,6 +365,7 @@ def make_embedder(
             (:func:`hgld.training.inference.gem_exponent.choose_gem_p`); None: the model's own exponent.
         data: dataset directory or its URL. for ``gem_p="auto"`` images of its training split are drawn; the network
             ``pixels`` subtracts the mean of its images.
+        folder: folder for the embeddings of several processes.
 
     Raises:
         InputError: there is no checkpoint, or it cannot be read; or there are no training images for ``auto``.
@@ -383,6 +403,7 @@ def make_embedder(
         workers=workers or usual.workers,
         amp=amp or usual.amp,
         gem_p=None if gem_p == "auto" else gem_p,
+        folder=folder,
     )
     if isinstance(model.backbone, RawPixels) and data:
         dataset = open_dataset(data)

@@ -4,7 +4,7 @@ import ctypes
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -20,11 +20,12 @@ from hgld.data.batch import Fault, normalize
 from hgld.data.dataset import ShardDataset
 from hgld.data.loader import Loader
 from hgld.data.views import TestView
-from hgld.distributed import Processes, any_process, from_all, gather
+from hgld.distributed import Processes, any_process, from_all
 from hgld.errors import ConfigError, HgldError, InputError, storage_errors
 from hgld.evaluation.embedding_files import KEY
 from hgld.evaluation.options import Progress
 from hgld.evaluation.postprocess import pool_scales
+from hgld.evaluation.row_table import RowTable
 from hgld.files import aside_of, file_lock, lock_of, put_in_place
 from hgld.samplers import BatchSampler
 from hgld.tables import POLARS_FAULTS
@@ -50,10 +51,11 @@ def embed(
     faults: list[Fault] | None = None,
     progress: Progress | None = None,
     unit: bool = True,
+    out: RowTable | None = None,
 ) -> Tensor:
     """Embed all items of a dataset, in its order, as unit vectors.
 
-    Several processes share the work, and each returns all embeddings. With several scales the images are read at each
+    Several processes share the work. With several scales the images are read at each
     scale. An embedding is then the mean direction of its embeddings at all scales, or their generalised mean
     (Radenović, Tolias and Chum, "Fine-tuning CNN Image Retrieval with No Human Annotation", TPAMI 2019, section 3.4).
 
@@ -76,9 +78,10 @@ def embed(
         progress: function called with a task, the number of this process's images done and the total number.
         unit: whether to L2-normalise the rows. A classifier needs False, the model's raw features. False allows only
             one scale.
+        out: table of N rows to fill, with the same processes; None: a new table in memory, for one process.
 
     Returns:
-        (N, D) float32 on the CPU, rows of norm 1 unless ``unit`` is False.
+        (N, D) float32 on the CPU, rows of norm 1 unless ``unit`` is False; with several processes mapped from a file.
 
     Raises:
         InputError: the dataset is empty; or, without ``faults``, an item cannot be read or decoded (on any process).
@@ -101,30 +104,28 @@ def embed(
     how: dict[str, Any] = {"workers": workers, "pin_memory": pinned}
     how["on_fault"] = "raise" if faults is None else "leave"
     loaders = [Loader(dataset, plan, one, **how) for one in views]
-    own, found, failure = None, {}, None
+    table = out or RowTable((len(dataset), model.dim), group, None)
+    tables = [table, *(RowTable(table.shape, group, table.folder) for _ in scales[1:])]
+    found, failure = dict[int, Fault](), None
     with evaluating(model, shapes=plan.shapes):
         try:
-            own, found = _own_rows(model, loaders, plan, scale_p, group, amp, progress, unit)
+            found = _embed_own(model, loaders, plan, scale_p, tables, group, amp, progress, unit)
         except HgldError as error:
             failure = error
-    if any_process(own is None, group):  # other processes must not wait for rows that never come
+    if any_process(failure is not None, group):  # other processes must not wait for rows that never come
         raise failure or InputError("another process could not read an item of its share; its message names the item.")
-    assert own is not None
-    rows = plan.in_order(gather(own, group).cpu())
+    rows = table.read()
     if faults is not None:
         told = json.dumps([(fault.index, fault.where, fault.reason) for fault in found.values()]).encode()
         everyone = {index: Fault(index, *text) for said in from_all(told, group) for index, *text in json.loads(said)}
-        added = [everyone[index] for index in sorted(everyone)]  # add every item once, in the order of the dataset
-        faults += added
-        rows[[fault.index for fault in added]] = torch.nan
+        faults += [everyone[index] for index in sorted(everyone)]
     return rows
 
 
 class _Plan(BatchSampler):
     """The batches in which processes embed a dataset: images whose views have one shape, the largest views first.
 
-    The processes get the batches in turn. Every process makes the same number of passes; a process that has fewer
-    batches repeats one of the first batches.
+    The processes get the batches in turn. So neither the batches nor the embeddings depend on the number of processes.
     """
 
     def __init__(
@@ -133,8 +134,6 @@ class _Plan(BatchSampler):
         if batch_size < 1:
             raise ConfigError(f"batch_size is {batch_size}; expected at least 1.")
         shapes = np.hstack([view.shapes(*sizes.T) for view in views])
-        # smaller batches, so that every process gets a part of a small dataset
-        most = min(batch_size, -(-len(sizes) // processes.count))
         pixels = shapes.reshape(len(sizes), -1, 2).prod(axis=2).max(axis=1)
         budget = batch_size * max(view.size for view in views) ** 2
         kinds, kind_of, counts = np.unique(
@@ -144,70 +143,50 @@ class _Plan(BatchSampler):
         alike = np.split(np.argsort(kind_of.reshape(-1), kind="stable"), np.cumsum(counts)[:-1])
         batches: list[NDArray[np.int64]] = []
         for largest, items in zip(kinds[:, 0].tolist(), alike, strict=True):
-            at_once = min(most, max(1, budget // -largest))
+            at_once = min(batch_size, max(1, budget // -largest))
             batches += [items[begin : begin + at_once] for begin in range(0, len(items), at_once)]
-        passes = -(-len(batches) // processes.count)
-        taken = np.arange(passes * processes.count).reshape(passes, processes.count).T % len(batches)
-        self._items = [[batches[number] for number in own] for own in taken.tolist()]
-        self._own = self._items[processes.index]
-        self._rows = max(sum(map(len, share)) for share in self._items)
-        self.num_items = len(sizes)
-        super().__init__(batch_size=most, batches=passes, parts=1, seed=0, process_index=0, process_count=1)
+        self.own = batches[processes.index :: processes.count]
+        passes = max(1, len(self.own))  # a process of a small dataset may have no batch
+        super().__init__(batch_size=batch_size, batches=passes, parts=1, seed=0, process_index=0, process_count=1)
 
     def _whole_batch(self, epoch: int, step: int) -> NDArray[np.int64]:
-        return self._own[step]
-
-    def empty(self, like: Tensor) -> Tensor:
-        """Return a zero table for a process's rows, of the same size on every process."""
-        return like.new_zeros(self._rows, like.shape[1])
-
-    def in_order(self, rows: Tensor) -> Tensor:
-        """Sort the rows of all processes, grouped by process, into the order of the dataset.
-
-        If they have that order already (one process, images of one shape), they are not copied.
-        """
-        if len(self._items) == 1 and np.array_equal(np.concatenate(self._items[0]), np.arange(self.num_items)):
-            return rows
-        ordered = rows.new_empty(self.num_items, rows.shape[1])
-        for number, share in enumerate(self._items):
-            items = torch.from_numpy(np.concatenate(share))
-            ordered[items] = rows[number * self._rows :][: len(items)]
-        return ordered
+        return self.own[step]
 
 
-def _own_rows(
+def _embed_own(
     model: EmbeddingModel,
     loaders: Sequence[Loader],
     plan: _Plan,
     scale_p: float,
+    tables: Sequence[RowTable],
     processes: Processes,
     amp: Amp,
     progress: Progress | None,
     unit: bool,
-) -> tuple[Tensor, dict[int, Fault]]:
-    """Compute embeddings of this process's share; return its rows of the plan and the items that could not be read."""
-    total = sum(len(loader) for loader in loaders)
-    scales: list[Tensor] = []
-    filled = done = 0
+) -> dict[int, Fault]:
+    """Write the embeddings of this process's share to the tables of the scales, and their means to the first table.
+
+    Returns:
+        the items that could not be read, whose rows are NaN, by index.
+    """
+    total, done = len(plan.own) * len(loaders), 0
     faults: dict[int, Fault] = {}
-    for loader in loaders:
+    for loader, table in zip(loaders, tables, strict=True):
         loader.load_state_dict({"epoch": 0, "step": 0})  # rewind the sampler, which the loaders share
-        table, filled = None, 0  # one table from the beginning: parts and their sum would take twice the memory
-        for batch in loader:
-            part = _embeddings(model, batch.images, processes.device, amp, unit=unit)
-            table = plan.empty(part) if table is None else table
-            table[filled : filled + len(part)] = part
-            filled += len(part)
+        for batch, items in zip(loader if total else (), plan.own, strict=True):
+            table.write(items, _embeddings(model, batch.images, processes.device, amp, unit=unit))
             faults |= {fault.index: fault for fault in batch.faults}
             done += 1
             if progress is not None:
                 progress("embed", done, total)
-        assert table is not None  # holds because every process has a batch
-        scales.append(table)
-    if len(scales) > 1:
-        pooled = pool_scales([table[:filled] for table in scales], p=scale_p)
-        scales[0][:filled] = torch.from_numpy(pooled).to(scales[0].device)
-    return scales[0], faults
+    for items in plan.own if len(tables) > 1 else ():
+        pooled = pool_scales([table.own(items) for table in tables], p=scale_p)
+        tables[0].write(items, torch.from_numpy(pooled))
+    broken = np.array(sorted(faults), np.int64)
+    tables[0].write(broken, torch.full((len(broken), tables[0].shape[1]), torch.nan))
+    for table in tables:
+        table.close()
+    return faults
 
 
 def _embeddings(model: EmbeddingModel, images: Tensor, device: torch.device, amp: Amp, *, unit: bool = True) -> Tensor:
@@ -284,7 +263,14 @@ def check_suffix(path: Path) -> None:
         raise ConfigError(f"{path}: suffix {path.suffix!r}; embeddings are written as .npy.")
 
 
-def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset, faults: Sequence[Fault] = ()) -> None:
+def write_embeddings(
+    path: Path,
+    embeddings: Tensor,
+    dataset: ShardDataset,
+    faults: Sequence[Fault] = (),
+    *,
+    made: Path | None = None,
+) -> None:
     """Write embeddings and, next to them, their keys and labels: if a write fails, all files stay as they were.
 
     Args:
@@ -294,6 +280,7 @@ def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset, faul
         dataset: dataset of N items.
         faults: items that could not be read and have no embedding. :func:`faults_file` lists them (columns item,
             where, reason); without such items there is no file.
+        made: ``.npy`` file that already holds the embeddings; it gets a second name if it is on the same disk.
 
     Raises:
         ConfigError: the file's suffix is not ``.npy``.
@@ -305,7 +292,7 @@ def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset, faul
     named = [(fault.index, fault.where, fault.reason) for fault in faults]
     write_together(
         path,
-        rows=partial(_write_npy, embeddings),
+        rows=partial(_write_npy, embeddings, made),
         items=item_table(dataset).write_parquet,
         faults=pl.DataFrame(named, FAULTS, orient="row"),
     )
@@ -351,6 +338,11 @@ def item_table(dataset: ShardDataset) -> pl.DataFrame:
     return pl.DataFrame({KEY: dataset.keys, "split": split, **columns})
 
 
-def _write_npy(embeddings: Tensor, path: Path) -> None:
+def _write_npy(embeddings: Tensor, made: Path | None, path: Path) -> None:
+    if made is not None:
+        with suppress(OSError):  # another disk, or one without links
+            path.unlink(missing_ok=True)
+            path.hardlink_to(made)
+            return
     with path.open("wb") as file:
         np.save(file, embeddings.numpy(), allow_pickle=False)

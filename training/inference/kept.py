@@ -38,6 +38,7 @@ _WITHOUT_EFFECT = (
     "network",
     "spent",
     "classifier",
+    "folder",
 )
 _log = logging.getLogger(__name__)
 
@@ -176,7 +177,7 @@ def embed_in_parts(
         if not kept:
             embedded = embedder.embed_readable(dataset.select(range(*bounds[number : number + 2])), progress)
             if processes.is_main:
-                write_embeddings(file, embedded.vectors, embedded.dataset, embedded.faults)
+                write_embeddings(file, embedded.vectors, embedded.dataset, embedded.faults, made=embedded.file)
                 done.touch()
         if processes.is_main:
             say(f"{file}: part {number + 1} of {count}{', kept from before' if kept else ''}")

@@ -235,8 +235,8 @@ def search(
         progress: function called with a task, the number of units done and the total number.
 
     Returns:
-        the matches of the files, then of the texts; with an index, only the main process searches, and the other
-        processes return nothing.
+        the matches of the files, then of the texts; only the main process searches, and the other
+            processes return nothing.
 
     Raises:
         InputError: a file, or every item of the dataset, cannot be read; the embeddings have another dimension than the
@@ -258,9 +258,9 @@ def search(
     if is_embedded and gallery is None:
         embedded = embed_once(embedder, dataset, progress)
         gallery = embedded.vectors, embedded.positions(len(dataset))
+    if not embedder.processes.is_main:
+        return SearchResult((), 0)
     if index is not None:
-        if not embedder.processes.is_main:
-            return SearchResult((), 0)
         if is_embedded or opened is None:
             assert gallery is not None
             opened = index.make(*gallery)

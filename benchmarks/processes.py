@@ -1,0 +1,147 @@
+"""Memory and seconds of processes that embed and evaluate together, and whether their values are those of one process.
+
+Run with: python benchmarks/processes.py [--items 300000] [--dim 512] [--queries 1024] [--count 1 2 4] [--gather]
+
+Every process writes its share of a gallery of random rows, batch by batch, as if a model had computed them, and ranks
+its share of the queries against all of them: AP, R@1, mAP@R, H-AP, NDCG and ASI at three levels. ``--gather`` instead
+gathers the rows on every process, as hgld did until November 2026 (use that commit). Memory is the largest peak of a
+process, without the pages of files, which the system can free at any time. ``digest`` is of the values of all queries.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from measured import head, row, status_bytes
+
+METRICS = ("AP", "R@1", "mAP@R", "H-AP", "NDCG", "ASI")
+BATCH = 256
+
+
+def rows_of(items: np.ndarray, dim: int) -> torch.Tensor:
+    """Return random rows, some 20 of a class near each other; a row depends only on its number."""
+    made = np.empty((len(items), dim), np.float32)
+    for place, item in enumerate(items.tolist()):
+        made[place] = np.random.default_rng(item // 20).standard_normal(dim, dtype=np.float32)
+        made[place] += 2 * np.random.default_rng(item + 10**7).standard_normal(dim, dtype=np.float32)
+    return torch.from_numpy(made)
+
+
+def labels_of(items: np.ndarray) -> np.ndarray:
+    fine = items // 20
+    return np.stack([fine, fine % 300, fine % 2], axis=1)
+
+
+def measure(items: int, dim: int, queries: int, is_gathered: bool) -> dict[str, Any]:
+    from hgld import distributed
+    from hgld.evaluation.evaluate import evaluate
+    from hgld.evaluation.options import EvaluationOptions
+    from hgld.training.evaluation import ranked_together
+
+    torch.set_num_threads(1)
+    peak, done = [status_bytes("RssAnon")], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.02):
+            peak.append(max(peak.pop(), status_bytes("RssAnon")))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    with distributed.process_group("cpu", str) as processes:
+        batches = [np.arange(start, min(start + BATCH, items)) for start in range(0, items, BATCH)]
+        own = batches[processes.index :: processes.count]
+        asked = np.sort(np.random.default_rng(0).permutation(items)[:queries])
+        begin, cpu = time.perf_counter(), time.process_time()
+        if is_gathered:
+            share = len(batches) // processes.count + 1
+            mine, filled = torch.zeros(share * BATCH, dim), 0
+            for batch in own:
+                mine[filled : filled + len(batch)] = rows_of(batch, dim)
+                filled += len(batch)
+            found, gallery = distributed.gather(mine, processes), torch.empty(items, dim)
+            for index in range(processes.count):
+                of = np.concatenate(batches[index :: processes.count])
+                gallery[torch.from_numpy(of)] = found[index * len(mine) :][: len(of)]
+            del found, mine
+            embedded = time.perf_counter() - begin, time.process_time() - cpu
+            ranked = rank(evaluate, EvaluationOptions, ranked_together, processes, gallery, asked, dim)
+        else:
+            from hgld.evaluation.row_table import RowTable, shared_folder
+
+            with shared_folder(processes) as folder:
+                table = RowTable((items, dim), processes, folder)
+                for batch in own:
+                    table.write(batch, rows_of(batch, dim))
+                table.close()
+                gallery = table.read()
+                embedded = time.perf_counter() - begin, time.process_time() - cpu
+                ranked = rank(evaluate, EvaluationOptions, ranked_together, processes, gallery, asked, dim)
+                distributed.wait_for_all(processes)
+        total = time.perf_counter() - begin, time.process_time() - cpu
+    done.set()
+    watcher.join()
+    return {"embed": embedded, "total": total, "bytes": peak[0], "digest": ranked}
+
+
+def rank(evaluate: Any, options: Any, together: Any, processes: Any, gallery: Any, asked: np.ndarray, dim: int) -> str:
+    share = partial(together, processes=processes)
+    query, labels = rows_of(asked, dim) + 0.5, labels_of(np.arange(len(gallery)))
+    report = evaluate(
+        query, labels[asked], gallery, labels, levels=("a", "b", "c"), options=options(metrics=METRICS, share=share)
+    )
+    return hashlib.sha256(report.per_query.to_numpy().tobytes()).hexdigest()[:12]
+
+
+def run(count: int, words: list[str]) -> list[dict[str, Any]]:
+    """Run ``count`` processes and return what each of them measured."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    started = []
+    for index in range(count):
+        place = {"RANK": str(index), "LOCAL_RANK": str(index), "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1"}
+        environment = {**os.environ, **(place if count > 1 else {}), "MASTER_PORT": port}
+        command = [sys.executable, str(Path(__file__)), "--measure", *words]
+        started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+    said = [process.communicate()[0] for process in started]
+    return [json.loads(text.splitlines()[-1]) for text in said]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--items", type=int, default=300_000)
+    parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--queries", type=int, default=1024)
+    parser.add_argument("--count", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--gather", action="store_true")
+    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.measure:
+        print(json.dumps(measure(asked.items, asked.dim, asked.queries, asked.gather)))
+        return
+    words = ["--items", str(asked.items), "--dim", str(asked.dim), "--queries", str(asked.queries)]
+    table = asked.items * asked.dim * 4
+    columns = ("processes", "memory, MB", "allowed, MB", "seconds", "of these embedding", "CPU seconds, all", "digest")
+    print(head(*columns), flush=True)
+    for count in asked.count:
+        found = run(count, [*words, *(["--gather"] if asked.gather else [])])
+        allowed = (1 / count + 0.1) * table + 500e6
+        seconds = [max(one[name][0] for one in found) for name in ("total", "embed")]
+        cells = [count, int(max(one["bytes"] for one in found) / 1e6), int(allowed / 1e6)]
+        cpu = sum(one["total"][1] for one in found)
+        digests = "/".join(sorted({one["digest"] for one in found}))
+        print(row([*cells, *(f"{one:.1f}" for one in seconds), f"{cpu:.1f}", digests]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

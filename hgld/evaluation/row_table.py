@@ -1,0 +1,155 @@
+"""A table of embeddings that several processes fill together, and that none of them holds in memory."""
+
+import itertools
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hgld.distributed import Processes, from_main, wait_for_all
+from hgld.errors import InputError, storage_errors
+
+_ROWS_AT_ONCE = 4096
+_NUMBERS = itertools.count()
+_HINT = "Free space, or set TMPDIR to a larger folder that all processes share."
+
+
+@contextmanager
+def shared_folder(processes: Processes, place: Path | None = None) -> Iterator[Path | None]:
+    """Make a folder for the tables of several processes, and remove it after the main process's ``with`` block.
+
+    Args:
+        processes: processes of the run; every process must call this, and read no table after the block of the main
+            process. One process needs no folder and gets None.
+        place: folder that all processes can read and write; its content is deleted. None: a new folder in TMPDIR.
+    """
+    if processes.count == 1:
+        yield None
+        return
+    made = None
+    if processes.is_main:
+        with storage_errors(f"write {place or tempfile.gettempdir()}", _HINT):
+            if place is not None:
+                shutil.rmtree(place, ignore_errors=True)
+                place.mkdir(parents=True)
+            made = str(place or tempfile.mkdtemp(prefix="hgld-rows-"))
+    folder = Path(from_main(made, processes))
+    try:
+        yield folder
+    finally:
+        if processes.is_main:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class RowTable:
+    """An (N, D) float32 table whose rows are written by the processes that computed them.
+
+    One process keeps the table in memory. Several processes write to one ``.npy`` file: no row is sent to another
+    process, and every process maps the file. The memory that a mapped file takes belongs to the system, which can free
+    it at any time.
+
+    Args:
+        shape: N and D.
+        processes: processes of the run; every process must make and close the table.
+        folder: folder from :func:`shared_folder`; unused for one process.
+
+    Attributes:
+        folder: folder of the file.
+        file: the file; None for one process.
+
+    Raises:
+        InputError: this process does not see the folder of the main process.
+        StorageError: the disk is full or not writable.
+    """
+
+    def __init__(self, shape: tuple[int, int], processes: Processes, folder: Path | None) -> None:
+        self.shape, self.folder, self.file, self._processes = shape, folder, None, processes
+        if processes.count == 1:
+            self._rows = torch.empty(shape)
+            return
+        assert folder is not None
+        name = None
+        if processes.is_main:
+            with storage_errors(f"write {folder}", _HINT):
+                name = str(folder / f"{next(_NUMBERS)}.npy")
+                np.lib.format.open_memmap(name, "w+", np.float32, shape=shape)
+        self.file = Path(from_main(name, processes))
+        if not self.file.is_file():
+            raise InputError(
+                f"{folder}: process {processes.index} does not see the files of the main process there. Set TMPDIR to "
+                "a folder that all processes share."
+            )
+        # "r+" truncates nothing; without a memory map, because a full disk would crash the process.
+        self._out = self.file.open("r+b")
+        self._begin = self.file.stat().st_size - 4 * shape[0] * shape[1]
+
+    def write(self, items: np.ndarray, rows: Tensor) -> None:
+        """Write the (n, D) rows of ``items``, (n,) ascending positions that no other process writes."""
+        if self.file is None:
+            self._rows[torch.from_numpy(items)] = rows.cpu()
+            return
+        values = rows.float().cpu().contiguous().numpy()
+        starts = np.flatnonzero(np.diff(items, prepend=-2) != 1).tolist()
+        with storage_errors(f"write {self.file}", _HINT):
+            for start, stop in itertools.pairwise([*starts, len(items)]):
+                self._out.seek(self._begin + 4 * self.shape[1] * int(items[start]))
+                self._out.write(values[start:stop].data)
+
+    def own(self, items: np.ndarray) -> Tensor:
+        """Return (n, D) rows that this process has written."""
+        if self.file is None:
+            return self._rows[torch.from_numpy(items)]
+        self._out.flush()
+        return torch.from_numpy(np.load(self.file, mmap_mode="r")[items])
+
+    def close(self) -> None:
+        """Finish this process's rows.
+
+        Raises:
+            StorageError: the disk is full.
+        """
+        if self.file is not None:
+            with storage_errors(f"write {self.file}", _HINT):
+                self._out.close()
+
+    def read(self) -> Tensor:
+        """Return the whole table after every process has closed it: in memory, or mapped from the file."""
+        if self.file is None:
+            return self._rows
+        wait_for_all(self._processes)
+        return torch.from_numpy(np.load(self.file, mmap_mode="c"))  # "c": a private copy of what is written to
+
+
+def change_rows(
+    table: Tensor,
+    processes: Processes,
+    folder: Path | None,
+    change: Callable[[Tensor], Tensor],
+    kept: Sequence[int] | np.ndarray | None = None,
+) -> tuple[Tensor, Path | None]:
+    """Compute a new table from the rows of a table, block by block; every process computes its share of the rows.
+
+    Args:
+        table: (N, D) rows on the CPU.
+        processes: processes of the run; every process must call this.
+        folder: folder from :func:`shared_folder`.
+        change: function from (n, D) rows to (n, D) rows; a row must not depend on the other rows.
+        kept: positions of the rows to keep, ascending; None: all.
+
+    Returns:
+        the new table and its file (:class:`RowTable`).
+    """
+    rows = np.arange(len(table)) if kept is None else np.asarray(kept)
+    made = RowTable((len(rows), table.shape[1]), processes, folder)
+    share = -(-len(rows) // processes.count)
+    own = range(len(rows))[processes.index * share : (processes.index + 1) * share]
+    for start in range(own.start, own.stop, _ROWS_AT_ONCE):
+        items = np.arange(start, min(start + _ROWS_AT_ONCE, own.stop))
+        made.write(items, change(table[torch.from_numpy(rows[items])]))
+    made.close()
+    return made.read(), made.file
