@@ -1,7 +1,7 @@
 """Count the actions of a simulated annotator on the review page until a hierarchy is right.
 
 Run with: python benchmarks/review_effort.py --data DIR --encoder sbert:FOLDER [--sets washington,...] [--seeds 5]
-          [--mistakes .05] [--order names] [--found] [--work DIR]
+          [--mistakes .05] [--order names] [--found] [--oracle .9] [--work DIR]
 
 DIR has datasets of names with a reference grouping (``HGLD_DATA``). ``hgld build-hierarchy --classes`` builds every
 dataset, with the reference's group names (``--into``) unless ``--found`` is given. The simulated annotator knows the
@@ -20,11 +20,14 @@ a. The annotator decides names in the order of the build's confidence, the least
 b. Margin sampling with nearest-neighbour propagation uses only the encoder, one name per action, 2% of the names at a
    time (only with predefined names).
 
-Without ``--mistakes``, the output also says, per dataset, how well the page's probabilities predict which undecided
-names are wrong. This is measured three times: before any decision, after decisions on 50 random names (or half of the
-names), and after 50 actions of the queue. The figures are AUROC, calibration error (as in ``hierarchy_doubt.py``), and
-how often the 80% interval contains the number of wrong names. Here a name in a machine-made group is wrong if its
-reference group is not the most frequent reference group there.
+With ``--oracle``, a simulated language model behind ``--propose`` first answers every question. The given share of its
+answers is right. A wrong answer is one of the three other groups whose names are most similar.
+
+Without ``--mistakes`` and ``--oracle``, the output also says, per dataset, how well the page's probabilities predict
+which undecided names are wrong. This is measured three times: before any decision, after decisions on 50 random names
+(or half of the names), and after 50 actions of the queue. The figures are AUROC, calibration error (as in
+``hierarchy_doubt.py``), and how often the 80% interval contains the number of wrong names. Here a name in a
+machine-made group is wrong if its reference group is not the most frequent reference group there.
 
 The first seed uses all names. Every other seed chooses a random nine tenths of the names. With ``--mistakes``, the seed
 also chooses the names that the annotator decides wrongly.
@@ -34,16 +37,19 @@ import argparse
 import contextlib
 import csv
 import io
+import json
 import math
 import os
 import statistics
 import tempfile
+import threading
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,6 +62,7 @@ from starlette.testclient import TestClient
 import hgld.cli
 from hgld.pipelines.hierarchy.review.journal import Journal
 from hgld.pipelines.hierarchy.review.learner import Learner
+from hgld.pipelines.hierarchy.review.propose import propose
 from hgld.pipelines.hierarchy.review.queue import Queue
 from hgld.pipelines.hierarchy.review.server import TOKEN_HEADER, application
 from hgld.pipelines.hierarchy.review.state import Review
@@ -178,6 +185,7 @@ class Annotator:
         seed: seed of the mistakes.
         are_given: whether the groups are predefined by the reference.
         order: order of the queue.
+        oracle: share of right answers of a language model whose votes the review counts; None: no model.
     """
 
     def __init__(
@@ -189,23 +197,25 @@ class Annotator:
         seed: int,
         are_given: bool,
         order: Literal["items", "names"] = "items",
+        oracle: float | None = None,
     ) -> None:
         tables = BuildTables(folder)
         file = Path(tempfile.mkdtemp(dir=folder)) / "decisions.yaml"  # each simulated annotator needs a separate file
         learner = Learner.of(folder / "stages")
         queue = Queue(learner.rows, by=order)
-        review = Review(tables, Journal(file, "simulated", "annotator"), (), Thumbnails(None), learner, queue)
+        # maps cleaned names to the spelling of their items
+        self.truth = self._references(tables, reference)
+        self.target = {**self.truth}
+        if not are_given:
+            self._match({name: tables.labels[group] for name, group in tables.place.items()})
+        others = () if oracle is None else (self._propose(folder, learner, oracle, seed),)
+        review = Review(tables, Journal(file, "simulated", "annotator"), others, Thumbnails(None), learner, queue)
         self._client = TestClient(
             application(review, TOKEN), base_url="http://127.0.0.1:8000", headers={TOKEN_HEADER: TOKEN}
         )
         now = self._state()
         rows, self._revision, self._actions = now["names"], now["revision"], 0
         self.place: dict[str, str | None] = {row[0]: row[5] for row in rows}
-        # maps cleaned names to the spelling of their items
-        self.truth = self._references(tables, reference)
-        self.target = {**self.truth}
-        if not are_given:
-            self._match(sorted(set(self.truth.values())))
         rng = np.random.default_rng(seed)
         groups = sorted(set(self.target.values()))
         self.says = {
@@ -227,15 +237,28 @@ class Annotator:
         raw = {spelling: name for name in tables.place for spelling in [name, *tables.spellings(name)]}
         return {raw[text]: group for text, group in known.items() if text in raw}
 
-    def _match(self, groups: Sequence[str]) -> None:
+    def _match(self, place: Mapping[str, str]) -> None:
         """Match machine-made groups to reference groups one to one, so that most names are right."""
-        labels = sorted({label for label in self.place.values() if label is not None})
-        shared = Counter((self.place[name], group) for name, group in self.truth.items())
+        groups, labels = sorted(set(self.truth.values())), sorted(set(place.values()))
+        shared = Counter((place[name], group) for name, group in self.truth.items())
         table = np.array([[shared[label, group] for group in groups] for label in labels])
         rows, columns = linear_sum_assignment(-table)
         taken = {groups[c]: labels[r] for r, c in zip(rows, columns, strict=True) if table[r, c]}
         free = {group: group if group not in labels else f"{group} (new)" for group in groups}
         self.target = {name: taken.get(group, free[group]) for name, group in self.truth.items()}
+
+    def _propose(self, folder: Path, learner: Learner, right: float, seed: int) -> Path:
+        """Ask the simulated model for votes; return their file."""
+        rows = dict(zip(learner.names, learner.rows, strict=True))
+        groups = sorted(set(self.target.values()))
+        sums = {g: np.sum([rows[name] for name, of in self.target.items() if of == g], axis=0) for g in groups}
+        means = np.stack([sums[g] / np.linalg.norm(sums[g]) for g in groups])
+        rng, votes = np.random.default_rng(seed), dict[str, str]()
+        for name, target in sorted(self.target.items()):
+            nearest = [groups[i] for i in np.argsort(-(means @ rows[name])) if groups[i] != target]
+            votes[name] = target if rng.random() < right else str(rng.choice(nearest[:3]))
+        with oracle_server(votes) as url:
+            return propose(folder, url, "oracle", requests=10_000).file
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -396,6 +419,44 @@ class Annotator:
         return cost, chosen
 
 
+# -- the language model ---------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def oracle_server(votes: Mapping[str, str]) -> Iterator[str]:
+    """Run a chat server that knows a group per name and keeps the names of groups; yield its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            listed = body["response_format"]["json_schema"]["name"]
+            data = json.loads(body["messages"][1]["content"])
+            number = {group["label"]: group["number"] for group in data["groups"]}
+            if listed == "names":
+                said = [{"name": n["number"], "group": number.get(votes.get(n["name"]), 0)} for n in data["names"]]
+            elif listed == "groups":
+                said = [{"group": n, "name": label, "description": ""} for label, n in number.items()]
+            else:
+                said = [{"group": n, "class": "thing"} for n in number.values()]
+            message = {"role": "assistant", "content": json.dumps({listed: said})}
+            answer = json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+            """Print nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
 # -- the estimates --------------------------------------------------------------------------------------------------
 
 DECISIONS = 50
@@ -492,7 +553,15 @@ def arms(name: str, options: argparse.Namespace, work: Path, estimates: dict[str
         shuffled = reference.drawn(seed)
         folder = built(name, shuffled, seed, options, work)
         mistakes, order = options.mistakes, options.order
-        annotator = Annotator(folder, shuffled, mistakes=mistakes, seed=seed, are_given=are_given, order=order)
+        annotator = Annotator(
+            folder,
+            shuffled,
+            mistakes=mistakes,
+            seed=seed,
+            are_given=are_given,
+            order=order,
+            oracle=options.oracle,
+        )
         cleaned = pl.read_parquet(folder / "stages" / "cluster" / "names.parquet")
         target = annotator.target
         doubtful = [n for n in cleaned.sort("confidence", "name")["name"].to_list() if n in target]
@@ -505,7 +574,7 @@ def arms(name: str, options: argparse.Namespace, work: Path, estimates: dict[str
             effort = propagation(rows[: len(names)], rows[len(names) :], truth, says, items)
             found.setdefault("b. margin and propagation", []).append(effort)
         found.setdefault("hgld review", []).append(annotator.work())
-        if not mistakes:
+        if not mistakes and options.oracle is None:
             begin = partial(Annotator, folder, shuffled, mistakes=0.0, seed=seed, are_given=are_given, order=order)
             estimates.setdefault(name, []).append(judgements(begin, seed))
     for title, efforts in found.items():
@@ -531,6 +600,7 @@ def arguments() -> argparse.Namespace:
         "--order", choices=("items", "names"), default="items", help="order of the queue, like --order of hgld review"
     )
     parser.add_argument("--found", action="store_true", help="let hgld find the groups, in place of predefined groups")
+    parser.add_argument("--oracle", type=float, help="share of right answers of a simulated language model")
     parser.add_argument("--work", type=Path, help="folder of the builds; default: a temporary folder")
     options = parser.parse_args()
     if options.data is None:

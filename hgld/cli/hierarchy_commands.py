@@ -200,11 +200,13 @@ class ReviewOptions:
     )
     propose: str = setting(
         "",
-        "URL of an OpenAI-compatible server (.../v1); its language model proposes decisions before the page opens.",
+        "URL of an OpenAI-compatible server (.../v1); its language model votes for groups before the page opens.",
         metavar="URL",
     )
     propose_model: str = setting("", "Name of the language model on the server of --propose.", metavar="NAME")
-    propose_requests: int = setting(100, "Maximum number of requests to the language model.", least=1)
+    propose_requests: int = setting(
+        100, "Maximum number of requests to the language model; 0: only count them.", least=0
+    )
     propose_only: bool = setting(False, "Write the proposals of the language model and exit.")
     port: int = setting(0, "Port of the page; 0: any free one.", least=0, most=65535)
     browser: bool = setting(True, "Open the page in a browser, if the output is a terminal.")
@@ -218,8 +220,8 @@ def review(asked: ReviewOptions, *, as_json: bool) -> None:
     names again. Decisions are appended to your file at once; build again with --decisions FILE to apply them. Only this
     machine can open the page; Ctrl-C ends it.
 
-    With --propose a language model proposes names and moves. The page shows them like another annotator's decisions,
-    and never applies them itself. The variable HGLD_PROPOSE_KEY holds the API key.
+    With --propose a language model votes for the group of every name. The votes change estimates, but decide nothing.
+    Your decisions show how reliable they are. The variable HGLD_PROPOSE_KEY holds the API key.
     """
     if bool(asked.propose) != bool(asked.propose_model) or (asked.propose_only and not asked.propose):
         raise click.UsageError("--propose URL and --propose-model NAME need each other, and --propose-only needs both.")
@@ -231,7 +233,7 @@ def review(asked: ReviewOptions, *, as_json: bool) -> None:
         with progress_bars() as progress:
             found = propose(build, asked.propose, asked.propose_model, requests=requests, say=say, progress=progress)
         if as_json and asked.propose_only:
-            print_json(asdict(found) | {"file": str(found.file)})
+            print_json(asdict(found) | {"file": str(found.file), "groups": found.groups and str(found.groups)})
         else:
             echo(proposals_text(found), err=True)
         if asked.propose_only:

@@ -13,9 +13,12 @@ Fault = Callable[["Handler", Any], None]
 
 
 def obedient(listed: str, data: Mapping[str, Any]) -> Any:
-    """Answer as a model that keeps all labels and puts every name into the first group."""
+    """Answer as a model that keeps all labels, sees one class, and puts every name into the first group."""
     if listed == "groups":
-        return {listed: [{"group": g["number"], "name": g["label"]} for g in data["groups"]]}
+        said = [{"group": g["number"], "name": g["label"], "description": f"a {g['label']}"} for g in data["groups"]]
+        return {listed: said}
+    if listed == "classes":
+        return {listed: [{"group": g["number"], "class": "thing"} for g in data["groups"]]}
     return {listed: [{"name": n["number"], "group": 1} for n in data["names"]]}
 
 

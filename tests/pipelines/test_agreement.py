@@ -323,6 +323,21 @@ def test_second_annotator_with_equal_decisions_changes_nothing(ada: list):
 # -- kappa --------------------------------------------------------------------------------------------------------
 
 
+def test_decisions_of_a_language_model_are_never_applied():
+    model = said("model:m", move("lake", "hill"), rename("lake", "water"), drop_group("junk"))
+    found = settle(PLACE, LABELS, [*model, *said("ada", move("summit", "hill"))], CLASSES)
+    assert found.grouping.place["hill"] == 1
+    assert found.grouping.labels == LABELS
+    assert found.grouping.place["list"] == 3
+    assert not found.conflicts
+    assert [entry.decision.who for entry in found.applied] == ["ada"]
+    assert not found.withheld + found.overruled
+    (votes,) = found.models
+    assert votes.place["hill"] == 2
+    assert found.agreements[0].annotators == ("ada", "model:m")
+    assert (found.agreements[0].count, found.agreements[0].observed) == (1, 0.0)
+
+
 def test_kappa_matches_the_example_of_cohen_and_its_limits():
     # Cohen (1960), table 1, has 200 patients and three diagnoses; kappa = .49 (p_o = .70, p_e = .41)
     counts = {(0, 0): 88, (0, 1): 14, (0, 2): 18, (1, 0): 10, (1, 1): 40, (1, 2): 10, (2, 0): 2, (2, 1): 6, (2, 2): 12}

@@ -1,15 +1,18 @@
-"""A language model's proposals: valid and invalid answers, failing servers, and instructions in class names."""
+"""A language model's votes and proposals: valid and invalid answers, failing servers, instructions in names."""
 
 import json
+from pathlib import Path
 
 import polars as pl
 import pytest
 
 from hgld.errors import ConfigError, ServiceError
+from hgld.pipelines.hierarchy.groups.given import read_groups
 from hgld.pipelines.hierarchy.review.agreement import settle
 from hgld.pipelines.hierarchy.review.decisions import read_decisions
 from hgld.pipelines.hierarchy.review.propose import KEY_VARIABLE, propose
 from hgld.pipelines.hierarchy.review.tables import BuildTables
+from hgld.pipelines.stage import json_text
 from tests.pipelines.chat_server import ChatServer, answer, cut_off, late, obedient, status, text, whole
 from tests.pipelines.reviewed_build import write_build
 
@@ -45,11 +48,18 @@ def ask(build, server, **options):
 
 def sensible(listed, data):
     """Answer as a model that is always right, for example: a mountain pass is a pass."""
-    if listed == "groups":
-        named = {"ship": "vessel", "pass": "gap"}
-        return {listed: [{"group": g["number"], "name": named.get(g["label"], g["label"])} for g in data["groups"]]}
+    if listed != "names":
+        named, classes = {"ship": "vessel", "pass": "gap"}, {"ship": "vehicle", "boat": "vehicle", "pass": "boat"}
+        answers = obedient(listed, data)
+        for group, said in zip(data["groups"], answers[listed], strict=True):
+            label = group["label"]
+            said |= {"class": classes.get(label, "land")} if "class" in said else {"name": named.get(label, label)}
+        return answers
     number = {group["label"]: group["number"] for group in data["groups"]}
-    where = {"mountain pass": number["pass"], "tug": number["ship"]}
+    where = dict.fromkeys(("mountain pass", "water gap"), number["pass"]) | {
+        "tug": number["ship"],
+        "mountain": number["mountain"],
+    }
     return {listed: [{"name": n["number"], "group": where.get(n["name"], 0)} for n in data["names"]]}
 
 
@@ -71,16 +81,45 @@ def test_answers_of_a_model_become_decisions_under_the_name_of_the_model(build, 
     found = ask(build, server, say=said.append)
     assert (found.file, found.who) == (build / "proposals-small.yaml", "model:small")
     assert of(build, found.file) == [
+        ("move", ("mountain",), "mountain"),
         ("move", ("tug",), "ship"),
-        ("move", ("mountain pass",), "pass"),
+        ("move", ("mountain pass", "water gap"), "pass"),
         ("rename", "ship", "vessel"),
         ("rename", "pass", "gap"),
     ]
     assert {entry.decision.who for entry in read_decisions([found.file])} == {"model:small"}
-    assert found.dropped == {"name that fits no group": 1}
-    assert (found.asked, found.cached, found.unasked, found.requests) == (2, 0, 0, 2)
+    assert found.dropped == {"name that fits no group": 3}
+    assert (found.asked, found.cached, found.unasked, found.requests) == (3, 0, 0, 3)
     assert len(said) == 1
-    assert "2 questions, 0 more are answered already. At most 100 requests." in said[0]
+    assert "0 more are answered already. At most 100 requests." in said[0]
+    tokens = sum(len(json_text(body)) for body, _ in server.log) // 4
+    assert f"3 questions, about {tokens:,} tokens" in said[0]
+
+
+def test_model_describes_and_classes_the_groups_for_a_predefined_table(build, server, hgld):
+    server.say = sensible
+    _, out, _ = hgld("review", build, "--propose", server.url, "--propose-model", "small", "--propose-only", "--json")
+    table = Path(json.loads(out)["groups"])
+    groups = {group.name: (group.description, group.above) for group in read_groups(table).groups}
+    assert groups == {
+        "mountain": ("a mountain", ("land",)),
+        "vessel": ("a ship", ("vehicle",)),
+        "gap": ("a pass", ()),  # its class would have the name of a group
+        "boat": ("a boat", ("vehicle",)),
+    }
+
+
+def test_all_groups_are_offered_and_without_a_request_nothing_is_asked(build, server):
+    said = []
+    found = ask(build, server, requests=0, say=said.append)
+    assert (found.asked, found.unasked, found.requests, len(server.log)) == (0, 3, 0, 0)
+    assert (found.note, found.groups, found.decisions) == ("nothing was asked", None, {})
+    assert "3 questions" in said[0]
+    ask(build, server)
+    data = [json.loads(body["messages"][1]["content"]) for body, _ in server.log]
+    (placed,) = [each for each in data if "names" in each]
+    assert {group["label"] for group in placed["groups"]} == {"mountain", "ship", "pass", "boat"}
+    assert len(placed["names"]) == 7
 
 
 def test_answered_questions_are_not_asked_again(build, server):
@@ -88,7 +127,7 @@ def test_answered_questions_are_not_asked_again(build, server):
     first = ask(build, server)
     kept = first.file.read_bytes()
     again = ask(build, server)
-    assert (again.asked, again.cached, again.requests, len(server.log)) == (0, 2, 0, 2)
+    assert (again.asked, again.cached, again.requests, len(server.log)) == (0, 3, 0, 3)
     assert first.file.read_bytes() == kept
     assert again.dropped == first.dropped
     for damage in (b"", b"{", b'{"schema_version": 1}', b'{"schema_version":1,"when":"2026-01-01","answer":"{}"}'):
@@ -96,7 +135,7 @@ def test_answered_questions_are_not_asked_again(build, server):
         file.write_bytes(damage)
         assert ask(build, server).asked == 1
     with ChatServer(sensible) as other:
-        assert ask(build, other).asked == 2, "another server may have a different model with this name"
+        assert ask(build, other).asked == 3, "another server may have a different model with this name"
 
 
 @pytest.mark.parametrize(
@@ -113,19 +152,19 @@ def test_malformed_answers_are_dropped_and_their_questions_asked_again(build, se
     server.faults = [fault]
     found = ask(build, server)
     assert found.dropped["answer of another form"] == 1
-    assert (found.asked, found.unasked, found.note) == (1, 1, "answers did not fit")
+    assert (found.asked, found.unasked, found.note) == (2, 1, "answers did not fit")
     assert ask(build, server).asked == 1
 
 
 def test_invalid_entries_of_an_answer_are_dropped_and_valid_entries_kept(build, server):
     wrong = [
-        {"group": 0, "name": "x"},
-        {"group": 5, "name": "x"},
-        {"group": True, "name": "x"},
-        {"group": "1", "name": "x"},
-        {"group": 1, "name": 3},
-        {"group": 1},
-        {"group": 1, "name": "x", "action": "drop"},
+        {"group": 0, "name": "x", "description": ""},
+        {"group": 5, "name": "x", "description": ""},
+        {"group": True, "name": "x", "description": ""},
+        {"group": "1", "name": "x", "description": ""},
+        {"group": 1, "name": 3, "description": ""},
+        {"group": 1, "name": "x"},
+        {"group": 1, "name": "x", "description": "", "action": "drop"},
         "group 1",
     ]
     labels = [
@@ -135,6 +174,7 @@ def test_invalid_entries_of_an_answer_are_dropped_and_valid_entries_kept(build, 
         {"group": 3, "name": "\x1b[2J"},
         {"group": 4, "name": "y" * 61},
     ]
+    labels = [{**label, "description": "what it is"} for label in labels]
     server.faults = [text(json.dumps({"groups": [*wrong, *labels]}))]
     found = ask(build, server)
     first = [said for said in of(build, found.file) if said[0] == "rename"]
@@ -153,8 +193,9 @@ def test_predefined_groups_keep_their_names(build, server):
     groups.with_columns(method=given).write_parquet(file)
     ask(build, server)
     data = [json.loads(body["messages"][1]["content"]) for body, _ in server.log]
-    (named,) = [each for each in data if "names" not in each]
-    assert [group["label"] for group in named["groups"]] == ["boat"]
+    *named, placed = data
+    assert [[group["label"] for group in each["groups"]] for each in named] == [["boat"], ["boat"]]
+    assert [group["label"] for group in placed["groups"] if "about" in group] == ["mountain", "ship", "pass"]
 
 
 def test_instructions_in_class_names_change_nothing(build, server):
@@ -173,9 +214,9 @@ def test_instructions_in_class_names_change_nothing(build, server):
     server.say = tricked
     before = {path: path.read_bytes() for path in (build / "stages").rglob("*") if path.is_file()}
     found = ask(build, server)
-    assert {"groups", "names"} == set(obeyed)
+    assert {"groups", "names", "classes"} == set(obeyed)
     assert found.decisions == {}
-    assert found.dropped["answer of another form"] == 2
+    assert found.dropped["answer of another form"] == 3
     assert of(build, found.file) == []
     assert {path: path.read_bytes() for path in before} == before
     for body, _ in server.log:
@@ -196,7 +237,7 @@ def test_instructions_in_class_names_change_nothing(build, server):
 def test_transient_failures_are_retried(build, server, fault):
     server.faults = [fault]
     found = ask(build, server, timeout=0.25 if fault is late else 20)
-    assert (found.asked, found.unasked, found.requests) == (2, 0, 3)
+    assert (found.asked, found.unasked, found.requests) == (3, 0, 4)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +246,7 @@ def test_transient_failures_are_retried(build, server, fault):
 def test_question_without_an_answer_is_skipped_and_the_next_is_asked(build, server, fault, kind):
     server.faults = [fault, fault] if kind != "json" else [fault]
     found = ask(build, server, timeout=0.25 if fault is late else 20)
-    assert (found.asked, found.unasked, found.dropped[f"no answer ({kind})"]) == (1, 1, 1)
+    assert (found.asked, found.unasked, found.dropped[f"no answer ({kind})"]) == (2, 1, 1)
     assert "some got no answer" in found.note
     assert ask(build, server).asked == 1
 
@@ -214,7 +255,7 @@ def test_server_that_answers_no_question_raises_an_error(build, server):
     server.faults = [status(500)] * 100
     with pytest.raises(ServiceError, match=r"responded with HTTP 500: no. No question was answered; check the address"):
         ask(build, server)
-    assert len(server.log) == 4
+    assert len(server.log) == 6
     assert not list(build.glob("proposals*"))
 
 
@@ -250,7 +291,7 @@ def test_http_refusal_stops_the_run_and_the_error_hides_the_api_key(build, serve
 
 def test_api_key_is_sent_only_to_the_configured_server(build, server, monkeypatch, hgld):
     monkeypatch.setenv(KEY_VARIABLE, SECRET)
-    echo = text(json.dumps({"groups": [{"group": 1, "name": SECRET}]}))
+    echo = text(json.dumps({"groups": [{"group": 1, "name": SECRET, "description": ""}]}))
     server.faults = [echo]
     asked = ("--propose", server.url, "--propose-model", "small", "--propose-only", "--json")
     code, out, err = hgld("review", build, *asked)
@@ -274,10 +315,10 @@ def test_api_key_is_sent_only_to_the_configured_server(build, server, monkeypatc
 def test_run_stops_at_its_request_budget_and_the_next_run_resumes(build, server):
     server.faults = [status(500)]
     found = ask(build, server, requests=2)
-    assert (len(server.log), found.requests, found.asked, found.unasked) == (2, 2, 1, 1)
+    assert (len(server.log), found.requests, found.asked, found.unasked) == (2, 2, 1, 2)
     assert "the budget is spent" in found.note
     assert found.file.is_file()
-    assert ask(build, server).asked == 1
+    assert ask(build, server).asked == 2
 
 
 @pytest.mark.parametrize(

@@ -500,6 +500,23 @@ def test_proposed_labels_exclude_labels_of_existing_groups(client):
     assert ask(client, "/api/labels", {"names": ["nobody"]})[0] == 422
 
 
+def test_labels_by_a_language_model_are_offered_and_its_votes_change_estimates(build, tmp_path):
+    by = {"who": "model:m", "when": "2026-01-01"}
+    votes = [
+        {"action": "move", "names": ["tug"], "to": "ship", **by},
+        {"action": "rename", "group": "ship", "to": "vessel", **by},
+    ]
+    file = tmp_path / "votes.yaml"
+    file.write_text(f"schema_version: 1\ndecisions: {json.dumps(votes)}\n")
+    page, without = opened(build, others=(file,), learns=True), opened(build, "eve", learns=True)
+    assert page.labels(["schooner"])["labels"][0] == {"label": "vessel", "why": "by a language model"}
+    state, plain = ({row[0]: row[5:] for row in one.snapshot()["names"]} for one in (page, without))
+    assert state["tug"][0] == plain["tug"][0] == "ship"
+    assert state["tug"][1] < plain["tug"][1] - 0.2
+    assert state["tug"][2] is None  # nobody decided
+    assert page.snapshot()["others"] == ["model:m"]
+
+
 @pytest.mark.parametrize(
     ("body", "status"),
     [

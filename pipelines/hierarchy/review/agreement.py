@@ -9,6 +9,7 @@ decision of the same person replaces an earlier decision. Then the claims about 
   clustering. The last decision does not win, because that would hide the disagreement.
 - Decisions in files with ``role: adjudicator`` are applied last, in order. A conflict is settled if one of these
   decisions is about its subject.
+- A language model's decisions are never applied. They are votes, from which the learner estimates groups.
 """
 
 from collections import Counter, defaultdict
@@ -22,7 +23,7 @@ from sklearn.metrics import cohen_kappa_score
 
 from hgld.errors import InputError, quoted
 
-from .decisions import Entry
+from .decisions import MODEL, Entry
 from .grouping import Claim, Classes, Grouping, Subject, Unmatched
 from .journal import Journal
 
@@ -113,7 +114,8 @@ class Settlement:
         overruled: decisions that later decisions replaced, or that are about a group without names.
         unmatched: decisions, or parts of them, that do not fit the build.
         conflicts: the conflicts, sorted by kind and name.
-        agreements: one agreement per pair of annotators and type of subject.
+        agreements: one agreement per pair of annotators and type of subject, language models included.
+        models: per language model, the clustering's groups after its decisions alone.
     """
 
     grouping: Grouping
@@ -123,6 +125,7 @@ class Settlement:
     unmatched: tuple[Unmatched, ...]
     conflicts: tuple[Conflict, ...]
     agreements: tuple[Agreement, ...]
+    models: tuple[Grouping, ...]
 
 
 def settle(
@@ -144,7 +147,8 @@ def settle(
         who: Grouping.of(place, labels, classes).apply_all(entry for entry in own if entry.decision.who == who)
         for who in sorted({entry.decision.who for entry in own})
     }
-    agreed, conflicts = _compare(drafts)
+    people = {who: draft for who, draft in drafts.items() if not who.startswith(MODEL)}
+    agreed, conflicts = _compare(people)
     final = Grouping.of(place, labels, classes).take(agreed)
     while (clash := _label_conflict(final)) is not None:
         conflicts.append(clash)
@@ -156,7 +160,7 @@ def settle(
     contested = {e for c in conflicts if c.settled is None for verdict in c.verdicts for e in verdict.entries}
     order = {entry: i for i, entry in enumerate(entries)}
     unmatched = [miss for draft in (*drafts.values(), final) for miss in draft.unmatched]
-    rest = [entry for entry in entries if entry not in in_effect]
+    rest = [e for e in entries if e not in in_effect and not e.decision.who.startswith(MODEL)]
     told = contested | {miss.entry for miss in unmatched}
     return Settlement(
         grouping=final,
@@ -166,6 +170,7 @@ def settle(
         unmatched=tuple(sorted(unmatched, key=lambda miss: order[miss.entry])),
         conflicts=tuple(sorted(conflicts, key=lambda c: (c.kind, c.of))),
         agreements=_agreements(drafts),
+        models=tuple(draft for who, draft in drafts.items() if who not in people),
     )
 
 

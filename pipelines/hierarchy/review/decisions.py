@@ -42,6 +42,7 @@ _MAX_DEPTH = 8
 _NOT_IN_YAML = {code: f"\\u{code:04x}" for code in (0xFEFF, 0xFFFE, 0xFFFF)}
 
 Role = Literal["annotator", "adjudicator"]
+MODEL = "model:"  # language models are annotators whose name starts like this; their decisions are only votes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -202,10 +202,10 @@ class Grouping:
     def placed(self, place: Mapping[str, Assignment]) -> "Grouping":
         """Return a copy in which undecided names are in the groups that ``place`` gives.
 
-        Dropped names stay dropped. Names move only into groups that already have names.
+        Dropped names stay dropped. Names move only into groups that have names, or had none in the build.
         """
         moved = self.copy()
-        live = set(self.live())
+        live = {*self.live(), *(self.machine.keys() - set(self.origin.values()))}
         for name, assigned in place.items():
             here = self.place[name]
             if assigned != here and here is not None and assigned in live and not self.is_decided(name):

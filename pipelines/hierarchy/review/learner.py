@@ -2,8 +2,9 @@
 
 After each decision the learner fits the regression of :mod:`hgld.pipelines.hierarchy.groups.regression`. The examples
 are the decided names and, per group, the texts of a predefined group or the mean embedding of the names that clustering
-put into it. The probabilities are multiplied by the square root of the build's own probabilities. Without decisions no
-name moves. The order of the decisions does not matter.
+put into it. The probabilities are multiplied by the square root of the build's own probabilities, and then by the votes
+of language models (:mod:`hgld.pipelines.hierarchy.review.model_votes`). Without decisions and votes no name moves. The
+order of the decisions does not matter.
 
 The error probability of a name that stays in its group is the mean of the learner's and the build's probability. The
 decisions show the level of all error probabilities, and whether the person looks. A twentieth of the accepted names is
@@ -30,6 +31,7 @@ from ..groups.given import EXAMPLE_ROWS, EXAMPLES
 from ..groups.regression import group_shares
 from ..unit_rows import sums, unit
 from .grouping import GroupId, Grouping
+from .model_votes import learn_reliability, weigh
 
 LEAST = 1e-4  # smallest error probability of an undecided name
 # above this probability of acceptance without reading, the page says so; careful people stay below (review_trust)
@@ -156,8 +158,13 @@ class Learner:
         found |= {f"cluster/{file}": stages / "cluster" / file for file in (EXAMPLES, EXAMPLE_ROWS)}
         return {key: file for key, file in found.items() if file.is_file()}
 
-    def fit(self, grouping: Grouping) -> Estimates:
-        """Learn from decisions; return the estimates. The same decisions give the same estimates."""
+    def fit(self, grouping: Grouping, models: Sequence[Grouping] = ()) -> Estimates:
+        """Learn from decisions; return the estimates. The same decisions give the same estimates.
+
+        Args:
+            grouping: the groups after people's decisions.
+            models: per language model, the build's groups after its decisions alone, which are its votes.
+        """
         ends = {number: grouping.end_of(number) for number in self._numbers}
         told = grouping.decided
         wanted = {group for group in [*ends.values(), *told.values()] if group is not None}
@@ -165,13 +172,23 @@ class Learner:
         column: dict[GroupId | None, int] = {group: k for k, group in enumerate(live)}
         home = np.array([column.get(ends[number], -1) for number in self._own.tolist()])
         texts = np.array([column.get(ends[number], -1) for number in self._example_of], dtype=int)
-        kept = (texts >= 0) & self._example_rows.any(axis=1)
         decided = np.array(sorted(self._index[n] for n, group in told.items() if group is not None), dtype=int)
         answers = np.array([column[told[self.names[i]]] for i in decided.tolist()], dtype=int)
-        shares = self._prior(home, len(live))
-        if len(decided):
-            rows = np.vstack([self.rows[decided], self._example_rows[kept]])
-            shares = np.sqrt(shares) * group_shares(self.rows, rows, np.concatenate([answers, texts[kept]]), len(live))
+        shares, doubt, voters = self._prior(home, len(live)), self._doubt, list[tuple[np.ndarray, np.ndarray]]()
+        if models:  # what the build and the votes say without the decisions, except for the models' reliability
+            start = self._learned(shares, texts, decided[:0], answers[:0])
+            for model in models:
+                said = {name: column.get(grouping.end_of(group), -1) for name, group in model.decided.items()}
+                votes = np.array([said.get(name, -1) for name in self.names])
+                voters.append((votes, learn_reliability(start[decided], votes[decided], answers, len(live))))
+                start = weigh(start, *voters[-1])
+            is_told = np.any([votes >= 0 for votes, _ in voters], axis=0)
+            home = np.where(is_told, start.argmax(axis=1), home)
+            doubt = np.where(is_told, np.clip(1 - start.max(axis=1), 1e-3, 1 - 1e-3), doubt)
+        if len(decided) or models:
+            shares = self._learned(shares, texts, decided, answers)
+        for voter in voters:
+            shares = weigh(shares, *voter)
         for name, groups in grouping.refused.items():
             refused = [column[group] for group in groups if group in column]
             if len(refused) < len(live):
@@ -179,14 +196,13 @@ class Learner:
         shares /= shares.sum(axis=1, keepdims=True)
         standing = shares.argmax(axis=1)
         wrong = 1 - np.take_along_axis(shares, standing[:, None], axis=1)[:, 0]
-        at_home = (wrong + self._doubt) / 2 if len(decided) else self._doubt
+        at_home = (wrong + doubt) / 2 if len(decided) else doubt
         odds = logit(np.clip(np.where(standing == home, at_home, wrong), LEAST, 1 - LEAST))
         accepted = np.array([grouping.is_accepted(self.names[i]) for i in decided.tolist()], dtype=bool)
         asked = (grouping.answers.get(self.names[i], ()) for i in np.flatnonzero(self._is_control).tolist())
         same = [grouping.end_of(given[0]) == grouping.end_of(given[-1]) for given in asked if len(given) > 1]
         repeated = sum(same), len(same) - sum(same)
-        start, stays = logit(self._doubt[decided]), home[decided] == answers
-        belief = believe(start, stays, accepted, repeated, self._spreads)
+        belief = believe(logit(doubt[decided]), home[decided] == answers, accepted, repeated, self._spreads)
         errors = np.clip(belief.errors(odds), LEAST, 1 - LEAST)
         undecided = np.array([n not in told and grouping.place[n] is not None for n in self.names])
         for i in np.flatnonzero(~undecided).tolist():
@@ -209,6 +225,20 @@ class Learner:
             decided=decided,
             belief=belief,
         )
+
+    def _learned(self, prior: np.ndarray, texts: np.ndarray, decided: np.ndarray, answers: np.ndarray) -> np.ndarray:
+        """Return (N, K) probabilities from the build's own, the groups' examples, and the decided names."""
+        kept = (texts >= 0) & self._example_rows.any(axis=1)
+        rows, groups = np.vstack([self.rows[decided], self._example_rows[kept]]), np.append(answers, texts[kept])
+        found = np.sqrt(prior) * group_shares(self.rows, rows, groups, prior.shape[1])
+        return found / found.sum(axis=1, keepdims=True)
+
+    def retrieve(self) -> tuple[list[int], np.ndarray]:
+        """Return the numbers of the build's K groups, and (N, K) probabilities of them without any decision."""
+        index = {number: k for k, number in enumerate(self._numbers)}
+        home, texts = (np.array([index[g] for g in of], dtype=int) for of in (self._own.tolist(), self._example_of))
+        prior, none = self._prior(home, len(index)), np.array([], dtype=int)
+        return self._numbers, self._learned(prior, texts, none, none)
 
     def _prior(self, home: np.ndarray, count: int) -> np.ndarray:
         """Return (N, K) probabilities from the build alone; a name's own group has at least one half."""

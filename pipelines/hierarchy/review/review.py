@@ -27,7 +27,7 @@ from .grouping import Classes, GroupId, Grouping, Subject
 from .learner import Estimates, Learner
 from .tables import LEVELS, classes_above
 
-VERSION = 6
+VERSION = 7  # 7: decisions of language models are votes
 _NAMES = {
     "name": pl.String,
     "landmarks": pl.Int64,
@@ -114,7 +114,8 @@ def _review(
     place = dict(name_table.select("name", "group").iter_rows())
     labels = dict(group_table.select("group", "label").iter_rows())
     settlement = settle(place, labels, entries, classes)
-    estimates, placed = estimated(settlement.grouping, None if stages is None else Learner.of(stages))
+    learner = None if stages is None else Learner.of(stages)
+    estimates, placed = estimated(settlement.grouping, learner, settlement.models)
     progress("review: decisions", len(entries), len(entries))
 
     kept, dropped = reviewed_names(name_table, placed, estimates.wrong if estimates else None)
@@ -144,15 +145,17 @@ def _review(
     )
 
 
-def estimated(grouping: Grouping, learner: Learner | None) -> tuple[Estimates | None, Grouping]:
+def estimated(
+    grouping: Grouping, learner: Learner | None, models: Sequence[Grouping] = ()
+) -> tuple[Estimates | None, Grouping]:
     """Return the learner's estimates, and the grouping with the undecided names in their estimated groups.
 
-    Without decisions every name stays in its group of the clustering.
+    Without decisions and models' votes every name stays in its group of the clustering.
     """
     if learner is None:
         return None, grouping
-    estimates = learner.fit(grouping)
-    return estimates, grouping.placed(estimates.place) if grouping.claims else grouping
+    estimates = learner.fit(grouping, models)
+    return estimates, grouping.placed(estimates.place) if grouping.claims or models else grouping
 
 
 # -- tables -------------------------------------------------------------------------------------------------------

@@ -81,6 +81,7 @@ class Review:
         self._learner, self._queue = learner, queue
         self.others = read_decisions(others)
         check_annotators(journal, self.others)
+        self._models = settle(tables.place, tables.labels, self.others, tables.classes).models
         self.revision = 0
         self._skipped: set[tuple[str, str | None]] = set()
         self._view = self._shown(self._decided())
@@ -93,7 +94,7 @@ class Review:
         return Grouping.of(place, labels, classes).apply_all(own)
 
     def _shown(self, grouping: Grouping) -> _View:
-        estimates, placed = estimated(grouping, self._learner)
+        estimates, placed = estimated(grouping, self._learner, self._models)
         labels, sizes = {**placed.labels, None: None}, self.tables.sizes
         wrong = estimates.wrong if estimates else {}
         names: dict[str, _NameState] = {
@@ -278,7 +279,10 @@ class Review:
         if not 1 <= len(names) <= MOST_NAMES:
             raise InputError(f"{len(names)} names; expected 1 to {MOST_NAMES}.")
         self._check_known(names)
-        return {"labels": self.tables.labels_for(names, self._view.groups.keys())}
+        taken, origin = self._view.groups.keys(), [self.tables.place[name] for name in names]
+        by_models = {model.labels[max(set(origin), key=origin.count)] for model in self._models} - taken
+        labels = [{"label": label, "why": "by a language model"} for label in sorted(by_models)]
+        return {"labels": labels + self.tables.labels_for(names, taken | by_models)}
 
     def team(self) -> dict[str, Any]:
         """Compare everyone's decisions: return kappa per pair of annotators, and the conflicts."""

@@ -1,0 +1,149 @@
+"""Votes of language models, against slow references: weights, reliability, and what the learner makes of them."""
+
+import math
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hgld.pipelines.hierarchy.review.decisions import Entry, Move
+from hgld.pipelines.hierarchy.review.grouping import Grouping
+from hgld.pipelines.hierarchy.review.learner import Learner
+from hgld.pipelines.hierarchy.review.model_votes import learn_reliability, weigh
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def drawn(seed, n=12, k=4):
+    """Return probabilities, votes (some missing) and answers."""
+    rng = np.random.default_rng(seed)
+    return rng.dirichlet(np.ones(k), n), rng.integers(-1, k, n), rng.integers(0, k, n)
+
+
+def slow_likelihood(shares, vote, truth, reliability):
+    """Return the probability of a vote if the group ``truth`` is right."""
+    if vote == truth:
+        return reliability
+    return (1 - reliability) * shares[vote] / sum(share for k, share in enumerate(shares) if k != truth)
+
+
+@given(seed=st.integers(0, 1000))
+@settings(max_examples=20)
+def test_weights_match_the_slow_reference(seed):
+    shares, votes, _ = drawn(seed)
+    shares = shares.clip(0.01) / shares.clip(0.01).sum(axis=1, keepdims=True)
+    rates = np.random.default_rng(seed).uniform(0.1, 0.9, 4)
+    for row, vote, after in zip(shares, votes.tolist(), weigh(shares, votes, rates), strict=True):
+        slow = [p * (slow_likelihood(row, vote, k, rates[vote]) if vote >= 0 else 1) for k, p in enumerate(row)]
+        assert after == pytest.approx(np.array(slow) / sum(slow), abs=1e-9)
+
+
+@given(rate=st.floats(0.05, 0.95), count=st.integers(2, 50))
+def test_without_evidence_a_vote_is_as_probable_as_the_model_is_reliable(rate, count):
+    shares = np.full((2, count), 1 / count)
+    after = weigh(shares, np.array([0, -1]), np.full(count, rate))
+    assert after[0, 0] == pytest.approx(rate)
+    assert after[0, 1:] == pytest.approx(np.full(count - 1, (1 - rate) / (count - 1)))
+    assert after[1] == pytest.approx(shares[1])
+
+
+def test_clear_evidence_outweighs_a_vote():
+    shares = np.array([[0.97, 0.01, 0.01, 0.01], [0.4, 0.3, 0.2, 0.1]])
+    assert weigh(shares, np.array([1, 1]), np.full(4, 0.8)).argmax(axis=1).tolist() == [0, 1]
+
+
+def slow_reliability(shares, votes, answers, count):
+    """Return the reliability per group by sums over a grid, in float64."""
+    grid = [0.025 + 0.025 * i for i in range(39)]
+
+    def likelihood(rate, chosen):
+        total = 0.0
+        for row, vote, answer in zip(shares.tolist(), votes.tolist(), answers.tolist(), strict=True):
+            if vote >= 0 and chosen in (None, vote):
+                each = [p * slow_likelihood(row, vote, k, rate) for k, p in enumerate(row)]
+                right = each[vote] / sum(each)
+                total += math.log(right if vote == answer else 1 - right)
+        return total
+
+    def mean(start, chosen):
+        logs = [start(rate) + likelihood(rate, chosen) for rate in grid]
+        weights = [math.exp(value - max(logs)) for value in logs]
+        return sum(w * rate for w, rate in zip(weights, grid, strict=True)) / sum(weights)
+
+    overall = mean(lambda rate: 7 * math.log(rate) + 3 * math.log(1 - rate), None)
+    prior = lambda rate: 10 * (overall * math.log(rate) + (1 - overall) * math.log(1 - rate))  # noqa: E731
+    return [mean(prior, group) for group in range(count)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_reliability_matches_the_slow_reference(seed):
+    shares, votes, answers = drawn(seed)
+    shares = shares.clip(0.01) / shares.clip(0.01).sum(axis=1, keepdims=True)
+    assert learn_reliability(shares, votes, answers, 4) == pytest.approx(slow_reliability(shares, votes, answers, 4))
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.7, 0.9])
+def test_reliability_is_learned_from_any_choice_of_names(rate):
+    """The decided names are those that are most probably wrong, as in the queue."""
+    rng, n, k = np.random.default_rng(0), 4000, 6
+    shares = rng.dirichlet(np.full(k, 0.5), n)
+    chance = np.log(shares) + rng.gumbel(size=(2, n, k))  # the largest of a row is drawn with the row's probabilities
+    truth = chance[0].argmax(axis=1)
+    wrong = np.where(np.arange(k) == truth[:, None], -np.inf, chance[1]).argmax(axis=1)
+    votes = np.where(rng.random(n) < rate, truth, wrong)
+    asked = np.argsort(shares[np.arange(n), votes])[: n // 4]
+    plain = (votes == truth)[asked].mean()
+    found = learn_reliability(shares[asked], votes[asked], truth[asked], k)
+    assert plain < rate - 0.03
+    assert found == pytest.approx(np.full(k, rate), abs=0.08)
+
+
+# -- the learner ---------------------------------------------------------------------------------------------------
+
+NAMES = [f"n{i:02}" for i in range(40)]
+PLACE = {name: i % 2 for i, name in enumerate(NAMES)}
+
+
+def grouping_of(moves, who="ada"):
+    made = Grouping.of(PLACE, {0: "castle", 1: "lake", 2: "tower"}, {})
+    for i, (name, to) in enumerate(moves.items(), 1):
+        decision = Move(who=who, when=START + timedelta(seconds=i), names=(name,), to=to)
+        made.apply(Entry(decision, Path(f"{who}.yaml"), i))
+    assert not made.unmatched
+    return made
+
+
+def learner():
+    """Return a learner without evidence: all names are equally far from each other."""
+    rows = np.eye(43, dtype=np.float32)
+    return Learner(NAMES, rows[:40], np.ones(40), PLACE, (np.arange(3), rows[40:]), np.full(40, 0.6))
+
+
+def test_votes_move_undecided_names_and_decide_nothing():
+    votes = grouping_of(dict.fromkeys(NAMES[:10], "tower"), "model:m")
+    now = learner().fit(grouping_of({}), [votes])
+    assert {name for name, group in now.place.items() if group == 2} == {*NAMES[:10]}
+    assert now.undecided.all()
+    assert (now.errors[:10] > 0.1).all()
+    decided = learner().fit(grouping_of({NAMES[0]: "lake"}), [votes])
+    assert decided.place[NAMES[0]] == 1
+
+
+def test_wrong_votes_count_less_and_per_group():
+    votes = grouping_of({name: ("tower", "lake")[i % 2] for i, name in enumerate(NAMES)}, "model:m")
+    start = learner().fit(grouping_of({}), [votes])
+    said = {name: "castle" if i % 2 == 0 else "lake" for i, name in enumerate(NAMES[:30])}
+    after = learner().fit(grouping_of(said), [votes])
+    tower, lake = slice(30, None, 2), slice(31, None, 2)
+    assert (after.shares[tower, 2] < start.shares[tower, 2] - 0.2).all()
+    assert (after.shares[lake, 1] > after.shares[tower, 2] + 0.3).all()
+
+
+def test_second_model_is_heard_too():
+    one, other = (grouping_of({NAMES[1]: "tower", NAMES[3]: to}, f"model:{to}") for to in ("tower", "castle"))
+    shares = [learner().fit(grouping_of({}), models).shares for models in ([one], [one, other])]
+    assert shares[1][1, 2] > shares[0][1, 2] + 0.02  # both say tower
+    assert shares[1][3, 2] < shares[0][3, 2] - 0.1  # they differ
