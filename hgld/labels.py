@@ -179,7 +179,7 @@ def _check_tree(labels: np.ndarray, levels: Sequence[str]) -> None:
 def class_columns(
     labels: Labels, levels: Sequence[str] | None = None, what: str = "labels"
 ) -> tuple[pl.DataFrame, tuple[str, ...] | None]:
-    """Return a table with a column per level (``level0`` the finest), of ids or names, null if unknown; and the levels.
+    """Return a table of ids or names with one column per level, null if unknown, and the names of the levels.
 
     Args:
         labels: labels in any form that :func:`class_numbers` reads.

@@ -193,7 +193,7 @@ class GainFunction:
             counts: (Q, L + 1) int64, number of items per grade.
 
         Returns:
-            (Q, L) float64, coarsest level first; a row of zeros if no level that has positives has weight.
+            (Q, L) float64, coarsest level first; a row of zeros if all levels with positives have weight 0.
 
         Raises:
             ConfigError: there is not one weight per level.

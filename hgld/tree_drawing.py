@@ -177,8 +177,8 @@ def icicle(
         unit: plural noun for the items.
         measures: (N,) shares of the items, by title; NaN if undefined. A class has the mean of its items.
         notes: sentences about classes by label, per level.
-        shown: rows of the items that the page shows below the drawing when one of their classes is chosen. The entry
-            ``paths`` has the positions of their classes for ``data-path``; -1 if unknown.
+        shown: positions of items that the page shows below the drawing if one of their classes is chosen. The entry
+            ``paths`` of the result has each item's classes as positions for ``data-path``; -1 if unknown.
     """
     rows = pl.DataFrame(measures or {"none": np.zeros(len(labels))}).fill_nan(None)
     data: dict[str, Any] = {

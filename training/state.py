@@ -272,7 +272,7 @@ def _check_resumed(
 
 
 def _init_from(config: TrainConfig, out: Path, asked: Path | None, *, fresh: bool) -> str:
-    """Return the run that gave this run its initial weights; empty: they come from the config's backbone."""
+    """Return the run whose weights this run began with; empty if it began with the weights of its backbone."""
     given = str(asked or config.init_from)
     if fresh:
         return given

@@ -404,7 +404,7 @@ def _refuse_unfinished(path: Path) -> None:
 
 
 def _tree_page(path: Path, tree: "Hierarchy", labels: "np.ndarray | None", notes: list[str]) -> str:
-    """Return the page of a tree. If the tree is of a dataset, given the labels of its images, the page shows images."""
+    """Return the page of a tree; with the labels of a dataset's images, the page also shows images."""
     import numpy as np
 
     from hgld.html_page import PAGES, Thumbnails, render_page

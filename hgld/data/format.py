@@ -289,7 +289,7 @@ class Manifest:
 
         Raises:
             SchemaError: this hgld does not read the schema version.
-            InputError: the text is not such JSON, or a name could lead out of the directory.
+            InputError: the text is not the JSON of a manifest, or a name could lead out of the directory.
         """
         facts = parse_json(text, where, kind=dict, max_bytes=MAX_MANIFEST_BYTES)
         version = facts.get("schema_version")

@@ -425,8 +425,9 @@ def mean_of_valid(values: Tensor, valid: Tensor) -> Tensor:
 def similarity(embeddings: Tensor, gallery: Tensor, *, normalize: bool = True) -> Tensor:
     """Return scores (Q, G) of (Q, D) queries against a (G, D) gallery: cosines, or inner products if not ``normalize``.
 
-    Scores are float64 if either argument is, else float32, even under autocast, and never TF32. Lower precision would
-    be too coarse: scores near 1 would be 0.05 tau apart in float16 or TF32 (tau = 0.01), and 0.4 tau in bfloat16.
+    Scores are float64 if one of the two arguments is float64, else float32, even under autocast, and never TF32. Lower
+    precision would be too coarse: scores near 1 would be 0.05 tau apart in float16 or TF32 (tau = 0.01), and 0.4 tau in
+    bfloat16.
     """
     dtype = torch.float64 if torch.float64 in (embeddings.dtype, gallery.dtype) else torch.float32
     with torch.autocast(device_type=embeddings.device.type, enabled=False):

@@ -245,7 +245,7 @@ class MatryoshkaLoss(BatchLoss):
 class MetricLearningLoss(BatchLoss):
     """Adapter of a loss of pytorch-metric-learning, with an optional miner, to ``loss(embeddings, labels, ...)``.
 
-    ``hgld.losses.wrap`` is its short name. The adapter accepts labels of several levels, class names, and all
+    ``hgld.losses.wrap`` is the adapter's short name. The adapter accepts labels of several levels, class names, and all
     processes' items. :class:`hgld.losses.SumOverLevels` sums its loss over levels, and
     :class:`hgld.losses.CrossBatchMemory` gives it a memory. You pass an object of the library, so hgld itself does not
     import the library::

@@ -64,7 +64,7 @@ class Statement:
         )
 
     def applies_to(self, names: Collection[str]) -> bool:
-        """Tell whether the subject means one of the names and excludes none."""
+        """Tell whether the subject means one of the names and excludes none of them."""
         patterns = self.subject.split()
         excluded = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
         return _any_fits(patterns, names) and not _any_fits(excluded, names)

@@ -82,7 +82,7 @@ def describe_mistakes(evaluation: Evaluation, first: FirstRanks, name_of: NameOf
 
 
 def _worst_queries(labels: np.ndarray, grades: np.ndarray, level: int) -> np.ndarray:
-    """Return the query with the lowest grades of every finest class: first one per class of ``level``, and so on."""
+    """Return the worst query of each finest class; classes of different parents at ``level`` take turns."""
     order = np.lexsort((grades.mean(axis=1), grades[:, 0]))
     worst = order[np.sort(np.unique(labels[order, 0], return_index=True)[1])]
     turn = pl.Series(labels[worst, level]).to_frame("class").select(pl.int_range(pl.len()).over("class")).to_series()

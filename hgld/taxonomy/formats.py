@@ -63,7 +63,7 @@ class Document:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """The cells of a table's first line; empty if it is not a table."""
+        """The cells of a table's first line; empty if the file is not a table."""
         try:
             first = io.StringIO(self.head.decode("utf-8-sig", errors="replace"), newline="")
             return tuple(cell.strip() for cell in next(csv.reader(first, delimiter=self.separator), []))

@@ -289,7 +289,7 @@ class TaxonomyBuilder:
 
 
 def distinct_names(names: Sequence[str], ids: Sequence[str]) -> tuple[list[str], int]:
-    """Make names distinct by appending the class id to repeated names; return them and how many changed.
+    """Make names distinct by appending the class id to repeated names; return the names and the number of changes.
 
     >>> distinct_names(["bank", "bank", "shore"], ["n1", "n2", "n3"])
     (['bank [n1]', 'bank [n2]', 'shore'], 2)

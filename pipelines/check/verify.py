@@ -158,7 +158,7 @@ class _Verifier:
     # -- files --------------------------------------------------------------------------------------------------------
 
     def files(self) -> tuple[pl.DataFrame | None, Hierarchy | None]:
-        """Check all files but the shards; return index and hierarchy, if they can be used."""
+        """Check all files except the shards; return index and hierarchy, if they can be used."""
         manifest = self.manifest
         known = {files.MANIFEST, *manifest.files, *(shard.name for shard in manifest.shards)}
         for path in sorted(self.root.iterdir()):

@@ -105,7 +105,7 @@ class BuildResult:
         out: folder of the dataset, as the user gave it.
         manifest: content of ``dataset.json``.
         differences: differences from the published counts (:func:`hgld.pipelines.shards.cards.published_differences`);
-            None if hgld has no card for it.
+            None if hgld has no card of the dataset.
         was_run: False if an earlier call had built the dataset.
     """
 

@@ -166,7 +166,7 @@ class Embedder:
         Raises:
             ConfigError: there is no classifier; or the network's classifier is not one linear layer, or the dataset has
                 other classes.
-            MissingResourceError: the network's weights are not available.
+            MissingResourceError: the network's weights are not available on this machine.
         """
         if self.classifier is not None:
             return self.classifier

@@ -223,7 +223,7 @@ def evaluate_trapezoid(
     precision_at: Sequence[int] = (),
     settings: Mapping[str, Any] | None = None,
 ) -> RetrievalReport:
-    """Evaluate embeddings by the trapezoid rule, with one or several ground truths for the same queries.
+    """Evaluate embeddings by the trapezoid rule, with one or more ground truths for the same queries.
 
     Args:
         query_embeddings: (Q, D) of any floating dtype.

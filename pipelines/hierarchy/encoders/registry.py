@@ -104,7 +104,7 @@ def make_encoder(
     """Return the encoder that ``spec`` names.
 
     Args:
-        spec: the name of an encoder, with ``:`` and its argument if it takes one.
+        spec: the name of an encoder, with ``:`` and an argument if the encoder takes one.
         names: the names on which ``lexical`` is fitted. An encoder gets only the options that its class has.
         templates: prompt templates with one ``{}``; empty: the encoder's own templates.
         device: ``cpu``, ``cuda``, ...; empty: a GPU if there is one.

@@ -127,7 +127,7 @@ def _page(facts: Mapping[str, Any], tables: Mapping[str, pl.DataFrame], decision
 def _tree(
     tables: Mapping[str, pl.DataFrame], levels: Sequence[str], unit: str, doubtful: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the icicle of the names: colours are probabilities of a wrong group, or decisions."""
+    """Return the icicle of the names, coloured by the probability of a wrong group, or by decisions."""
     rows = tables["names"].join(tables["levels"], on="label", how="left", maintain_order="left")
     classes = rows.select("name", *tables["levels"].columns).rename({"label": levels[1]})
     labels = classes.select(pl.all().rank("dense").cast(pl.Int64).fill_null(0) - 1).to_numpy()

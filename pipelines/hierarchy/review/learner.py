@@ -6,10 +6,10 @@ put into it. The probabilities are multiplied by the square root of the build's 
 of language models (:mod:`hgld.pipelines.hierarchy.review.model_votes`). Without decisions and votes no name moves. The
 order of the decisions does not matter.
 
-The error probability of a name that stays in its group is the mean of the learner's and the build's probability. The
-decisions show the level of all error probabilities, and whether the person looks. A twentieth of the accepted names is
-asked again, which shows how often the person errs. :func:`hgld.pipelines.hierarchy.groups.doubt.still_wrong` estimates
-the number of wrong names, including decided names.
+The error probability of a name that stays in its group is the mean of the learner's and the build's probability. From
+the decisions the learner estimates the level of all error probabilities, and whether the person looks. A twentieth of
+the accepted names is asked again, which shows how often the person errs.
+:func:`hgld.pipelines.hierarchy.groups.doubt.still_wrong` estimates the number of wrong names, including decided names.
 """
 
 import zlib

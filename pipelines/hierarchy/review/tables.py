@@ -124,7 +124,7 @@ class BuildTables:
         return {(split, number): images for split, number, images in rows.iter_rows()}
 
     def landmarks(self, name: str, start: int, most: int) -> list[dict[str, Any]]:
-        """Return at most ``most`` landmarks of a name from position ``start``.
+        """Return at most ``most`` landmarks of a name, beginning at position ``start``.
 
         Each landmark has the fields split, landmark_id, id, title, supercategory, description and link (the item's page
         at its source).
