@@ -120,7 +120,7 @@ def names_private(host: str, allowed: Collection[str] = ()) -> bool:
 
 
 def retry_after(value: str) -> float:
-    """Return the seconds that a Retry-After header asks for (a number or an HTTP date); 0 if it has no valid value.
+    """Return the seconds that a Retry-After header asks for (a number or an HTTP date); 0 if the value is invalid.
 
     >>> retry_after("120"), retry_after("9" * 5000), retry_after("soon")
     (120.0, 1000000000.0, 0.0)

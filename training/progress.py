@@ -13,7 +13,7 @@ _FIRST = ("loss", "images_per_second", "wait_share", "memory_mb")
 
 
 class ProgressReporter:
-    """Receiver of a run's progress, called by its main process; this one shows nothing."""
+    """Receiver of a run's progress, called by its main process; this class shows nothing."""
 
     def heading(self, text: str) -> None:
         """Announce the next of several runs, or what the run will do."""

@@ -47,7 +47,7 @@ def reproduce(asked: ReproduceOptions, *, as_json: bool) -> None:
     hgld reproduce "SupRank Table V" --toy
     hgld reproduce "SupRank Table V" --data FOLDER
 
-    Without --toy and --data the command prints what the paper printed, the datasets and the commands. A stopped run
+    Without --toy and --data the command prints the values in the paper, the datasets and the commands. A stopped run
     resumes with the same command.
     """
     from hgld.published.experiments import all_experiments, find_experiments

@@ -425,7 +425,7 @@ def retry(
 
 
 def _stated_length(response: urllib3.BaseHTTPResponse, start: int, stop: int) -> int | None:
-    """Return the length in bytes that the response to a range request states; None if it states none.
+    """Return the length in bytes that the response to a range request states; None if it states no length.
 
     Raises:
         RemoteFault: the response is for a different range, or is compressed.
@@ -458,8 +458,8 @@ class HttpRanges:
 
     Args:
         root: the URL; its user and password are sent to its host as basic authentication.
-        options: ``headers`` are sent to that host. ``allow_redirects_to`` are further hosts that it may redirect to.
-            ``allow_private`` are hosts whose public name may resolve to a private address. ``ca_file`` holds
+        options: ``headers`` are sent to that host. ``allow_redirects_to`` are further hosts that this host may redirect
+            to. ``allow_private`` are hosts whose public name may resolve to a private address. ``ca_file`` holds
             certificates to trust instead of the system's. ``limits`` holds fields of :class:`HttpLimits`.
 
     Raises:

@@ -381,7 +381,7 @@ def draw_negatives(
 
     Args:
         distances: (Q, G) distances of unit vectors.
-        num_draws: (Q,) number of draws per query; 0 if it has no negatives.
+        num_draws: (Q,) number of draws per query; 0 if the query has no negatives.
         negative: (Q, G) bool, whether each item is a negative.
         seed: () int64 on the CPU.
         dim: D, the dimension of the unit vectors.

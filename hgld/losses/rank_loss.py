@@ -268,7 +268,7 @@ class Batch(NamedTuple):
         labels: (Q, L) or (Q,) integers, finest level first, negative if unknown.
         ref_embeddings: (G, D) embeddings of the gallery; None: the batch is its own gallery.
         ref_labels: (G, L) or (G,) labels of the gallery.
-        self_index: (Q,) index of the query itself in the gallery, -1 if it is not in the gallery.
+        self_index: (Q,) index of the query itself in the gallery, -1 if the query is not in the gallery.
     """
 
     embeddings: Tensor
@@ -298,8 +298,8 @@ class BatchLoss(KnownArguments, nn.Module, ABC):
             ref_embeddings: (G, D) embeddings of the gallery: a memory, or all processes' items. None: the batch is its
                 own gallery.
             ref_labels: (G, L) or (G,) labels of the gallery.
-            self_index: (Q,) index of the query itself in the gallery, -1 if it is not in the gallery; ``exclude_self``
-                excludes it.
+            self_index: (Q,) index of the query itself in the gallery, -1 if the query is not in the gallery;
+                ``exclude_self`` excludes it.
 
         Returns:
             a scalar; with ``reduction="none"`` values (Q,) and valid (Q,) bool. A batch without a query that has

@@ -295,7 +295,7 @@ class Cases:
         labels: (Q, L) int64 class ids, finest level first, -1 if unknown.
         gallery: (G, D) embeddings; None: every query searches the other queries.
         gallery_labels: (G, L) labels.
-        self_index: (Q,) gallery index of the query itself, which does not vote; -1 if it is not in the gallery.
+        self_index: (Q,) gallery index of the query itself, which does not vote; -1 if the query is not in the gallery.
         progress: function that is called with a task name, the number of finished queries and the total.
     """
 
@@ -432,7 +432,7 @@ def calibrate(
         gallery_embeddings: (G, D) embeddings; None: every query searches the other queries.
         gallery_labels: (G, L) labels.
         levels: names of the L levels, or of a table's columns; None: all columns, or ``level0``, ``level1``, ...
-        self_index: (Q,) gallery index of the query itself, which does not vote; -1 if it is not in the gallery.
+        self_index: (Q,) gallery index of the query itself, which does not vote; -1 if the query is not in the gallery.
         neighbors: number of neighbours that vote.
         temperature: temperature of the votes, in units of cosine similarity.
         unknown: expected share of future queries whose class the gallery lacks, in [0, 1).

@@ -142,7 +142,7 @@ def predict(
         level: finest level to predict; None: the finest level of the labels.
         within: one or several classes per level, as ids or names like the labels. Only gallery items of these classes
             are searched. The confidence at these and coarser levels is 1, because the caller knows the class.
-        self_index: (Q,) gallery index of the query itself, which does not vote; -1 if it is not in the gallery.
+        self_index: (Q,) gallery index of the query itself, which does not vote; -1 if the query is not in the gallery.
         device: device to search on; None: the device of the query embeddings.
         progress: function called with a task, the number of queries done and the total number.
 

@@ -63,7 +63,7 @@ def describe_changes(
     baseline: str,
     metric: str,
 ) -> dict[str, Any] | None:
-    """Return what the page shows of the changes from the baseline to another run.
+    """Return the variables of the template about the changes from the baseline to another run.
 
     Only the first other run on the same queries is shown, because each run adds many images.
 

@@ -145,8 +145,8 @@ class Severity:
     def mean(self) -> float:
         """Number of levels up to a common class, averaged over the mistakes; NaN without a mistake.
 
-        This is the height of the lowest common ancestor (Bertinetto et al., "Making Better Mistakes", CVPR 2020); it is
-        L without a common class.
+        The number is the height of the lowest common ancestor (Bertinetto et al., "Making Better Mistakes", CVPR 2020);
+        it is L without a common class.
         """
         if not self.mistakes > 0:
             return math.nan

@@ -21,7 +21,7 @@ _MOST_NAMED = 3  # maximum number of classes in a note on the confusions of a cl
 
 
 def describe_mistakes(evaluation: Evaluation, first: FirstRanks, name_of: NameOf, metric: str) -> dict[str, Any] | None:
-    """Return what the page shows of the first results of the queries whose finest class is in the gallery.
+    """Return the variables of the template about first results, for queries whose finest class is in the gallery.
 
     Args:
         evaluation: an evaluation with embeddings.

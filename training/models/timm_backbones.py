@@ -78,7 +78,7 @@ def timm_backbone(name: str, options: BackboneOptions) -> Backbone:
 
 
 def _view(known: Mapping[str, Any]) -> TestView | None:
-    """Return timm's own preprocessing; None if it pads, or crops a squashed image."""
+    """Return timm's own preprocessing; None if this preprocessing pads, or crops a squashed image."""
     _, height, width = known["input_size"]
     resize_modes: dict[str, ResizeMode] = {"center": "crop", "squash": "squash"}
     resize_mode = resize_modes.get(known["crop_mode"])

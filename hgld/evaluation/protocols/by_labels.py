@@ -303,7 +303,8 @@ def evaluate_dyml(benchmark: Benchmark, options: EvaluationOptions) -> Retrieval
 
     Returns:
         a report of every level's metrics, their averages (``AP/average``) and the mean ASI over the levels. Its
-        settings state per level how many queries were found in the gallery, and whether this is all, some or none.
+        settings state per level how many queries were found in the gallery, and whether these are all, some or none of
+        the queries.
 
     Raises:
         InputError: a split has no labels at its level.

@@ -204,7 +204,7 @@ def reviewed_groups(
         place: group of every name in the clustering.
         groups: table ``groups.parquet`` of the top-level stage.
         grouping: the names in groups after the decisions.
-        levels: table ``levels.parquet`` of the top-level stage; None: it has no level below the coarsest.
+        levels: table ``levels.parquet`` of the top-level stage; None: the build has no level below the coarsest level.
         only: the only group to return; None: all groups.
     """
     sizes = dict(kept.select("name", "landmarks").iter_rows())

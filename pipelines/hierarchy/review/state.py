@@ -61,7 +61,7 @@ class Review:
         journal: the annotator's own file.
         others: the other annotators' files, read once into ``self.others``.
         thumbnails: images to show.
-        learner: estimator of the groups of undecided names; None: they stay in their group of the clustering.
+        learner: estimator of the groups of undecided names; None: these names stay in their group of the clustering.
         queue: chooser of the next screens; None: the page proposes nothing.
 
     Raises:
