@@ -45,7 +45,7 @@ def test_error_contains_the_unit_that_kills_every_worker(tmp_path, monkeypatch):
     monkeypatch.setattr(executor, "ATTEMPTS", 2)
     with pytest.raises(HgldError, match="died 2 times at unit 2 "):
         sums(units_of(tmp_path, special={2: {"kills": 99}}), 2)
-    # a loss shared with other units is not counted, so one more attempt is allowed
+    # if a killed worker had several units, no unit is blamed, so one more attempt is allowed
     assert len(list(tmp_path.glob("unit 2.*"))) <= 1 + 2
 
 
