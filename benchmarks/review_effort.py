@@ -60,11 +60,12 @@ from scipy.optimize import linear_sum_assignment
 from starlette.testclient import TestClient
 
 import hgld.cli
+from hgld.local_server import TOKEN_HEADER
 from hgld.pipelines.hierarchy.review.journal import Journal
 from hgld.pipelines.hierarchy.review.learner import Learner
 from hgld.pipelines.hierarchy.review.propose import propose
 from hgld.pipelines.hierarchy.review.queue import Queue
-from hgld.pipelines.hierarchy.review.server import TOKEN_HEADER, application
+from hgld.pipelines.hierarchy.review.server import application
 from hgld.pipelines.hierarchy.review.state import Review
 from hgld.pipelines.hierarchy.review.tables import BuildTables, Thumbnails
 

@@ -63,6 +63,11 @@ def render_page(template: Path, scripts: Iterable[str | Path] = (), **values: ob
     return _environment(template.parent).get_template(template.name).render(values)
 
 
+def render_part(template: str, **values: object) -> str:
+    """Return a part of a page, from a template in ``hgld/templates`` that pages include."""
+    return _environment(PAGES).get_template(template).render(values)
+
+
 def data_uri(image: "Image", longest: int = THUMBNAIL) -> str:
     """Return an image as a JPEG in a ``data:`` URI, its longer side at most ``longest`` pixels."""
     image.thumbnail((longest, longest))

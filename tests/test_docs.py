@@ -67,6 +67,7 @@ NOT_RUN = {  # first words of a command: reason why it is only checked
     "hgld search photo.jpg --checkpoint run --data shards --min-confidence": "needs a calibration",
     "hgld search photo.jpg --checkpoint run --data shards --within": "needs a class of that name",
     "hgld push": "needs a Hub; tests/hgld/test_hub.py pushes to a local fake Hub",
+    "hgld serve": "serves a page until it is stopped; tests/training/test_serve.py uses it",
     "hgld review": "serves a page until it is stopped; tests/pipelines/test_review_browser.py uses it",
 }
 SHORTER = {  # first words of a slow command: options that make it fast

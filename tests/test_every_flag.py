@@ -32,6 +32,7 @@ from tests.undrawn import without_figures
 
 SPEED = {"workers", "chunk-size", "device", "batch-size"}  # flags that may only change the speed
 ELSEWHERE = {  # flags with a test in another file
+    ("serve", "browser"),  # opens a browser like review
     ("review", "browser"),  # the flag opens a browser, and only on a terminal
     ("review", "propose-only"),  # tested in tests/pipelines/test_propose.py
     ("reproduce", "data"),  # tested in tests/test_papers.py
@@ -48,6 +49,8 @@ MODEL = "evaluate --checkpoint run --data data --split test"
 OWN = "evaluate --embeddings d.npy --data data --protocol sop"
 SEARCH = "search image.jpg --checkpoint run --data data"
 ANSWER = "search image.jpg --checkpoint sure --data data --min-confidence 0"
+SERVE = "serve run --data data"
+SURE = "serve sure --data data --min-confidence 0"
 AUDIT = "audit --embeddings a.npy --labels a.parquet --levels fine,coarse --out out"
 REPORT = "report r1.json r2.json --out p.html"
 DRAWN = "report r1.json --metrics R@1 --out p.html"
@@ -271,6 +274,20 @@ LAW: list[tuple[str, dict[str, str]]] = [
             "verify-reads": "",
         },
     ),
+    (
+        SERVE,
+        {
+            "run": "=serve sure --data data",
+            "data": "many",
+            "split": "train",
+            "k": "2",
+            "calibration": "sure/calibration.json",
+            "port": "7",
+            "size": "32",
+            "verify-reads": "",
+        },
+    ),
+    (SURE, {"min-confidence": "1.1", "level": "coarse", "embeddings": "s.npy"}),
     (ANSWER, {"min-confidence": "1.1", "level": "coarse", "embeddings": "s.npy"}),
     (
         "export --checkpoint run --out m.onnx",
@@ -426,6 +443,9 @@ STUBS = {  # functions that call a service or take long: their replacements
     "hgld.training.loop.train": _ask,
     "hgld.training.inference.export.export_model": _ask,
     "hgld.pipelines.hierarchy.review.server.serve": lambda review, port, ready: _ask(port, **_reviewed(review)),
+    "hgld.training.inference.serve.serve": lambda searcher, port, ready: _ask(
+        port, searcher.options, searcher.matches(Path("image.jpg").read_bytes(), "image.jpg", {}), searcher.page()
+    ),
     "hgld.pipelines.hierarchy.review.propose.propose": _ask,
     "hgld.hub.push": _ask,
 }

@@ -59,6 +59,7 @@ VERBS = {  # subcommand: (module, one-line help)
     "audit": ("search", "Find wrong labels, duplicate or misplaced classes, and copies."),
     "calibrate": ("search", "Calibrate a model's confidence, so that search can predict."),
     "search": ("search", "Find the images of a dataset that are nearest to yours."),
+    "serve": ("search", "Search a dataset with photos, on a local web page."),
     "export": ("embed", "Write a trained model as one file that runs without hgld."),
     "push": ("dataset", "Push a dataset or a run to the Hugging Face Hub."),
     "doctor": ("demo", "Show versions, extras and GPUs of this installation."),

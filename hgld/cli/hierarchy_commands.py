@@ -1,6 +1,5 @@
 """The subcommands for hierarchies: build-hierarchy, compare, review, show."""
 
-import json
 import shutil
 import sys
 import textwrap
@@ -13,7 +12,16 @@ import click
 from click.core import ParameterSource
 
 from hgld.cli.options import verb
-from hgld.cli.output import echo, print_json, print_rich, progress_bars, say_next, write_result
+from hgld.cli.output import (
+    PageOptions,
+    announce_page,
+    echo,
+    print_json,
+    print_rich,
+    progress_bars,
+    say_next,
+    write_result,
+)
 from hgld.errors import ConfigError
 from hgld.pipelines.hierarchy.config import SPLIT_NAME, BuildConfig, ClusterConfig, LevelsConfig, stage_configs
 from hgld.settings import options_of, setting
@@ -208,12 +216,10 @@ class ReviewOptions:
         100, "Maximum number of requests to the language model; 0: only count them.", least=0
     )
     propose_only: bool = setting(False, "Write the proposals of the language model and exit.")
-    port: int = setting(0, "Port of the page; 0: any free one.", least=0, most=65535)
-    browser: bool = setting(True, "Open the page in a browser, if the output is a terminal.")
 
 
 @verb()
-def review(asked: ReviewOptions, *, as_json: bool) -> None:
+def review(asked: ReviewOptions, page: PageOptions, *, as_json: bool) -> None:
     """Finish the groups of BUILD_DIR on a local web page.
 
     The page first asks the questions that correct most names. After each decision it estimates the groups of all other
@@ -256,7 +262,17 @@ def review(asked: ReviewOptions, *, as_json: bool) -> None:
     learner = None if has_given_levels(build) else Learner.of(build / "stages")
     queue = None if learner is None else Queue(learner.rows, by=asked.order)
     shown = Review(tables, journal, others, Thumbnails(asked.images, tables.images()), learner, queue)
-    serve(shown, asked.port, lambda address: _announce(address, journal.path, asked.browser, as_json))
+    file, facts = journal.path, {"decisions": str(journal.path)}
+    lines = [
+        f"decisions  {file}",
+        "Ctrl-C ends the page; your decisions are saved.",
+        f"next       build again with the same command and --decisions {file}",
+    ]
+    serve(
+        shown,
+        page.port,
+        lambda address: announce_page(address, lines, facts, page, as_json=as_json),
+    )
 
 
 def _user() -> str:
@@ -269,23 +285,6 @@ def _user() -> str:
         raise ConfigError(
             "You have no user name on this machine, as in some containers. Give a name with --annotator NAME."
         ) from error
-
-
-def _announce(address: str, file: Path, browser: bool, as_json: bool) -> None:
-    """Print the URL of the page, and open it if the output is a terminal."""
-    if as_json:
-        echo(json.dumps({"address": address, "decisions": str(file)}))
-        sys.stdout.flush()
-        return
-    echo(
-        f"page       {address}\ndecisions  {file}\nCtrl-C ends the page; your decisions are saved.\n"
-        f"next       build again with the same command and --decisions {file}"
-    )
-    sys.stdout.flush()
-    if browser and sys.stdout.isatty():
-        from hgld.pipelines.hierarchy.review.server import show_page
-
-        show_page(address)
 
 
 # -- show -------------------------------------------------------------------------------------------------------------

@@ -6,11 +6,13 @@ import math
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
+from hgld.settings import setting
 from hgld.terminal import is_terminal, printable, printable_json
 from hgld.terminal import progress_bars as progress_bars
 
@@ -25,6 +27,37 @@ def say_next(*words: object, err: bool = False) -> None:
     from hgld.addresses import without_secrets  # imported here, because most subcommands do not need it
 
     echo(f"next: hgld {shlex.join(without_secrets(str(word)) for word in words)}", err=err)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageOptions:
+    """Options of subcommands that serve a local page."""
+
+    port: int = setting(0, "Port of the page; 0: any free one.", least=0, most=65535)
+    browser: bool = setting(True, "Open the page in a browser, if the output is a terminal.")
+
+
+def announce_page(
+    address: str, lines: Sequence[str], facts: dict[str, Any], page: PageOptions, *, as_json: bool
+) -> None:
+    """Print the address of a local page, and open the page if the output is a terminal.
+
+    Args:
+        address: the address, which includes the token.
+        lines: lines to print below the address.
+        facts: further facts for JSON.
+        page: the options of the page.
+        as_json: whether to print only JSON.
+    """
+    if as_json:
+        echo(json.dumps({"address": address, **facts}))
+    else:
+        echo("\n".join([f"page       {address}", *lines]))
+    sys.stdout.flush()
+    if page.browser and not as_json and sys.stdout.isatty():
+        from hgld.local_server import show_page
+
+        show_page(address)
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -1,7 +1,7 @@
-"""The subcommands that use the nearest images of a dataset: search, calibrate, audit."""
+"""The subcommands that use the nearest images of a dataset: search, serve, calibrate, audit."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -19,7 +19,16 @@ from hgld.cli.models import (
     say_warnings,
 )
 from hgld.cli.options import ReadingOptions, verb
-from hgld.cli.output import echo, print_json, progress_bars, say_next, text_table, write_result
+from hgld.cli.output import (
+    PageOptions,
+    announce_page,
+    echo,
+    print_json,
+    progress_bars,
+    say_next,
+    text_table,
+    write_result,
+)
 from hgld.evaluation.trained_on import trained_on_text
 from hgld.label_audit import AuditOptions
 from hgld.settings import setting
@@ -45,13 +54,9 @@ def _within(text: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions:
-    """Options of ``hgld search``: the queries, and the gallery to search."""
+class GalleryOptions:
+    """Gallery to search, and predictions from it."""
 
-    images: tuple[Path, ...] = setting((), "Image to search with.", argument=True, metavar="IMAGE...", path="file")
-    text: tuple[str, ...] = setting(
-        (), "Text to search with; needs a CLIP model as --model.", repeated=True, commas=False
-    )
     data: str = setting(..., "Dataset directory, or its URL.")
     split: str | None = setting(
         None,
@@ -61,12 +66,6 @@ class SearchOptions:
     embeddings: Path | None = setting(
         None, "Embeddings of the gallery from hgld embed.  [default: compute them]", path="file"
     )
-    index: Literal["exact", "ivf", "hnsw"] = setting(
-        "exact",
-        "Search method. exact: compare with every image. ivf, hnsw: use a faiss index, kept in your cache; ivf "
-        "searches only the nearest clusters of images, hnsw follows a graph of neighbours.",
-        common=False,
-    )
     min_confidence: float | None = setting(
         None,
         "Confidence threshold: hgld predicts the finest class whose confidence reaches it.  [default: 0.8]",
@@ -75,6 +74,44 @@ class SearchOptions:
     level: str | None = setting(
         None, "Finest level at which to predict a class.  [default: the finest level of the dataset]", common=False
     )
+    calibration: Path | None = setting(
+        None,
+        "Calibration file that hgld calibrate wrote for the same model.  [default: the run's calibration.json]",
+        path="file",
+    )
+
+    def open_dataset(self) -> "ShardDataset":
+        """Return the images to search.
+
+        Raises:
+            click.UsageError: the dataset does not have the level of ``level``.
+        """
+        from hgld.data.dataset import open_dataset
+        from hgld.evaluation.protocols.benchmark import open_searched
+
+        is_given = self.split is not None or self.embeddings is not None
+        dataset = open_dataset(self.data, self.split) if is_given else open_searched(self.data)
+        if self.level is not None and self.level not in dataset.levels:
+            raise click.UsageError(
+                f"--level {self.level} is unknown; the dataset's levels are {', '.join(dataset.levels)}."
+            )
+        return dataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions(GalleryOptions):
+    """Options of ``hgld search``: the queries, and the gallery to search."""
+
+    images: tuple[Path, ...] = setting((), "Image to search with.", argument=True, metavar="IMAGE...", path="file")
+    text: tuple[str, ...] = setting(
+        (), "Text to search with; needs a CLIP model as --model.", repeated=True, commas=False
+    )
+    index: Literal["exact", "ivf", "hnsw"] = setting(
+        "exact",
+        "Search method. exact: compare with every image. ivf, hnsw: use a faiss index, kept in your cache; ivf "
+        "searches only the nearest clusters of images, hnsw follows a graph of neighbours.",
+        common=False,
+    )
     within: tuple[tuple[str, str], ...] = setting(
         (),
         "Known class of the query images; hgld searches only the images of that class. Repeat for several levels.",
@@ -82,11 +119,6 @@ class SearchOptions:
         parse=_within,
         repeated=True,
         common=False,
-    )
-    calibration: Path | None = setting(
-        None,
-        "Calibration file that hgld calibrate wrote for the same model.  [default: the run's calibration.json]",
-        path="file",
     )
     html: Path | None = setting(
         None, "HTML page to write, as one file: the images of the queries and of their matches.", path="new"
@@ -103,8 +135,6 @@ def search(
     predict, first calibrate the run with hgld calibrate.
     The first search embeds the dataset; your cache keeps the embeddings for later searches.
     """
-    from hgld.data.dataset import open_dataset
-    from hgld.evaluation.protocols.benchmark import open_searched
     from hgld.training.inference.search import kept_embeddings
     from hgld.training.inference.search import search as search_images
     from hgld.training.inference.search_index import kept_index
@@ -113,15 +143,10 @@ def search(
     if not asked.images and not asked.text:
         raise click.UsageError("missing a query: give an IMAGE or a --text.")
     source = model.source()
-    is_given = asked.split is not None or embeddings is not None
-    dataset = open_dataset(data, asked.split) if is_given else open_searched(data)
+    dataset = asked.open_dataset()
     if len(dict(asked.within)) < len(asked.within):
         raise click.UsageError(
             "--within names a level twice, but an image has one class per level. Give each level once."
-        )
-    if asked.level is not None and asked.level not in dataset.levels:
-        raise click.UsageError(
-            f"--level {asked.level} is unknown; the dataset's levels are {', '.join(dataset.levels)}."
         )
     with progress_bars() as progress, open_embedder(source, view, data) as embedder:
         answer = search_images(
@@ -142,7 +167,7 @@ def search(
         echo(f"{data}: unreadable images, which are not searched: {answer.left_out}", err=True)
     made = {"checkpoint": embedder.checkpoint, "selection": embedder.selection} if embedder.checkpoint else {}
     if asked.html is not None:
-        write_result(asked.html, _matches_page(answer.found, asked.images, dataset), "--html")
+        write_result(asked.html, _matches_page(answer.found, asked.images, dataset, dict(asked.within)), "--html")
     if as_json:
         print_json({"queries": [one.to_dict() for one in answer.found], "left_out": answer.left_out} | made)
         return
@@ -154,7 +179,7 @@ def search(
 
 
 def _prediction_options(
-    asked: SearchOptions, source: "Path | Network", dataset: "ShardDataset", embedder: "Embedder"
+    asked: GalleryOptions, source: "Path | Network", dataset: "ShardDataset", embedder: "Embedder"
 ) -> dict[str, Any]:
     """Return the prediction options, with the model's calibration if there is one."""
     from hgld.prediction.predict import MIN_CONFIDENCE
@@ -187,7 +212,9 @@ def _answer_text(answer: "Answer | None") -> str:
     return f"not sure; best guess: {path} (confidence: {sure})\n\n"
 
 
-def _matches_page(found: "Sequence[QueryMatches]", images: Sequence[Path], dataset: "ShardDataset") -> str:
+def _matches_page(
+    found: "Sequence[QueryMatches]", images: Sequence[Path], dataset: "ShardDataset", within: Mapping[str, str]
+) -> str:
     from hgld.data.dataset import dataset_of_images
     from hgld.html_page import PAGES, Thumbnails, data_uri, render_page
     from hgld.report_page.figures import grade_index
@@ -195,6 +222,7 @@ def _matches_page(found: "Sequence[QueryMatches]", images: Sequence[Path], datas
     asked = [data_uri(image) for image in map(dataset_of_images(images).image, range(len(images)))] if images else []
     return render_page(
         PAGES / "search.html",
+        ["search.js"],
         title=f"Search in {dataset.manifest.name}",
         dataset=dataset.manifest.name,
         levels=dataset.levels,
@@ -202,6 +230,7 @@ def _matches_page(found: "Sequence[QueryMatches]", images: Sequence[Path], datas
         thumbnails=Thumbnails(dataset),
         grade_index=grade_index,
         quote=shlex.quote,
+        within=within,
     )
 
 
@@ -211,6 +240,49 @@ def _matches_text(found: "QueryMatches", levels: tuple[str, ...]) -> str:
         for match in found.matches
     ]
     return f"{found.image}\n\n{_answer_text(found.answer)}{text_table(['rank', 'score', *levels, 'image'], rows)}"
+
+
+# -- serve ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions(GalleryOptions):
+    """Options of ``hgld serve``: the run, and the gallery to search."""
+
+    run: Path = setting(..., "Run of hgld train, or one of its checkpoints/step-N.", argument=True, path="existing")
+
+
+@verb()
+def serve(asked: ServeOptions, page: PageOptions, view: ViewOptions, reading: ReadingOptions, *, as_json: bool) -> None:
+    """Search a dataset with photos that you drop on a local page.
+
+    For each photo the page shows the predicted classes with their confidence, and the nearest images. A click on a
+    class searches only its images. Photos stay on this machine, and only this machine can open the page. Ctrl-C ends
+    it. To predict classes, first calibrate the run with hgld calibrate.
+    """
+    from hgld.training.inference.kept import embed_once
+    from hgld.training.inference.search import kept_embeddings
+    from hgld.training.inference.serve import Searcher
+    from hgld.training.inference.serve import serve as serve_page
+
+    dataset = asked.open_dataset()
+    with open_embedder(asked.run, view, asked.data) as embedder:
+        options = {"k": asked.k, **_prediction_options(asked, asked.run, dataset, embedder)}
+        if asked.embeddings is not None:
+            gallery = kept_embeddings(asked.embeddings, dataset, embedder)
+        else:
+            with progress_bars() as progress:
+                embedded = embed_once(embedder, dataset, progress)
+            gallery = embedded.vectors, embedded.positions(len(dataset))
+        if len(gallery[1]) < len(dataset):
+            echo(f"{asked.data}: unreadable images, which are not searched: {len(dataset) - len(gallery[1])}", err=True)
+        facts = {"checkpoint": embedder.checkpoint, "selection": embedder.selection}
+        lines = [f"checkpoint {embedder.checkpoint}: {embedder.selection}", "Ctrl-C ends the page."]
+        serve_page(
+            Searcher(embedder, dataset, gallery, options),
+            page.port,
+            lambda address: announce_page(address, lines, facts, page, as_json=as_json),
+        )
 
 
 # -- calibrate --------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from hgld.local_server import serving
 from hgld.pipelines.hierarchy.review.decisions import (
     Accept,
     Drop,
@@ -25,7 +27,7 @@ from hgld.pipelines.hierarchy.review.decisions import (
     read_decisions,
 )
 from hgld.pipelines.hierarchy.review.journal import append_decision
-from hgld.pipelines.hierarchy.review.server import serving
+from hgld.pipelines.hierarchy.review.server import application
 from tests.pipelines.headless_chromium import CHROMIUM, Page
 from tests.pipelines.reviewed_build import SCRIPT, opened, write_build
 
@@ -69,7 +71,8 @@ def page_of(
 ) -> Iterator[Page]:
     """Yield the page of a build that ada opened; fail on errors, blocked requests and dialogs."""
     addresses: list[str] = []
-    server = serving(opened(build, others=others, images=images, learns=learns), 0, addresses.append)
+    review = opened(build, others=others, images=images, learns=learns)
+    server = serving(partial(application, review), 0, addresses.append)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

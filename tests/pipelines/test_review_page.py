@@ -3,15 +3,13 @@
 import io
 import json
 import signal
-import stat
 import subprocess
 import sys
 import threading
 import time
-import webbrowser
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from functools import partial
+from urllib.parse import urlsplit
 
 import numpy as np
 import polars as pl
@@ -26,6 +24,7 @@ from starlette.testclient import TestClient
 from hgld import files
 from hgld.cli.hierarchy_commands import review as review_command
 from hgld.errors import ConfigError, InputError, StorageError, TableError
+from hgld.local_server import serving
 from hgld.pipelines.hierarchy.review import journal as journal_module
 from hgld.pipelines.hierarchy.review import server
 from hgld.pipelines.hierarchy.review.decisions import ACTIONS as KINDS
@@ -574,7 +573,7 @@ def test_any_request_body_gets_a_response(build, path, body):
 
 def test_eight_concurrent_clients_lose_no_decision(build):
     addresses: list[str] = []
-    running = server.serving(opened(build, learns=True), 0, addresses.append)
+    running = serving(partial(server.application, opened(build, learns=True)), 0, addresses.append)
     thread = threading.Thread(target=running.run)
     thread.start()
     while not addresses:  # the server's thread appends its address
@@ -595,16 +594,6 @@ def test_eight_concurrent_clients_lose_no_decision(build):
     running.should_exit = True
     thread.join()
     assert sorted(entry.decision.why or "" for entry in read_decisions([build / "ada.yaml"])) == sorted(reasons)
-
-
-def test_browser_gets_the_token_from_a_private_file(monkeypatch):
-    given: list[str] = []
-    monkeypatch.setattr(webbrowser, "open", given.append)
-    server.show_page("http://127.0.0.1:1/#secret-token")
-    assert "secret-token" not in given[0]
-    file = Path(unquote(urlsplit(given[0]).path))
-    assert "url=http://127.0.0.1:1/#secret-token" in file.read_text()
-    assert [stat.S_IMODE(path.stat().st_mode) for path in (file, file.parent)] == [0o600, 0o700]
 
 
 @pytest.mark.slow  # starts a process

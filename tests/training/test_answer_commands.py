@@ -200,13 +200,13 @@ def test_page_of_a_search_has_the_images_and_frames_by_agreement_with_the_predic
     guess = query["answer"]["guess"]
     shared = [[match["classes"][level] == guess[level] for level in ("fine", "coarse")] for match in query["matches"]]
     expected = ["g7" if fine else "g1" if coarse else "g0" for fine, coarse in shared]
-    frames = re.findall(r'class="tile" style="--mark:var\(--(\w+)\)"(?: title="rank (\d+), )?', text)
+    frames = re.findall(r'class="tile".*? style="--mark:var\(--(\w+)\)"(?: title="rank (\d+), )?', text)
     assert frames[0] == ("ink", "")
     assert frames[1:] == [(frame, str(rank)) for rank, frame in enumerate(expected, 1)]
     assert set(expected) == {"g7", "g1", "g0"}
     assert text.count("data:image/jpeg") == 41
     within = shlex.quote(f"coarse={guess['coarse']}")
-    assert f"<code>--within {within}</code>" in html.unescape(text)
+    assert f'title="hgld search --within {within}"' in html.unescape(text)
 
 
 def test_text_query_fails_if_the_model_has_no_text_tower(hgld):

@@ -203,7 +203,7 @@ Gallery = tuple[Tensor | np.ndarray, np.ndarray]
 
 def search(
     embedder: Embedder,
-    images: Sequence[Path],
+    images: Sequence[Path] | Sequence[bytes],
     dataset: ShardDataset,
     *,
     k: int = 10,
@@ -220,7 +220,7 @@ def search(
 
     Args:
         embedder: model that embeds the queries, and the dataset if ``gallery`` is None.
-        images: paths of the query images.
+        images: paths of the query images, or encoded images.
         dataset: N items to search.
         k: number of matches per query; all readable items if there are fewer.
         gallery: embeddings of the dataset by the same model; None: they are computed.
@@ -292,7 +292,8 @@ def search(
     result = []
     for number, (asked, matches, answer) in enumerate(zip((*images, *texts), ranked, answers, strict=True)):
         support = () if answer is None else tuple(dataset.keys[item] for item in answer.neighbors)
-        result.append(QueryMatches(str(asked), tuple(matches), answer, support, number >= len(images)))
+        name = "photo" if isinstance(asked, bytes) else str(asked)
+        result.append(QueryMatches(name, tuple(matches), answer, support, number >= len(images)))
     return SearchResult(tuple(result), len(dataset) - searched)
 
 

@@ -1,8 +1,6 @@
 """Server of the review page, for one person on this machine.
 
-The server listens only on 127.0.0.1. The page itself contains no data. Every request for data carries a token in a
-header that other sites cannot set. The token is in the printed address after ``#``, which browsers never send. So other
-sites cannot reach the data, neither with forms nor with a host name that resolves to this machine.
+:mod:`hgld.local_server` says how the data is guarded.
 
 Programs can use the same interface. Every request has the header ``X-Hgld-Token``; bodies and responses are JSON.
 
@@ -35,85 +33,36 @@ Programs can use the same interface. Every request has the header ``X-Hgld-Token
     The items, classes and spellings of a name; evidence and examples of a group; annotators side by side; an image.
 """
 
-import atexit
-import secrets
-import shutil
-import tempfile
-import webbrowser
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hgld.errors import ConfigError, HgldError, ImageError, InputError
+from hgld.errors import HgldError, ImageError, InputError
 from hgld.files import parse_json
 from hgld.html_page import PAGES
+from hgld.local_server import Guard, answer_error, read_body
+from hgld.local_server import serve as serve_page
 
 from .journal import StaleError
 from .state import Review
 
-HOST = "127.0.0.1"
-TOKEN_HEADER = "x-hgld-token"  # noqa: S105  # the name of an HTTP header, not a secret
 _PAGE = Path(__file__).with_name("page")
 _FILES = {"/": _PAGE / "index.html", "/theme.css": PAGES / "theme.css"}
 _FILES |= {f"/{path.name}": path for path in _PAGE.glob("*.[jc]s*")}
 _LARGEST_BODY = 2**23  # maximum bytes of a request, enough for 50,000 names
 _MOST_LANDMARKS = 60
-_HEADERS = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-    "cross-origin-opener-policy": "same-origin",
-    "cache-control": "no-store",
-}
-
-
-class Guard:
-    """Middleware that rejects requests from other pages, and adds the headers that restrict the browser."""
-
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app, self._token = app, token.encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
-        async def send_guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_HEADERS)
-            await send(message)
-
-        refusal = self._refusal(scope)
-        app = PlainTextResponse(refusal, status_code=403) if refusal else self._app
-        await app(scope, receive, send_guarded)
-
-    def _refusal(self, scope: Scope) -> str | None:
-        headers, port = Headers(scope=scope), (scope.get("server") or ("", None))[1]
-        here = {f"{name}:{port}" for name in (HOST, "localhost")}
-        if headers.get("host") not in here:
-            return "This server answers under its own address only."
-        if "origin" in headers and headers["origin"].removeprefix("http://") not in here:
-            return "This server answers its own page only."
-        if scope["path"].startswith("/api/"):
-            given = headers.get(TOKEN_HEADER, "").encode()
-            if not secrets.compare_digest(given, self._token):
-                return "The token is missing or old. Open the address that hgld review printed."
-        return None
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 
 
 def application(review: Review, token: str) -> Guard:
@@ -160,13 +109,8 @@ def application(review: Review, token: str) -> Guard:
     routes += [Route(f"/api/{what}", read) for what in get]
     routes += [Route(f"/api/{what}", write, methods=["POST"]) for what in post]
     routes.append(Route("/api/thumbnail", thumbnail))
-    handlers: dict[Any, Any] = {HgldError: _on_error, StaleError: _on_stale}
-    return Guard(Starlette(routes=routes, exception_handlers=handlers), token)
-
-
-async def _on_error(_request: Request, error: Exception) -> Response:
-    said = str(error).encode("utf-8", "backslashreplace").decode()  # the error may quote half of a surrogate pair
-    return JSONResponse({"error": said}, status_code=422)
+    handlers: dict[Any, Any] = {HgldError: answer_error, StaleError: _on_stale}
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), token, _POLICY)
 
 
 async def _on_stale(_request: Request, _error: Exception) -> Response:
@@ -175,11 +119,7 @@ async def _on_stale(_request: Request, _error: Exception) -> Response:
 
 
 async def _body(request: Request) -> dict[str, Any]:
-    data = b""
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > _LARGEST_BODY:
-            raise HTTPException(413, "the request is too large")
+    data = await read_body(request, _LARGEST_BODY)
     try:
         return parse_json(data, "the request", kind=dict)
     except InputError as error:
@@ -216,65 +156,6 @@ def _checked(value: Any, is_right: bool, expected: str) -> Any:
     return value
 
 
-def serving(review: Review, port: int, announce: Callable[[str], None]) -> uvicorn.Server:
-    """Return a server of the page on 127.0.0.1, ready to run.
-
-    Args:
-        review: the state that the page shows and changes.
-        port: the port to listen on; 0: any free port.
-        announce: function called with the page's address, which includes the token, when the server listens.
-    """
-    token = secrets.token_urlsafe(32)
-    config = uvicorn.Config(
-        application(review, token),
-        host=HOST,
-        port=port,
-        lifespan="off",
-        access_log=False,
-        log_level="critical",
-        server_header=False,
-        timeout_graceful_shutdown=3,
-    )
-    return _Announcing(config, lambda bound: announce(f"http://{HOST}:{bound}/#{token}"))
-
-
-def show_page(address: str) -> None:
-    """Open the page in the person's browser.
-
-    The address contains the token, and other users of the machine can read a browser's command line. So the browser
-    opens a file that only this user can read, and the file leads to the address. The process removes the file when it
-    ends.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="hgld-review-"))  # mkdtemp makes it accessible only to this user
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    file = folder / "page.html"
-    file.touch(mode=0o600)
-    file.write_text(f'<!doctype html><meta http-equiv="refresh" content="0;url={address}">', encoding="utf-8")
-    webbrowser.open(file.as_uri())
-
-
 def serve(review: Review, port: int, announce: Callable[[str], None]) -> None:
-    """Serve the page until the process is stopped. :func:`serving` describes the arguments.
-
-    Raises:
-        ConfigError: the port is taken.
-        KeyboardInterrupt: Ctrl-C, after the last response.
-    """
-    server = serving(review, port, announce)
-    try:
-        server.run()
-    except SystemExit as stop:  # raised by uvicorn when it cannot listen
-        if server.started:
-            raise
-        raise ConfigError(f"--port {port} is in use; choose another port, or 0 for any free port.") from stop
-
-
-class _Announcing(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, announce: Callable[[int], None]) -> None:
-        super().__init__(config)
-        self._announce = announce
-
-    async def startup(self, sockets: list[Any] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            self._announce(self.servers[0].sockets[0].getsockname()[1])
+    """Serve the page of a review until the process is stopped (:func:`hgld.local_server.serve`)."""
+    serve_page(partial(application, review), port, announce)
