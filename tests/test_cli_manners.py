@@ -161,6 +161,20 @@ def test_help_describes_every_option_within_50_lines(hgld, verb):
     assert hgld(verb, "-h")[1] == out
 
 
+def test_error_names_a_required_flag_that_is_missing(hgld):
+    tried = 0
+    for verb in VERBS:
+        command = cli.get_command(click.Context(cli), verb)
+        assert command is not None
+        required = [one for one in command.params if one.required]
+        if flags := [one.opts[0] for one in required if isinstance(one, click.Option)]:
+            code, out, err = hgld(verb, *["."] * (len(required) - len(flags)))
+            assert (code, out) == (EXIT_BAD_INPUT, "")
+            assert any(f"Missing option '{flag}'" in err for flag in flags)
+            tried += 1
+    assert tried > 5
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_bad_input_prints_one_line_and_debug_adds_the_traceback(hgld, nowhere, verb):
     words, said = WRONG[verb]

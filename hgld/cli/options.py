@@ -281,6 +281,7 @@ def _parameter(option: Option, section: str, *, negates: bool, common: bool) -> 
     switch = option.member is bool
     off = switch and (negates or option.default is not False)
     kind = None if switch else _Value(option)
+    fallback = {} if required else {"default": None}  # click 8.3 takes a default of None for a given value
     return _Flag(
         [f"--{option.flag}/--no-{option.flag}" if off else f"--{option.flag}", _name(option)],
         section=section,
@@ -290,7 +291,7 @@ def _parameter(option: Option, section: str, *, negates: bool, common: bool) -> 
         metavar=None if kind is None else kind.metavar,
         multiple=facts["repeated"],
         required=required,
-        default=None,
+        **fallback,
         help=facts["help"] + _default_text(option, is_fixed=not negates),
     )
 

@@ -4,6 +4,7 @@ A folder has one of two layouts: ``{split}/{landmark_id}/*.jpg`` (also .jpeg, .p
 with columns split, landmark_id and path (relative to the folder). If the table exists, only its images are used.
 """
 
+import os
 import re
 import warnings
 from collections.abc import Sequence
@@ -67,12 +68,13 @@ def listed_images(images: Sequence[Sequence[str]], folder: Path) -> list[list[Pa
         for path in listed[:IMAGES_A_LANDMARK]:
             pure = PurePosixPath(path.replace("\\", "/"))
             file = folder / pure
-            if pure.is_absolute() or ".." in pure.parts or not file.resolve().is_relative_to(folder.resolve()):
+            is_inside = "\0" not in path and ".." not in pure.parts and not pure.is_absolute()
+            if not (is_inside and file.resolve().is_relative_to(folder.resolve())):
                 raise ConfigError(
-                    f"image {path[:200]!r} is outside the folder of its table, {folder}; expected a path within it. "
+                    f"image {path[:200]!r} is not a path within the folder of its table, {folder}. "
                     "Move the table to the folder of the images."
                 )
-            if file.is_file():
+            if os.path.isfile(file):  # noqa: PTH113  # Path.is_file raises an error for a name that is too long
                 found[-1].append(file)
     return found
 
