@@ -436,7 +436,9 @@ class Hierarchy:
         """
         from hgld.tree_drawing import plot_tree
 
-        return plot_tree(self, ax, self.counts(labels)[self.levels[0]])
+        sizes = self.counts(labels)[self.levels[0]]
+        table = self.expand(np.arange(len(sizes)))
+        return plot_tree(self.levels, lambda c, label: self.names[c][label], table, sizes, ax)
 
     def to_networkx(self) -> "DiGraph[tuple[str, str]]":
         """Return a directed graph of networkx: one node (level, name) per class, edges from parent to child.

@@ -210,36 +210,50 @@ def icicle(
 _LETTERS = 120  # number of characters that fit into the width of a figure
 
 
-def plot_tree(hierarchy: "Hierarchy", ax: "Axes | None", sizes: np.ndarray) -> "Axes":
+def plot_tree(
+    levels: Sequence[str],
+    name_of: Callable[[int, int], str],
+    table: np.ndarray,
+    sizes: np.ndarray,
+    ax: "Axes | None" = None,
+    shares: np.ndarray | None = None,
+) -> "Axes":
     """Draw a hierarchy as rows of bars, one row per level, the coarsest on top.
 
     Args:
-        hierarchy: the classes.
-        ax: axes to draw on. Default: new axes of pyplot.
+        levels: names of the L levels, finest first.
+        name_of: returns the name of a class, given its level and label.
+        table: (C, L) labels of each finest class, -1 if unknown.
         sizes: (C,) width of each finest class.
+        ax: axes to draw on. Default: new axes of pyplot.
+        shares: (C,) shares that colour the classes; a class has the mean of its items. None: colours tell neighbours
+            apart.
     """
     from matplotlib import colormaps, pyplot
 
-    levels = hierarchy.levels
     if ax is None:
         _, ax = pyplot.subplots(figsize=(9, 0.6 * len(levels) + 0.8), layout="constrained")
-    table = hierarchy.expand(np.arange(len(sizes)))
     order = np.lexsort(table.T)  # sort by the coarsest level first, so that each class is one block of rows
     total = max(float(sizes.sum()), 1.0)
     colors = colormaps["Set3"](np.arange(12))  # light colors, so that names are readable on them
-    for c, names in enumerate(hierarchy.names):
+    for c in range(len(levels)):
         left = 0.0
         for labels, members in itertools.groupby(order, lambda item, c=c: tuple(table[item, c:])):
-            width = float(sizes[list(members)].sum())
+            of = list(members)
+            width, color, ink = float(sizes[of].sum()), colors[labels[-1] % len(colors)], "black"
+            if shares is not None and width:
+                share = float(shares[of] @ sizes[of]) / width
+                color, ink = colormaps["YlOrBr"](share), "white" if share > 0.6 else "black"
             if labels[0] >= 0 and width:
-                ax.barh(c, width, 0.94, left, color=colors[labels[-1] % len(colors)], edgecolor="white", linewidth=0.4)
+                ax.barh(c, width, 0.94, left, color=color, edgecolor="white", linewidth=0.4)
             if labels[0] >= 0 and width >= 5 * total / _LETTERS:
-                text = _cut(names[labels[0]], int(_LETTERS * width / total)).replace("$", r"\$")
-                ax.text(left + width / 2, c, text, ha="center", va="center", fontsize=8)
+                text = _cut(name_of(c, labels[0]), int(_LETTERS * width / total))
+                ax.text(left + width / 2, c, text, ha="center", va="center", fontsize=8, color=ink, parse_math=False)
             left += width
     ax.set_xlim(0, total)
-    sized = zip(levels, hierarchy.num_classes, strict=True)
-    ax.set_yticks(range(len(levels)), [f"{level}\n{size:,}" for level, size in sized])
+    counts = [len(np.unique(column[column >= 0])) for column in table.T]
+    sized = [f"{level}\n{count:,}" for level, count in zip(levels, counts, strict=True)]
+    ax.set_yticks(range(len(levels)), sized, parse_math=False)
     ax.set_xticks([])
     ax.spines[:].set_visible(False)
     return ax

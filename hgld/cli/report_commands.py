@@ -89,7 +89,10 @@ def report(asked: ReportOptions, reading: ReadingOptions, seen: SeenOptions, *, 
     if as_json:
         warnings = [text for table in made.scores.values() for text in table.warnings]
         rows = {split: table.rows for split, table in made.scores.items()}
-        print_json(asdict(replace(made, scores={})) | {"warnings": warnings, "scores": rows})
+        facts = asdict(replace(made, scores={}, tasks={}))
+        for hidden in ("tasks", "data"):  # a URL may contain a password
+            del facts[hidden]
+        print_json(facts | {"warnings": warnings, "scores": rows})
         return
     if asked.paper:
         print_tables(made.papers)

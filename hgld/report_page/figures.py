@@ -99,6 +99,11 @@ class Figures:
         self.files: list[str] = []
         self.terms: dict[str, None] = {}  # glossary entries of the figures, in drawing order
 
+    @property
+    def keeps_files(self) -> bool:
+        """True if figures are also written to files."""
+        return self._folder is not None
+
     def draw(
         self,
         name: str,

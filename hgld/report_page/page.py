@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from hgld.report_page.curves import (
     draw_training,
     severity,
 )
-from hgld.report_page.embedding_map import NameOf, draw_maps
+from hgld.report_page.embedding_map import NameOf, describe_map
 from hgld.report_page.figures import SERIES, Figures, grade_index
 from hgld.report_page.mistakes import describe_mistakes
 from hgld.report_page.rankings import MOST_QUERIES, FirstRanks, first_ranks, gain_of
@@ -30,6 +30,8 @@ from hgld.report_page.runs import Evaluation, Run, read_runs
 from hgld.report_page.scores import ScoreTable, score_table
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from hgld.data.dataset import ShardDataset
 
 
@@ -94,7 +96,7 @@ def _split_section(
     """
     leading, some = next(iter(evaluations.items()))
     levels, metric = tuple(some.levels), _headline(scores.metrics, some.levels)
-    ranked, missing, maps = dict[str, Evaluation](), [], []
+    ranked, missing = dict[str, Evaluation](), []
     curves, first, names = dict[str, MeanCurves](), dict[str, FirstRanks](), dict[str, NameOf]()
     for name, evaluation in evaluations.items():
         if evaluation.seeds:
@@ -113,9 +115,6 @@ def _split_section(
             progress=progress,
         )
         names[name] = _name_of(evaluation, dataset)
-        drawn, why_not = draw_maps(figures, evaluation.ranked.other_side, levels, names[name], name, split)
-        maps += drawn
-        missing += why_not
     sizes = sorted({len(e.ranked.query.labels) for e in ranked.values() if e.ranked is not None})
     note = "Means over all queries."
     if sizes and sizes[-1] > MOST_QUERIES:
@@ -125,6 +124,11 @@ def _split_section(
     place = scores.metrics.index(metric)
     best = next((name for name, row in scores.runs if row[place].best), leading)
     shown = best if best in ranked else next(iter(ranked), "")
+    made_map = None
+    if (first_seed := ranked.get(shown)) is not None and first_seed.ranked is not None:
+        items = first_seed.ranked.other_side
+        made_map, why_not = describe_map(figures, items, levels, names[shown], shown, split)
+        missing += [why_not] if why_not else []
     return {
         "split": split,
         "levels": levels,
@@ -137,7 +141,7 @@ def _split_section(
         "curves": draw_precision_recall(figures, curves, levels, note, split) if curves else [],
         "severities": severities,
         "severity_figures": draw_severity(figures, severities, levels, split),
-        "maps": maps,
+        "map": made_map,
         "shown": shown,
         "mistakes": describe_mistakes(ranked[shown], first[shown], names[shown], metric) if shown else None,
         "changes": describe_changes(ranked, first, names, scores.baseline, metric),
@@ -242,6 +246,8 @@ class Report:
         pictures_left_out: number of thumbnails that the page omits because of its size limit.
         unreadable: images that could not be read, with the reason.
         notes: sentences about runs of another dataset than ``data``; the page shows them too.
+        tasks: evaluation of each run by split.
+        data: the dataset, if it was given.
     """
 
     runs: tuple[str, ...]
@@ -254,6 +260,33 @@ class Report:
     pictures_left_out: int = 0
     unreadable: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    tasks: Mapping[str, Mapping[str, Evaluation]] = field(default_factory=dict, repr=False)
+    data: str = ""
+
+    def plot(self, kind: str, *, run: str = "", split: str = "", ax: "Axes | None" = None) -> "Axes":
+        """Draw a figure of one run for a paper: ``tree``, ``confusion``, ``strips`` or ``curves``.
+
+        Args:
+            kind: the figure (:func:`hgld.report_page.plots.plot_evaluation`).
+            run: name of the run. Default: the first.
+            split: name of the split. Default: the run's first.
+            ax: axes to draw on. Default: the axes of a new figure (``.figure.savefig(path)`` writes it).
+
+        Raises:
+            ConfigError: the kind, run or split is unknown, or the evaluation lacks embeddings or images.
+        """
+        from hgld.data.dataset import open_dataset
+        from hgld.report_page.plots import plot_evaluation
+
+        splits = [split] if split else [*self.tasks]
+        chosen = next((e for s in splits for name, e in self.tasks.get(s, {}).items() if name == run or not run), None)
+        if chosen is None:
+            listed = ", ".join(f"{name} on {s}" for s, runs in self.tasks.items() for name in runs)
+            raise ConfigError(f"no evaluation of run {run!r} on split {split!r}; the report has {listed}.")
+        dataset = open_dataset(self.data) if self.data else None
+        evaluation, metric = chosen.first_seed, _headline([*chosen.report.values], chosen.levels)
+        name_of: NameOf = (lambda level, label: "") if chosen.ranked is None else _name_of(chosen, dataset)
+        return plot_evaluation(kind, evaluation, name_of, metric, dataset, ax)
 
 
 def make_report(
@@ -310,7 +343,8 @@ def make_report(
             raise
         where, why = error.filename or page or figures, error.strerror or error
         raise StorageError(f"cannot write {where}: {why}. Choose another --out.") from error
-    return Report(tuple(run.name for run in runs), scores, tables, tuple(drawer.files), **made)
+    names = tuple(run.name for run in runs)
+    return Report(names, scores, tables, tuple(drawer.files), **made, tasks=tasks, data=str(data or ""))
 
 
 def _write_page(
@@ -353,7 +387,12 @@ def _write_page(
 
     def render(thumbnails: Thumbnails) -> bytes:
         html = render_page(
-            _TEMPLATE, ["sort.js", "icicle.js"], thumbnails=thumbnails, terms=[*meanings, *_WORDS], **parts
+            _TEMPLATE,
+            ["sort.js", "icicle.js", "map.js"],
+            thumbnails=thumbnails,
+            no_thumbnails=Thumbnails(None),
+            terms=[*meanings, *_WORDS],
+            **parts,
         )
         return html.encode("utf-8", errors="replace")  # UTF-8 cannot encode a lone surrogate in a name
 

@@ -11,7 +11,7 @@ from hgld.evaluation.options import Progress
 from hgld.evaluation.scores import block_rows, exact_products, prepare_embeddings, score_blocks
 from hgld.evaluation.statistics import first_items
 from hgld.metrics import GainFunction
-from hgld.report_page.runs import Evaluation, Items, Ranked
+from hgld.report_page.runs import Evaluation, Ranked
 
 MOST_QUERIES = 2000
 FIRST_RANKS = 20
@@ -118,21 +118,3 @@ def gain_of(evaluation: Evaluation) -> GainFunction:
         None if weights is None else tuple(weights),
         bool(settings.get("count_query", False)),
     )
-
-
-def class_means(items: Items) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return unit means of the unit embeddings of every finest class.
-
-    Returns:
-        (C, D) float64 means, (C, L) labels of the classes, (C,) number of items; classes in ascending order of id.
-    """
-    known = np.flatnonzero(items.labels[:, 0] >= 0)
-    classes, first, member = np.unique(items.labels[known, 0], return_index=True, return_inverse=True)
-    sums = torch.zeros(len(classes), items.embeddings.shape[1], dtype=torch.float64)
-    for start in range(0, len(known), 8192):
-        part = known[start : start + 8192]
-        unit = prepare_embeddings(np.asarray(items.embeddings[part]), "item").double()
-        sums.index_add_(0, torch.from_numpy(member[start : start + 8192]), unit)
-    means = sums.numpy()
-    norms = np.linalg.norm(means, axis=1, keepdims=True)
-    return means / np.maximum(norms, 1e-12), items.labels[known[first]], np.bincount(member, minlength=len(classes))

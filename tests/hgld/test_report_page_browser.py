@@ -44,6 +44,23 @@ def test_tables_sort_and_the_page_fits_both_widths_and_themes(tmp_path, report):
             assert len(values) == 2
             assert values == sorted(values, reverse=turn == "descending")
         page.run("document.querySelectorAll('details').forEach(one => one.open = true)")
+        page.until(
+            "performance.getEntriesByName('map drawn').length === 1 && document.querySelector('.map canvas').width > 9"
+        )
+        told = "document.querySelector('.map [role=status]').textContent"
+        assert page.run(told) == "24 images."
+        page.run("document.querySelector('.map').scrollIntoView({behavior: 'instant'})")
+        left, top, side = page.run(
+            "(r => [r.left, r.top, r.width])(document.querySelector('.map canvas').getBoundingClientRect())"
+        )
+        page.mouse("mousePressed", left + 1, top + 1)
+        for x, y in ((1, 0), (1, 1), (0, 1)):
+            page.mouse("mouseMoved", left + 1 + x * (side - 2), top + 1 + y * (side - 2))
+        page.mouse("mouseReleased", left + 1, top + side - 1)
+        page.until(f"{told}.startsWith('24 images: ') && {told}.includes('test/0000')")  # the lasso is around all dots
+        page.run("document.querySelector('.map .legend button').focus()")
+        page.press("Enter")
+        page.until(f"/^12 images: .* 12[.] /.test({told})")  # all images of one of two classes
         opened = "document.querySelectorAll('[popover]:popover-open figure.tile').length"
         page.run("document.querySelector('.confusion td button').focus()")
         page.press("Enter")

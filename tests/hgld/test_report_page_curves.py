@@ -1,7 +1,10 @@
 """Curves, grades per rank and maps, against their definitions and the results of ``evaluate``."""
 
+import base64
+import json
 import re
 import tracemalloc
+import zlib
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,10 +20,10 @@ from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.scores import prepare_embeddings
 from hgld.metrics import GainFunction
 from hgld.prediction.calibration import level_risk
-from hgld.report_page import mistakes, rankings
+from hgld.report_page import embedding_map, mistakes, rankings
 from hgld.report_page.changes import describe_changes
 from hgld.report_page.curves import MeanCurves, precision_recall, reliability, severity
-from hgld.report_page.embedding_map import _scatter
+from hgld.report_page.embedding_map import _scatter, describe_map, place_items
 from hgld.report_page.figures import SERIES, Figures
 from hgld.report_page.mistakes import describe_mistakes
 from hgld.report_page.rankings import first_ranks, gain_of
@@ -286,6 +289,45 @@ def test_memory_does_not_grow_with_the_product_of_queries_and_gallery():
         tracemalloc.stop()
     assert first.items.shape == (size, rankings.FIRST_RANKS)
     assert most < 0.5 * size * size * 8  # half of one 8-byte number per pair; tracemalloc does not see tensors
+
+
+def test_map_places_a_sample_by_tsne_and_each_other_item_among_its_nearest_of_the_sample(monkeypatch):
+    monkeypatch.setattr(embedding_map, "_MOST_ANCHORS", 20)
+    monkeypatch.setattr(embedding_map, "MOST_POINTS", 90)
+    monkeypatch.setattr(embedding_map, "tsne", lambda points: 3 * points[:, :2])
+    items = evaluation(size=120).ranked.query
+    rows, places, anchors, reason = place_items(items)
+    assert (len(rows), len(set(rows.tolist())), len(anchors), reason) == (90, 90, 20, "")
+    assert (np.diff(items.labels[rows, 0]) >= 0).all()
+    unit = items.embeddings / np.linalg.norm(items.embeddings, axis=1, keepdims=True)
+    fixed = unit[rows[anchors]]
+    for at, row in enumerate(rows):
+        cosines = (fixed @ unit[row]).astype(np.float64)
+        nearest = np.argsort(-cosines)[:5]
+        weights = np.exp(cosines[nearest] / 0.05)
+        expected = 3 * (weights @ fixed[nearest, :2]) / weights.sum()
+        if at in anchors:
+            expected = 3 * fixed[list(anchors).index(at), :2]
+        assert places[at] == pytest.approx(expected, abs=1e-4)
+
+
+def test_map_of_the_page_has_every_item_with_its_classes_and_key(monkeypatch):
+    monkeypatch.setattr(embedding_map, "tsne", lambda points: points[:, :2])
+    items = replace(evaluation(size=60).ranked.query, keys=[f"key {i}" for i in range(60)])
+    made, reason = describe_map(Figures(), items, ("a", "b", "c"), lambda c, label: f"{'abc'[c]}{label}", "run", "test")
+    assert made is not None
+    assert reason == ""
+    data = json.loads(zlib.decompress(base64.b64decode(made["packed"])))
+    assert sorted(data["keys"]) == sorted(items.keys or [])
+    assert {0, 4095} <= {*data["x"], *data["y"]} <= set(range(4096))
+    for i, key in enumerate(data["keys"]):
+        own = [level["names"][level["classes"][i]] for level in data["levels"]]
+        labels = items.labels[int(key.removeprefix("key "))]
+        assert own == [f"{'abc'[c]}{label}" for c, label in enumerate(labels)]
+    assert len(made["pictured"]) == 40
+    for point, key, name in made["pictured"]:
+        assert data["keys"][point] == key
+        assert data["levels"][0]["names"][data["levels"][0]["classes"][point]] == name
 
 
 @pytest.mark.parametrize("longest", [4, 22])

@@ -110,13 +110,13 @@ def test_page_shows_every_section_and_loads_nothing(tmp_path, no_figures):
     assert re.search(r"second minus first: \+\d+\.\d\d \(.* to .*\), p [<=] [\d.]+\.", shown)
     for heading in (
         *("Results", "Precision and recall", "Hierarchical precision and recall", "Mistake severity"),
-        *("Maps of the embedding", "Most improved from first to second"),
+        *("Map of the embedding", "Most improved from first to second"),
         *("Where is it wrong? Confusions of coarse", "What changed between the runs?"),
         *("What do right and wrong look like?", "Training", "Glossary"),
     ):
         assert heading in shown, heading
     assert "first: epoch 10." in shown  # as text, "2" would sort after "10"
-    assert reader.tags.count("script") == 2  # the tree's data, and the script of the page
+    assert reader.tags.count("script") == 3  # data of the tree and of the map, and the script of the page
     asked = {place for place in reader.loaded if place.startswith("#word-")}
     assert {"#word-map", "#word-training-curve"} < asked <= {f"#{name}" for name in reader.ids}
     assert len(set(reader.ids)) == len(reader.ids)
@@ -149,7 +149,7 @@ def test_page_of_the_same_input_has_the_same_bytes_and_no_local_paths(hostile, t
 
 def test_hostile_names_are_shown_as_text(hostile):
     reader = read(hostile[1])
-    assert reader.tags.count("script") == 2
+    assert reader.tags.count("script") == 3
     assert "img" not in reader.tags
     assert "b" not in reader.tags
     assert not reader.handlers
@@ -188,9 +188,8 @@ def test_security_policy_allows_only_the_script_of_the_page(hostile):
 def test_a_collapsed_model_has_an_explanation_instead_of_a_map(tmp_path):
     write_run(tmp_path / "run", embeddings=1 + 1e-7 * np.random.default_rng(0).normal(size=(24, 8)))
     text = page_of(tmp_path, tmp_path / "run")
-    assert "run: no map of the mean embeddings of every fine, because they are almost equal" in text
-    assert "run: no map of the items of the largest classes, because they are almost equal" in text
-    assert "Maps of the embedding" not in text
+    assert "run: no map of the embedding, because its images are almost equal, as from a collapsed model." in text
+    assert "Map of the embedding" not in text
     assert "Precision and recall" in text
 
 
