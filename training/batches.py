@@ -266,7 +266,7 @@ def _sampler(config: TrainConfig, dataset: ShardDataset, processes: Processes) -
         fewer = f"--batch-size {fitting} or less, or more images per class" if fitting else "fewer processes"
         raise ConfigError(
             f"--batch-size {size} with --images-per-class {k} needs {p} classes per batch, but split "
-            f"{config.run.train_split!r} of {dataset.manifest.name} has {classes}. Take {fewer}."
+            f"{config.run.train_split!r} of {dataset.manifest.name} has {classes}. Use {fewer}."
         )
     common: dict[str, Any] = {
         "seed": config.run.seed,

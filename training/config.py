@@ -286,8 +286,8 @@ class RunConfig:
     evaluate_start: bool = setting(False, "Also evaluate the initial model; it can then be the best checkpoint.")
     blend: float = setting(
         0.0,
-        "After the last epoch, also try a weighted average of the initial weights (0) and the last weights (1), and "
-        "keep it if --monitor is better (WiSE-FT). 0: do not try.",
+        "Share of the last weights in a weighted average with the initial weights (WiSE-FT). hgld evaluates the "
+        "average after the last epoch and keeps it if it improves --monitor. 0: no average.",
         least=0,
         most=1,
     )
@@ -505,7 +505,7 @@ def read_config(path: Path, base: Callable[[str], TrainConfig] | None = None) ->
             raise ConfigError(f"{path}: {name} is {quoted(text)}; expected text.")
     plan = data.pop("plan", {})
     if not isinstance(plan, dict) or not all(name in _OPTIONS and isinstance(why, str) for name, why in plan.items()):
-        raise ConfigError(f"{path}: plan is {quoted(plan)}; expected names of fields with reasons.")
+        raise ConfigError(f"{path}: plan is {quoted(plan)}; expected a mapping from option names to reasons.")
     try:
         fields = _fields_in(data)
         start = TrainConfig() if base is None or fields.keys() >= _OPTIONS.keys() else base(texts.get("recipe", ""))
@@ -565,7 +565,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path}: not valid YAML ({excerpt(error)}).") from error
     if not isinstance(data, dict):
-        raise InputError(f"{path}: holds {type(data).__name__}; expected names of fields with values.")
+        raise InputError(f"{path}: holds {type(data).__name__}; expected a mapping from field names to values.")
     return data
 
 

@@ -163,7 +163,7 @@ def _loss_problems(config: TrainConfig) -> Iterator[str]:
     if loss.class_weights and config.batch.sampler not in _UNIFORM_SAMPLERS:
         yield (
             "--class-weights makes all classes equal only if every image is drawn equally often; --sampler "
-            f"{config.batch.sampler} draws by class already, and small classes would outweigh the others. Take "
+            f"{config.batch.sampler} draws by class already, and small classes would outweigh the others. Use "
             f"--sampler {_UNIFORM_SAMPLERS[0]}."
         )
     if loss.loss == "BlackboxAP" and config.optimizer.amp == "fp16":

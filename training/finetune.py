@@ -35,7 +35,7 @@ class Start:
         least_steps: minimum number of steps of a run, however small the dataset is.
         most_steps: maximum number of steps of a run, however large the dataset is.
         evaluations: number of evaluations of a run, without the evaluation before the first step.
-        blend: share of the last weights in a mixture with the initial weights, which is tried at the end; 0: no
+        blend: share of the last weights in an average with the initial weights, which is tried at the end; 0: no
             mixture.
     """
 

@@ -373,7 +373,7 @@ def _restore(state: TrainState, before: Checkpoint, path: Path) -> None:
 def _write_folder(state: TrainState) -> None:
     """Write the config, and the record of the best checkpoint in case the run was killed before writing it."""
     path = state.folder / CONFIG
-    with storage_errors(f"write {path}", "Take another --out."):
+    with storage_errors(f"write {path}", "Use another --out."):
         state.folder.mkdir(parents=True, exist_ok=True)
         save_config(state.config, path)
         write_seen(state.folder, state.data.dataset)

@@ -273,7 +273,7 @@ class _IndexedSource:
             name, least = dataset.manifest.name, dataset.manifest.group_size
             raise ConfigError(
                 f"k is {how.k}, but in {name} only {least} items of a class are adjacent, so a batch would hold them "
-                f"twice. Take k={least}, or build the shards with --group-size {how.k}."
+                f"twice. Use k={least}, or build the shards with --group-size {how.k}."
             )
         leave_out = ("suffix", "duplicate_of", "width", "height", "orientation", "sha256", "source")
         rows = read_rows(dataset.storage, dataset.manifest, dataset.split, leave_out=leave_out)
@@ -456,7 +456,7 @@ class BareShards:
         else:
             raise InputError(
                 f"{items[0].image.where}: only {len(items)} items of class {items[0].labels[0]} are adjacent; "
-                f"expected at least {self._k}. Take short='repeat' or short='drop', or a smaller k."
+                f"expected at least {self._k}. Use short='repeat' or short='drop', or a smaller k."
             )
 
 

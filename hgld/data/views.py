@@ -129,11 +129,11 @@ def color_matrices(numbers: Floats, jitter: float, lighting: float) -> Floats:
 
 
 def change_colors(pixels: Pixels, matrix: Floats) -> Pixels:
-    """Apply a colour map to an image; round and clip the result.
+    """Apply an affine transform of RGB values to an image; round and clip the result.
 
     Args:
         pixels: (H, W, 3) RGB.
-        matrix: (3, 7), one map from :func:`color_matrices`.
+        matrix: (3, 7), one transform from :func:`color_matrices`.
 
     Returns:
         a new (H, W, 3) array.
@@ -258,7 +258,7 @@ class ViewParameters:
 
 
 def vary(pixels: Pixels, parameters: ViewParameters, row: int) -> Pixels:
-    """Apply the policy, colour map and erasing in an image's parameters to its pixels.
+    """Apply the policy, colour transform and erasing in an image's parameters to its pixels.
 
     Args:
         pixels: (H, W, 3) RGB.
@@ -487,7 +487,7 @@ class TestView:
         if len(found) != 1:
             raise ConfigError(
                 f"whole images of {len(found)} shapes in a batch (resize mode {self.resize_mode}); expected one shape. "
-                "Batch images by TestView.shapes, or take the resize mode crop or squash."
+                "Batch images by TestView.shapes, or use the resize mode crop or squash."
             )
         return int(found[0, 0]), int(found[0, 1])
 

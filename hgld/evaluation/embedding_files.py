@@ -60,8 +60,8 @@ def _read_safetensors(file: Path) -> Tensor:
         chosen = ["embeddings"] if "embeddings" in names else tables
         if len(chosen) != 1:
             raise InputError(
-                f"{file} holds the tensors {', '.join(names) or '(none)'}; expected one table, or a table named "
-                "'embeddings'."
+                f"{file} holds the tensors {', '.join(names) or '(none)'}; expected one two-dimensional "
+                "tensor, or a tensor named 'embeddings'."
             )
         return stored.get_tensor(chosen[0])
 

@@ -202,6 +202,7 @@ def gather_positives(scores: np.ndarray, grades: np.ndarray, kept_scores: np.nda
 
 @helper
 def _slice_of(score: np.float32, highest: np.float32, scale: np.float32, last: np.float32) -> np.int32:
+    """Return the slice of a score: slices are equal intervals of the positives' scores, counted from the highest."""
     return np.int32(max(np.float32(0), min((highest - score) * scale, last)))
 
 
@@ -215,8 +216,8 @@ def _count_ranks(
         scores: (G,) float32 scores of the row.
         positives: float32 scores of the ``num`` positives, descending, with -inf after the last.
         num: number of positives.
-        starts: int32, overwritten with the first positive in each slice of the positives' scores.
-        slices: (G,) int32, overwritten with the slice of each item.
+        starts: int32, overwritten with the index of the first positive in each slice.
+        slices: (G,) int32, overwritten with each item's slice (:func:`_slice_of`).
         ranks: array to fill, with at least ``num`` + 1 entries; the ranks are in the first ``num``.
     """
     ranks[: num + 1] = 0
@@ -472,7 +473,7 @@ def _hap_sum(relevance: np.ndarray, ap: np.ndarray, found: _Positives, size: int
 
 @helper
 def _dcg_sum(found: _Positives, size: int, wanted: Wanted, dcg_at: np.ndarray) -> float:
-    """Return the sum of gain * discount; fill ``dcg_at`` with the part of the sum down to every depth."""
+    """Return the sum of gain * discount; write the partial sum up to each depth into ``dcg_at``."""
     grades, ranks, gains = found.grades, found.ranks, wanted.gains
     discounts, depths = wanted.discounts, wanted.depths
     total = 0.0

@@ -36,7 +36,7 @@ class OrderStatistics(NamedTuple):
         hits: (q, K, L + 1) number of items of each grade among the first k (grade 0 is not counted).
         precision: (q, K, L) sum of P(i) over the positives among the first k.
         grade_at: (q, K) grade of the item at rank k; 0 if the ranking has ended.
-        dcg_at: (q, K) the part of the sum ``dcg`` over the ranks up to k.
+        dcg_at: (q, K) partial sum of ``dcg`` over the ranks up to k.
     """
 
     ap: np.ndarray

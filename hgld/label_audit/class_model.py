@@ -18,7 +18,7 @@ from torch import Tensor
 
 _RIDGE = 0.05  # ridge as a share of W's mean eigenvalue: W is singular if embeddings use few dimensions
 _LEAST_BETWEEN = 1e-6
-_MOST_AXES = 64  # principal axes to keep; on raw pixels more axes find fewer errors
+_MOST_AXES = 64  # maximum number of principal axes; on raw pixels more axes find fewer errors
 _FOLDS = 5
 _REGRESSION_STEPS = 40
 _SMOOTHING = 0.05  # label smoothing, because some labels are wrong

@@ -228,7 +228,7 @@ class SurrogateLoss(RankLoss):
 
 
 class _APLoss(SurrogateLoss):
-    """1 - AP, or 1 - H-AP if it is graded."""
+    """1 - AP; with ``graded``, 1 - H-AP."""
 
     gain = GainFunction()
 

@@ -108,7 +108,7 @@ def _trade_chunks(table: np.ndarray, *key: int) -> np.ndarray:
         heap = np.concatenate([table[first], table[second]], axis=1)
         heap.sort(axis=1)
         words = random_words(heap.size, *key, _TRADES, turn).reshape(heap.shape)
-        # The halves of the pool; the order within a half does not matter.
+        # Split the pooled chunks into halves; the order within a half does not matter.
         halves = np.argpartition(_halving_keys(heap >> _WORD, words), p, axis=1)
         heap = np.take_along_axis(heap, halves, axis=1)
         table[first], table[second] = heap[:, :p], heap[:, p:]

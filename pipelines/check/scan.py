@@ -104,7 +104,7 @@ def scan_shards(paths: Sequence[Path], *, decode: bool = False, workers: int, pr
 
     Raises:
         InputError: a shard is a link or cannot be read.
-        HgldError: a unit's worker died several times.
+        HgldError: the worker process of a shard died several times.
     """
     units = [_Unit(path, decode) for path in paths]
     scans = run_counted(_scan_shard, units, progress, "reading shards", workers=workers)

@@ -137,8 +137,9 @@ class LevelsConfig:
     )
     none_below: float | None = setting(
         None,
-        "With --into, a name whose best cosine to the groups' texts is at most this value gets no group, unless a "
-        "group lists it; -1: every name gets a group. Default: 0 for lexical, -1 for other encoders.",
+        "Cosine threshold with --into: a name gets no group if its best cosine to the groups' texts is at most this "
+        "value, except names that equal a group's name or seed. -1: every name gets a group. Default: 0 for lexical, "
+        "-1 for other encoders.",
         least=-1,
         most=1,
     )

@@ -87,7 +87,7 @@ def read_image(file: Path) -> Image.Image:
     """
     try:
         if (size := file.stat().st_size) > LARGEST_FILE:
-            raise ImageError("too-large", f"{size:,} bytes; at most {LARGEST_FILE:,} are read")
+            raise ImageError("too-large", f"{size:,} bytes; expected at most {LARGEST_FILE:,}")
         data = file.read_bytes()
     except OSError as error:
         raise ImageError("unreadable", str(error.strerror or error)) from error

@@ -53,8 +53,9 @@ class Catalog:
         levels: names of the levels, finest first.
         items: one row per item: key, split, file, then one text column per level (null: unknown). If some items are
             cropped, further columns are ``box_left, box_top, box_right, box_bottom`` (Int32 pixels of the upright
-            image, right and bottom exclusive; null: the whole image). ``file`` is a POSIX path relative to ``root``, or
-            ``role/stem`` where there are containers: the stem of the member's file name.
+            image, right and bottom exclusive; null: the whole image). ``file`` is a POSIX path relative to ``root``.
+            If the items are in tars (``containers``), it is ``role/stem``: the container's role (such as ``train``),
+            and the name of the tar's member without folders and suffix.
         root: folder of the loose files.
         containers: tars that hold the items as members; empty: the items are loose files.
         lists: named lists of items, with the columns list and key.

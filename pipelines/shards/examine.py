@@ -1,8 +1,8 @@
 """Examine every image of a release once: read it, check it, record its size, orientation and checksum.
 
-A unit is one tar, or some thousand loose files. Its examination writes a table with facts about every image. If the
-bytes cannot be read again at random, or differ from the source's bytes, the examination also writes a spool: the
-images' bytes, one after the other.
+A unit is one tar, or some thousand loose files. Its examination writes a table with facts about every image. If images
+are resized, come from parquet files or are kept (``--keep-examined``), the examination also writes a spool: the images'
+bytes, one after the other.
 """
 
 import hashlib

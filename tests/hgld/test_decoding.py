@@ -104,7 +104,7 @@ def test_reduced_decoding_keeps_the_position_of_the_box(box):
 
 
 @pytest.mark.parametrize("view", [*VIEWS, TrainView(64, autoaugment=True)], ids=str)
-def test_fast_path_equals_the_reference_without_reduction(view):
+def test_fast_path_agrees_with_the_reference_for_jpegs_decoded_at_full_size(view):
     """Rotated images may differ by the rounding between the horizontal and the vertical pass of the resize."""
     sizes = [(90, 70), (70, 90), (64, 64), (30, 41), (127, 120)]
     images = [

@@ -177,7 +177,9 @@ def test_unsupported_embedding_formats_are_refused(tmp_path, embeddings):
         with pytest.raises(InputError, match=r"expected embeddings as \.npy, \.safetensors"):
             read_embeddings(tmp_path / name)
     save_file({"a": torch.eye(2), "b": torch.eye(2)}, tmp_path / "e.safetensors")
-    with pytest.raises(InputError, match="tensors a, b; expected one table, or a table named 'embeddings'"):
+    with pytest.raises(
+        InputError, match="tensors a, b; expected one two-dimensional tensor, or a tensor named 'embeddings'"
+    ):
         read_embeddings(tmp_path / "e.safetensors")
 
 

@@ -303,5 +303,5 @@ def test_default_number_of_streams_divides_the_classes(folder, p, processes, exp
 
 
 def test_k_above_the_group_size_is_refused(folder):
-    with pytest.raises(ConfigError, match=r"Take k=2, or build the shards with --group-size 4"):
+    with pytest.raises(ConfigError, match=r"Use k=2, or build the shards with --group-size 4"):
         hgld.stream(folder, P, 4, num_streams=4)

@@ -63,7 +63,8 @@ def compared(folder, a, b, header_a=GLDV2, header_b=GLDV2):
 def test_measures_match_a_worked_example(tmp_path):
     found = compared(tmp_path, enumerate("xxyz"), enumerate("ppqq"), BARE, BARE).finest
     assert (found.items.items, found.items.groups_a, found.items.groups_b) == (4, 3, 2)
-    # pairs in one group: 1 in A, 2 in B, 1 in both, 1/3 by chance; entropies 1.5 ln 2, ln 2, joint 1.5 ln 2
+    # Pairs of items in a common group: 1 in A, 2 in B, 1 in both; 1/3 is expected by chance.
+    # The entropies are 1.5 ln 2 (A), ln 2 (B) and 1.5 ln 2 (joint).
     assert found.items.ari == pytest.approx((1 - 1 / 3) / (1.5 - 1 / 3))
     measured = (found.items.nmi, found.items.homogeneity, found.items.completeness)
     assert measured == pytest.approx((1 / 1.25, 1.0, 1 / 1.5))

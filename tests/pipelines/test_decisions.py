@@ -232,7 +232,7 @@ def test_missing_too_large_and_repeated_decision_files_are_refused(tmp_path: Pat
         (lambda: Drop(**SAID), "either names or group"),
         (lambda: GiveItem(split="a", id="1", **SAID), "expected name, group or both"),
         (lambda: Move(names=("a",) * 10_001, to="b", **SAID), "at most|1 to 10000"),
-        (lambda: Move(names=("a" * 501,), to="b", **SAID), "501 characters; at most 500"),
+        (lambda: Move(names=("a" * 501,), to="b", **SAID), "501 characters; expected at most 500"),
         (lambda: Move(names=("a\ud800",), to="b", **SAID), "U\\+D800"),
         (lambda: Drop(group="a", who="ada", when=datetime(9999, 1, 1, tzinfo=UTC)), "a time before 9999"),
     ],

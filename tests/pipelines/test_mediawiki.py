@@ -295,7 +295,7 @@ def commons(made, tmp_path_factory):
     site = MediaWikiSite(tmp_path_factory.mktemp("wiki"))
     for name, text in TEMPLATES.items():
         site.edit(name, text)
-    # Saving like an editor also fills MediaWiki's link tables, so save one page of each kind this way.
+    # Edits also fill MediaWiki's link tables, imports do not: edit one page of each kind, and import the others.
     edited = ["Category:Here", title("Subject", 1), title("Soft", 0), title("Hard to soft", 0)]
     for name in edited:
         site.edit(name, made.pages[name])

@@ -383,7 +383,7 @@ def test_fast_held_and_refused_key_presses_decide_once_about_the_shown_names(tmp
     assert (type(decisions(build)[3]), decisions(build)[3].to) == (Move, "lake")
 
 
-def test_mouse_search_item_links_and_clicks_during_a_response_work(tmp_path):
+def test_item_links_search_and_clicks_during_a_response_work(tmp_path):
     build = write_build(tmp_path / "build", GROUPS)
     folder = tmp_path / "images" / "train" / "0"
     folder.mkdir(parents=True)

@@ -139,7 +139,7 @@ def test_columns_that_form_the_longest_tree_become_levels(tmp_path):
     found = read_own_images("manifest", source, SourceConfig())
     assert found.levels == ("Species", "Group", "Top")
     assert found.unused == ("number", *more)
-    with pytest.raises(ConfigError, match=r"no column of .* looks like classes.*--levels A,B\. There are id, world"):
+    with pytest.raises(ConfigError, match=r"no column of .* looks like classes.*Columns: id, world\..*--levels A,B"):
         read(write_csv(tmp_path / "t.csv", [(r[0], r[5], r[9]) for r in rows], ("path", "id", "world")))
     taken = write_csv(tmp_path / "t.csv", [(r[0], r[1]) for r in rows], ("path", "size"))
     assert read(taken).levels == ("size_level",)
@@ -217,8 +217,8 @@ def test_tables_with_contradictory_rows_are_refused(tmp_path, columns, rows, sai
 @pytest.mark.parametrize(
     ("columns", "options", "said"),
     [
-        (("path", "a", "b", "c"), {"levels": ("fine",)}, "There are a, b, c"),
-        (("path", *LEVELS), {"levels": ("fine", "genus")}, "There are fine, coarse, kind"),
+        (("path", "a", "b", "c"), {"levels": ("fine",)}, "Columns: a, b, c"),
+        (("path", *LEVELS), {"levels": ("fine", "genus")}, "Columns: fine, coarse, kind"),
         (("path", *LEVELS), {"levels": ("fine", "fine")}, "expected different columns"),
         (("path", *LEVELS), {"levels": ("path", "fine")}, "expected different columns"),
         (("path", *LEVELS), {"levels": LEVELS, "labels": Path("x")}, "holds no labels.csv"),
@@ -246,6 +246,7 @@ def test_options_that_contradict_the_columns_of_the_table_are_refused(tmp_path, 
         (b"path,path\na.jpg,x\n", "has the column 'path' twice"),
         (b"PK\x03\x04\x14\0", "is a spreadsheet or an archive; .* Save it as CSV"),
         (b"\x7fELF\2\0abcdefgh", "is not text"),
+        ("path,fine\na.jpg,x\n".encode("utf-32"), "is not text in UTF-8"),
         (b" \n", "is empty"),
         (b"PAR1 no", "not a readable parquet file"),
     ],

@@ -314,7 +314,7 @@ def test_damaged_or_hostile_releases_are_refused(releases, tmp_path, name, chang
 def test_source_is_found_by_its_name_or_the_name_of_a_card():
     assert source_name("h-gldv2") == "gldv2"
     assert set(CARDS) | set(OWN_DATA) < set(SOURCES)
-    with pytest.raises(ConfigError, match=r"no dataset 'coco'\. There are gldv2, sop,"):
+    with pytest.raises(ConfigError, match=r"no dataset 'coco'\. Datasets: gldv2, sop,"):
         source_name("coco")
 
 

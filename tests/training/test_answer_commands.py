@@ -192,7 +192,7 @@ def test_text_queries_use_the_text_tower_of_the_model(hgld, tiny_clip, world, tm
     assert "only the weights of an image tower" in err
 
 
-def test_page_of_a_search_has_the_images_and_frames_by_agreement_with_the_prediction(hgld, tmp_path):
+def test_search_page_frames_images_by_the_finest_level_shared_with_the_prediction(hgld, tmp_path):
     code, out, _ = hgld(*SEARCH, "--k", "40", "--json", "--html", str(tmp_path / "found.html"))
     assert code == 0
     [query] = json.loads(out)["queries"]

@@ -312,8 +312,8 @@ def test_library_head_finds_the_timm_classifier(tmp_path):
 @pytest.mark.parametrize(
     ("spec", "fields", "message"),
     [
-        ("torchvision:regnet_y_400mf", {"dim": 8}, "take --dim 0"),
-        ("torchvision:regnet_y_400mf", {"layer_norm": True}, "take --dim 0"),
+        ("torchvision:regnet_y_400mf", {"dim": 8}, "a projection; use --dim 0"),
+        ("torchvision:regnet_y_400mf", {"layer_norm": True}, "a layer norm; use --no-layer-norm"),
         ("small", {}, "expected weights of torchvision or timm"),
     ],
 )

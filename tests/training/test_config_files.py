@@ -185,7 +185,7 @@ def test_option_values_that_could_never_take_effect_are_refused(good, bad, messa
 @pytest.mark.parametrize(
     ("good", "bad", "message"),
     [
-        ({**WEIGHTED, "sampler": "shuffled"}, WEIGHTED, "would outweigh the others. Take --sampler shuffled"),
+        ({**WEIGHTED, "sampler": "shuffled"}, WEIGHTED, "would outweigh the others. Use --sampler shuffled"),
         (
             {**WEIGHTED, "sampler": "repeated-augmentation", "repeats": 2},
             {**WEIGHTED, "sampler": "class-balanced"},

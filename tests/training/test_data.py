@@ -39,7 +39,7 @@ def test_batches_of_all_processes_concatenate_to_the_global_batch(stream, data):
 
 @pytest.mark.parametrize(("processes", "hint"), [(5, "--batch-size 20 or less"), (16, "fewer processes")])
 def test_error_about_too_many_classes_per_batch_suggests_a_valid_batch_size(processes, hint, data):
-    with pytest.raises(ConfigError, match=f"needs 40 classes per batch, but split 'train' of .* has 12. Take {hint}"):
+    with pytest.raises(ConfigError, match=f"needs 40 classes per batch, but split 'train' of .* has 12. Use {hint}"):
         TrainingData(options(batch_size=80, images_per_class=2), data, Processes(0, processes, CPU))
     fitting = options(batch_size=20, images_per_class=2)
     assert TrainingData(fitting, data, Processes(0, 5, CPU)).steps_per_epoch

@@ -275,6 +275,6 @@ def test_image_size_that_the_network_cannot_process_is_in_the_error(shapes):
     # the kernel needs at least 30 x 30 pixels
     model = EmbeddingModel(torch.nn.Conv2d(3, 4, 30), 4, AveragePool(), dim=0)
     with pytest.raises(
-        ConfigError, match=r"cannot embed images of 64 x 20 pixels \(.*\)\. Take another --size, or --re"
+        ConfigError, match=r"cannot embed images of 64 x 20 pixels \(.*\)\. Use another --size, or --re"
     ):
         embed(model, shapes.select([3]), view=VIEWS[2])

@@ -192,7 +192,7 @@ def test_onnx_feature_maps_and_tokens_use_the_requested_pooling(data, tmp_path):
         found = embedded(Network(maps.name, "default", pooling), data)
         torch.testing.assert_close(found, expected, atol=0.02, rtol=0)
     assert not torch.allclose(embedded(Network(maps.name, "default", "max"), data), expected, atol=0.05)
-    with pytest.raises(ConfigError, match="is no vector; take another pooling"):
+    with pytest.raises(ConfigError, match="is no vector; use another pooling"):
         embedded(Network(maps.name, "default", "token"), data)
     shape = numpy_helper.from_array(np.array([0, 3, -1]), "shape")
     nodes = [
@@ -242,7 +242,7 @@ def outside(tmp_path) -> Network:
         (lambda place: onnx_file(place / "m.onnx", [mean_over([2, 3])], image=("b", 3, 32, 48)), ConfigError,
          "its input images have 48 x 32 pixels; expected squares"),
         (lambda place: onnx_file(place / "m.onnx", [mean_over([1])], image=("b", 3), made=("b",)), InputError,
-         r"its inputs are images tensor\(float\)"),
+         r"its inputs are images tensor\(float\) .*; expected one input, images \(B, 3, H, W\) of float32"),
         (lambda place: Network(onnx_file(place / "m.onnx", [mean_over([2, 3])]).name, "w.pt"), ConfigError,
          "holds its own weights"),
         (lambda place: Network("pixels", pooling="avg"), ConfigError, "neither weights nor a pooling"),

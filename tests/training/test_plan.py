@@ -237,9 +237,9 @@ def test_partial_yaml_config_takes_other_fields_from_the_finetune_recipe(text, f
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("- 1\n", "expected names of fields with values"),
+        ("- 1\n", "expected a mapping from field names to values"),
         ("a: [\n", "not valid YAML"),
-        ("plan: {tau: 1}\n", "expected names of fields with reasons"),
+        ("plan: {tau: 1}\n", "expected a mapping from option names to reasons"),
     ],
 )
 def test_yaml_without_a_config_is_refused(text, message, tmp_path):

@@ -277,14 +277,18 @@ def library_head(spec: str, pretrained: str, model: EmbeddingModel, *, image_siz
             f"backbone {spec} with pretrained {pretrained} has no classifier of its own; expected weights of "
             "torchvision or timm."
         )
-    if not (isinstance(model.norm, nn.Identity) and isinstance(model.projection, nn.Identity)):
-        raise ConfigError("a network's own classifier reads its features; take --dim 0 and --no-layer-norm.")
+    changes = (model.norm, "a layer norm", "--no-layer-norm"), (model.projection, "a projection", "--dim 0")
+    for module, what, hint in changes:
+        if not isinstance(module, nn.Identity):
+            raise ConfigError(
+                f"the pretrained classifier needs the backbone's features, but the model has {what}; use {hint}."
+            )
     whole = _build_whole_network(library, name, pretrained).eval()
     head = next((module for module in reversed(list(whole.modules())) if isinstance(module, nn.Linear)), None)
     if head is None or head.bias is None or not _reads_mean(whole, head, model, image_size):
         raise ConfigError(
             f"the classifier of {spec} is not one linear layer behind the mean of its feature map, so it cannot "
-            "be tested with another pooling. Take a ResNet, RegNet, DenseNet, EfficientNet or MobileNet."
+            "be tested with another pooling. Use a ResNet, RegNet, DenseNet, EfficientNet or MobileNet."
         )
     return head.weight.detach(), head.bias.detach()
 

@@ -173,7 +173,7 @@ class Embedder:
         if self.network is None:
             raise ConfigError(
                 "there is no classifier: the loss of the run has no proxies or classifier, or the run's classes.json "
-                "is missing. Take a run of MultiGrain or of a loss with proxies."
+                "is missing. Use a run of MultiGrain or of a loss with proxies."
             )
         name, weights = self.network.name, self.network.weights
         weight, bias = library_head(name, weights, self.model, image_size=self.view.size)

@@ -201,7 +201,7 @@ def _embeddings(model: EmbeddingModel, images: Tensor, device: torch.device, amp
             raise
         height, width = images.shape[2:]
         raise ConfigError(
-            f"the network cannot embed images of {width} x {height} pixels ({reason}). Take another --size, or "
+            f"the network cannot embed images of {width} x {height} pixels ({reason}). Use another --size, or "
             "--resize-mode crop or squash."
         ) from error
     return unit_rows(embeddings, dim=1) if unit else embeddings

@@ -42,7 +42,7 @@ class ImageEmbedder(nn.Module):
     def __init__(self, model: EmbeddingModel) -> None:
         super().__init__()
         self.model = model
-        # Not "mean": onnxscript gives that name to a mean inside the model that it folds, and then finds it twice.
+        # Not "mean": onnxscript gives this name to a folded mean inside the model, and fails if the name exists.
         self.register_buffer("pixel_mean", torch.tensor(model.image_mean).view(1, 3, 1, 1) * 255)
         self.register_buffer("pixel_std", torch.tensor(model.image_std).view(1, 3, 1, 1) * 255)
 

@@ -222,14 +222,14 @@ def load_into(module: nn.Module, weights: Mapping[str, Tensor], source: str, unu
         if names:
             listed = some(sorted(names))
             raise InputError(
-                f"{source}: not the weights of this backbone: {len(names)} of {len(expected)} {what} ({listed}). Take "
+                f"{source}: not the weights of this backbone: {len(names)} of {len(expected)} {what} ({listed}). Use "
                 "the backbone that the file was made with."
             )
     if shapes:
         name = shapes[0]
         raise InputError(
             f"{source}: {name} has shape {tuple(given[name].shape)}; expected {tuple(expected[name].shape)} "
-            f"({len(shapes)} weights differ). Take the backbone that the file was made with."
+            f"({len(shapes)} weights differ). Use the backbone that the file was made with."
         )
     if other:
         _log.warning("%s: ignored, because an embedding does not use them: %s", source, some(sorted(other)))

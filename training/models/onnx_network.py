@@ -61,7 +61,9 @@ class OnnxNetwork(nn.Module):
         shape = taken[0].shape
         if len(taken) != 1 or len(shape) != 4 or shape[1] in range(3) or shape[3] == 3 or taken[0].type not in _TYPES:
             found = ", ".join(f"{one.name} {one.type} {one.shape}" for one in taken)
-            raise InputError(f"{path}: its inputs are {found}; expected one input, images (B, 3, H, W).")
+            raise InputError(
+                f"{path}: its inputs are {found}; expected one input, images (B, 3, H, W) of float32, float16 or uint8."
+            )
         names = [one.name for one in made]
         self._output = _EMBEDDINGS if _EMBEDDINGS in names else names[0]
         self._input, self._type = taken[0].name, _TYPES[taken[0].type]
@@ -114,7 +116,7 @@ class OnnxNetwork(nn.Module):
         if self._token is False or (found.ndim > 2 and found[0].numel() != found.shape[1]):
             kind = "no feature map" if self._token is False else "no vector"
             raise ConfigError(
-                f"{self._path}: its output, of shape {tuple(found.shape)}, is {kind}; take another pooling."
+                f"{self._path}: its output, of shape {tuple(found.shape)}, is {kind}; use another pooling."
             )
         return found.flatten(1)
 

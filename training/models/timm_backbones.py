@@ -144,7 +144,7 @@ def _probe(module: TimmNet, name: str, image_size: int) -> int:
     except (RuntimeError, AssertionError, ValueError) as error:
         raise ConfigError(f"timm:{name} does not accept images of {image_size} px ({error}).") from error
     if features.ndim != (2 if module.token else 4):
-        raise ConfigError(f"timm:{name} has no {'token' if module.token else 'feature map'}; take another pooling.")
+        raise ConfigError(f"timm:{name} has no {'token' if module.token else 'feature map'}; use another pooling.")
     features.sum().backward()
     for child_name, child in list(net.named_children()):
         parameters = list(child.parameters())

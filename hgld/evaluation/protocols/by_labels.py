@@ -163,7 +163,7 @@ _TEMPLATE = "template/"  # prefix of the name of every list that holds the frame
 def evaluate_faces(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
     """Evaluate the split ``test`` according to the finest labels, without identities of fewer than five instances.
 
-    Lists called ``template/NAME`` hold the frames of a template. The unit embeddings of the frames are averaged to one
+    Lists named ``template/NAME`` hold the frames of a template. The unit embeddings of the frames are averaged to one
     instance; any other image is an instance. As in the paper, an identity's instances are counted, not its frames.
 
     Returns:

@@ -139,8 +139,10 @@ def read_revisited(path: str | Path) -> RevisitedGroundTruth:
         if not _is_list_of(data[key], str) or not data[key]:
             raise InputError(f"{file}: {key} is not a list of image names.")
     images, queries, entries = tuple(data["imlist"]), tuple(data["qimlist"]), data["gnd"]
-    if not _is_list_of(entries, _Entries) or len(entries) != len(queries):
-        raise InputError(f"{file}: gnd has no entry for each of the {len(queries)} queries of qimlist.")
+    if not _is_list_of(entries, _Entries):
+        raise InputError(f"{file}: gnd is not a list of dicts.")
+    if len(entries) != len(queries):
+        raise InputError(f"{file}: gnd has {len(entries)} entries; expected {len(queries)}, one per query of qimlist.")
     lists: dict[str, list[np.ndarray]] = {"easy": [], "hard": [], "junk": []}
     for number, entry in enumerate(entries):
         for part, indices in lists.items():

@@ -255,7 +255,7 @@ def smooth_forward(
         for grade in range(1, gain.shape[0]):
             for k in range(start[grade], start[grade + 1]):
                 here = score[k]
-                # start with half of the positive's own 1: the loop adds its sigmoid(0) = 0.5
+                # a positive counts itself as 1: 0.5 here, and sigmoid(0) = 0.5 in the loop
                 hrank, rank = 0.5 * gain[grade], 0.5
                 hrank_slope, rank_slope = 0.0, 0.0
                 for other in range(gain.shape[0]):
@@ -324,10 +324,18 @@ EachPart = Callable[[Callable[[int, int], None], int], None]
 def native_rank_metric(
     scores: Tensor, grades: Tensor, gains: Tensor, norms: Tensor, objective: Objective, surrogate: Surrogate
 ) -> tuple[Tensor, Tensor]:
-    """Compute the metric of every query and its gradient.
+    """Compute the metric of every query and its gradient, as :func:`hgld.losses.kernels.eager.rank_metric_by_pairs`.
 
-    The arguments and the result are the same as in :func:`hgld.losses.kernels.eager.rank_metric_by_pairs`, but the
-    scores must be float32.
+    Args:
+        scores: (Q, G) float32, finite, or -inf for items that are not ranked.
+        grades: (Q, G) integers in 0..L, 0 for items that are not ranked.
+        gains: (Q, L + 1) float64, gain of every grade.
+        norms: (Q,) float64, the objective's normalizers.
+        objective: function of a positive's rank that gives the positive's contribution to the metric.
+        surrogate: surrogate of the step function.
+
+    Returns:
+        metric (Q,) and d metric / d scores (Q, G), both float32.
 
     Raises:
         InputError: a grade exceeds the number of levels.

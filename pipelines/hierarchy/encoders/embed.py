@@ -24,7 +24,7 @@ def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progres
     Args:
         root: the build's directory of stages.
         stages: the finished stages.
-        config: options with the encoder.
+        config: options of the build; this stage reads the encoder's options.
         progress: function that receives the number of embedded names.
 
     Raises:

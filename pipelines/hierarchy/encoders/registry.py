@@ -51,7 +51,7 @@ ENCODERS: Mapping[str, EncoderEntry] = {
 """The encoders of hgld."""
 
 PLUGINS = Plugins("hgld.encoders", "encoder", ENCODERS)
-HINT = "Or take --encoder lexical, which needs no weights."
+HINT = "Or use --encoder lexical, which needs no weights."
 
 
 class Encoder(Protocol):

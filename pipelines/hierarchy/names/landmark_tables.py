@@ -126,8 +126,9 @@ def _read_table(split: str, path: Path, named: bool) -> tuple[list[tuple[Any, ..
         if first[1] != category:
             raise TableError(
                 f"{path}: landmark {landmark} has the category {quoted(first[1])} in line {first[0]} and "
-                f"{quoted(category)} in line {line}; expected one category per landmark. Delete the wrong row, or give "
-                "the tables of different id spaces different splits (--landmarks train=... --landmarks index=...)."
+                f"{quoted(category)} in line {line}; expected one category per landmark. Delete the wrong row. "
+                "If the rows use different ids (as GLDv2's train and index), put them into two tables: --landmarks "
+                "train=... --landmarks index=..."
             )
         told = [name for name in names if name.strip() and name not in first[2]]
         if first[0] != line and not told:

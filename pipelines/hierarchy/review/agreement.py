@@ -59,8 +59,9 @@ class Conflict:
     """Annotators who decided differently on one matter.
 
     Attributes:
-        kind: ``name`` (its group), ``group`` (renamed, merged or dropped), ``top`` (its class), ``item`` (its group),
-            or ``label`` (several groups would get the same label).
+        kind: subject of the disagreement. ``name``: the group of a name. ``group``: whether a group is renamed, merged
+            or dropped. ``top``: the top class of a group. ``item``: the group of one item. ``label``: several groups
+            would get the same label.
         of: the name, the group's label in the clustering, the item, or the label.
         verdicts: one verdict per annotator.
         subjects: a decision about one of these subjects settles the conflict.
@@ -85,7 +86,7 @@ class Agreement:
 
     Attributes:
         annotators: names of the two annotators.
-        about: ``names`` (the groups of names; dropped counts as a group) or ``tops``.
+        about: ``names`` (the groups of names; dropped counts as a group) or ``tops`` (the top classes of groups).
         count: number of subjects that both annotators decided.
         observed: share of these subjects about which the two annotators agree; None without subjects.
         kappa: Cohen's kappa; None without subjects.
@@ -108,8 +109,8 @@ class Settlement:
     """The clustering's groups after everyone's decisions.
 
     Attributes:
-        grouping: names in groups, labels, tops, and the claims behind them.
-        applied: decisions with a claim in effect.
+        grouping: the names, label and classes of every group, and the decisions behind them.
+        applied: decisions that are in effect, at least in part.
         withheld: decisions without effect because of an open conflict.
         overruled: decisions that later decisions replaced, or that are about a group without names.
         unmatched: decisions, or parts of them, that do not fit the build.
@@ -387,7 +388,7 @@ def adopting(subject: Subject, claim: Claim, grouping: Grouping) -> list[Decisio
             action = "move" if value in grouping.labels else "new"
             return [{"action": action, "names": [of], "to": to}] if can_take else []
     if grouping.find(label) != of:
-        return []  # the group has no names for this person
+        return []  # in this person's groups, the group is empty, or another group has its label
     if subject.kind == "top":
         return [{"action": "set", "group": label, "top": value, **({"level": subject.also} if subject.also else {})}]
     if value is None:

@@ -228,7 +228,7 @@ def check_text(field: str, value: str) -> None:
     if value != value.strip():
         raise InputError(f"{field} is {quoted(value)}; remove the spaces around it.")
     if len(value) > limit:
-        raise InputError(f"{field} has {len(value)} characters; at most {limit} are read.")
+        raise InputError(f"{field} has {len(value)} characters; expected at most {limit}.")
     allowed = "\n\t" if field == "why" else ""
     bad = next((c for c in value if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") and c not in allowed), None)
     if bad is not None:

@@ -75,7 +75,7 @@ def instance_of(html: bytes, *, rows: tuple[str, ...] = ("Instance of",)) -> Inf
     if len(html) > MAX_BYTES or tags > MAX_TAGS:
         raise InputError(
             f"a category page has {len(html):,} bytes and {tags:,} tags; expected at most {MAX_BYTES:,} and "
-            f"{MAX_TAGS:,}. Look at what the server sends for it, or take --route api."
+            f"{MAX_TAGS:,}. Look at what the server sends for it, or use --route api."
         )
     page = _parse(html)
     redirected_to = _redirect(page)

@@ -76,7 +76,7 @@ def source_name(name: str) -> str:
     found = next((source for source, card in CARDS.items() if card == name), name)
     if found not in source_names():
         near = get_close_matches(name, source_names(), n=1)
-        hint = f"Did you mean {quoted(near[0])}?" if near else f"There are {', '.join(source_names())}."
+        hint = f"Did you mean {quoted(near[0])}?" if near else f"Datasets: {', '.join(source_names())}."
         raise ConfigError(f"there is no dataset {quoted(name)}. {hint}")
     return found
 

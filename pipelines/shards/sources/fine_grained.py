@@ -47,7 +47,7 @@ def read_cub(source: Path, options: "SourceConfig") -> Catalog:
     tree = classes_of("cub_taxonomy.csv", species, str(paths[2]))
     for path, table in ((paths[1], labels), (paths[3], official)):
         if rest := table.keys() - images.keys():
-            raise TableError(f"{path}: image {min(rest)} is not in images.txt. Take the lists of one release.")
+            raise TableError(f"{path}: image {min(rest)} is not in images.txt. Use the lists of one release.")
     rows, listed = [], []
     for image, path in images.items():
         where = f"{paths[0]}, image {image}"
@@ -57,7 +57,7 @@ def read_cub(source: Path, options: "SourceConfig") -> Catalog:
         if classes.get(number) != file.rpartition("/")[0] or flag > 1:
             raise TableError(
                 f"{where}: {quoted(path)} is of class {number}, {quoted(classes.get(number))}; expected it in that "
-                "class's folder. Take the lists of one release."
+                "class's folder. Use the lists of one release."
             )
         key = safe_key(file.rpartition(".")[0])
         rows.append((key, _split(number, tree), file, *tree[number]))

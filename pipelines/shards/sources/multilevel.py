@@ -74,14 +74,14 @@ def read_inaturalist(name: str, source: Path, options: "SourceConfig") -> Catalo
         above, category = match[1], int(match[2])
         if category not in categories:
             raise TableError(
-                f"{where}: {quoted(file)} is of the category {category}, which {path} does not have. Take the files of "
+                f"{where}: {quoted(file)} is of the category {category}, which {path} does not have. Use the files of "
                 "one release (2018)."
             )
         expected, classes = categories[category]
         if above != expected:
             raise TableError(
                 f"{path}: category {category} has the super-category {quoted(expected)}, but its image {quoted(file)} "
-                f"is in {quoted(above)}. Take the files of one release (2018)."
+                f"is in {quoted(above)}. Use the files of one release (2018)."
             )
         rows.append((f"{above}/{match[2]}/{match[3]}", split, file, *classes))
     return catalog_of(name, levels, rows, source, [*lists.values(), path])

@@ -423,8 +423,8 @@ def _level_columns(
         }
         if not printable:
             raise ConfigError(
-                f"no column of {table.source} looks like classes of images. Name the levels' columns, finest first: "
-                f"--levels A,B. There are {there}."
+                f"no column of {table.source} looks like classes of images. Columns: {there}. Name the "
+                "levels' columns, finest first: --levels A,B."
             )
         return {f"{level}_level" if level in taken else level: name for name, level in printable.items()}
     found = {name.lower(): name for name in reversed(columns)} | {name: name for name in columns}
@@ -436,7 +436,7 @@ def _level_columns(
     if None in column_of.values() or not len(set(column_of.values())) == len(column_of) == len(levels):
         raise ConfigError(
             f"--levels {','.join(levels)}: expected different columns of {table.source}, finest first, LEVEL=COLUMN "
-            f"if the level has a different name. There are {there}."
+            f"if the level has a different name. Columns: {there}."
         )
     return column_of
 

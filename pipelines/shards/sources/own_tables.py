@@ -38,7 +38,7 @@ MISSING = ("", "nan", "NaN", "NAN", "None", "none", "NONE", "null", "NULL", "NA"
 SPLITS_OF_FILES = {name: name for name in ("train", "test", "val", "query", "gallery")} | {"validation": "val"}
 ROW = "\0row"  # name of a column; no user's table has a column of this name
 _NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-_MARKS = (  # byte order marks; the mark of UTF-32 begins with the mark of UTF-16
+_MARKS = (  # byte order marks
     (codecs.BOM_UTF8, "utf-8-sig", "UTF-8 with a byte order mark"),
     (codecs.BOM_UTF16_LE, "utf-16", "UTF-16"),
     (codecs.BOM_UTF16_BE, "utf-16", "UTF-16"),
@@ -118,9 +118,14 @@ def _decoded(source: Path) -> tuple[str, str]:
     data = read_bytes(source, MAX_CSV_BYTES)
     if data.startswith(b"PK\x03\x04"):
         raise TableError(f"{source} is a spreadsheet or an archive; expected a table as text. Save it as CSV.")
-    marked = [(codec, name) for mark, codec, name in _MARKS if data.startswith(mark)]
+    # UTF-32's mark begins with UTF-16's mark
+    marks = () if data.startswith(codecs.BOM_UTF32_LE) else _MARKS
+    marked = [(codec, name) for mark, codec, name in marks if data.startswith(mark)]
     if not marked and 0 in data[:4096]:
-        raise TableError(f"{source} is not text; expected a table as text (best CSV in UTF-8), or parquet.")
+        raise TableError(
+            f"{source} is not text in UTF-8, Windows-1252, or UTF-16 with a byte order mark; expected a table "
+            "as text (best CSV in UTF-8), or parquet."
+        )
     for codec, name in marked or _WITHOUT_MARK:
         try:
             return data.decode(codec), name

@@ -91,7 +91,7 @@ def test_images_are_rotated_upright(tmp_path):
 def test_too_large_image_file_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(landmark_images, "LARGEST_FILE", 10)
     put(tmp_path / "train/1/a.jpg", picture("red"))
-    with pytest.raises(ImageError, match="at most 10 are read"):
+    with pytest.raises(ImageError, match="expected at most 10"):
         read_image(find_images(tmp_path)["train", 1][0])
 
 
