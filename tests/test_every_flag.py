@@ -35,6 +35,7 @@ ELSEWHERE = {  # flags with a test in another file
     ("serve", "browser"),  # opens a browser like review
     ("review", "browser"),  # the flag opens a browser, and only on a terminal
     ("review", "propose-only"),  # tested in tests/pipelines/test_propose.py
+    ("train", "drill"),  # tested in tests/test_drill.py
     ("reproduce", "data"),  # tested in tests/test_papers.py
     ("reproduce", "toy"),  # tested in tests/test_papers.py
     ("build-hierarchy", "replace"),  # tested in the folder tests/pipelines/hierarchy_build

@@ -49,6 +49,12 @@ class TrainOptions:
     show: bool = setting(
         False, "Print all options as YAML for --config and exit; with --data, also the options derived from the data."
     )
+    drill: bool = setting(
+        False,
+        "Let two processes that train a small network on this machine fail in every way, resume them, print a table "
+        "with times, and exit. Takes minutes.",
+        common=False,
+    )
     data: str | None = setting(None, "Dataset directory; with --stream also its URL.", metavar="DIR|URL")
     out: Path | None = setting(
         None, "Folder of the run; if a stopped run is in it, it resumes.", metavar="RUN", path="folder"
@@ -95,6 +101,8 @@ def train(asked: TrainOptions, reading: ReadingOptions, given: Mapping[str, Any]
     if asked.list:
         _print_recipes(as_json, papers=asked.papers)
         return 0
+    if asked.drill:
+        return _drill(given.get("device") or "cpu", as_json)
     config, sweeps = _asked_config(asked, given)
     if asked.show:
         _print_config(config, asked.data, as_json)
@@ -110,6 +118,26 @@ def train(asked: TrainOptions, reading: ReadingOptions, given: Mapping[str, Any]
     if sweeps or asked.seeds > 1:
         return _sweep(config, sweeps, asked.seeds, data, out, as_json, init_from=asked.init_from)
     return _train(config, data, out, as_json, init_from=asked.init_from)
+
+
+def _drill(device: str, as_json: bool) -> int:
+    """Run a drill; return the exit code for a failed check if a failure did not end as promised."""
+    from tempfile import TemporaryDirectory
+
+    from hgld.cli import EXIT_CHECK_FAILED
+    from hgld.cli.drill import drill
+
+    with TemporaryDirectory(prefix="hgld-drill-") as folder:
+        found = drill(Path(folder), device, say=partial(echo, err=True))
+    if as_json:
+        print_json({"failures": [asdict(one) for one in found]})
+    else:
+        columns = ["failure", "started", "seconds", "kept", "result"]
+        echo(text_table(columns, [one.cells() for one in found]), nl=False)
+        for one in found:
+            for index, line in enumerate(one.lines):
+                echo(f"{one.failure}, {one.launcher}, process {index}: {line or '(ended by the signal)'}")
+    return EXIT_CHECK_FAILED if any(one.problems for one in found) else 0
 
 
 def _asked_config(asked: TrainOptions, given: Mapping[str, Any]) -> "tuple[TrainConfig, tuple[str, ...]]":
