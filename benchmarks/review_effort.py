@@ -5,20 +5,24 @@ Run with: python benchmarks/review_effort.py --data DIR --encoder sbert:FOLDER [
 
 DIR has datasets of names with a reference grouping (``HGLD_DATA``). ``hgld build-hierarchy --classes`` builds every
 dataset, with the reference's group names (``--into``) unless ``--found`` is given. The simulated annotator knows the
-reference and sends requests to the review server. An action is a request that contains a decision:
+reference and sends requests to the review server. An action is a request, a postponed screen included:
 
 * One action moves a name that belongs to another group.
 * One action puts the remaining names of a block of similar names into a group.
-* One action accepts the remaining names of a screen. If fewer than 16 right names remain, the annotator skips them
-  without an action.
+* One action accepts the remaining names of a screen.
+
+The table also counts keys and clicks: a click on a name (none if it is the next one), and ``]`` until the block is
+marked. A group among the nine of the screen takes a digit. Other groups take ``m``, the first letters until the list
+begins with the group, and Enter. A new group takes ``w``, its name and Enter; ``a`` accepts.
 
 A name is right if it is in its reference group. Without predefined names (``--found``), machine-made groups are first
 matched to reference groups one to one, so that most names are right. The tables show the number of actions, as a share
 of the names, until 80, 90 and 95% of the names (or items) are right. Two baselines are measured too:
 
 a. The annotator decides names in the order of the build's confidence, the least confident first.
-b. Margin sampling with nearest-neighbour propagation uses only the encoder, one name per action, 2% of the names at a
-   time (only with predefined names).
+b. Margin sampling by a logistic regression asks the names with the smallest difference between the two most probable
+   groups, one name per action, 1% of the names at a time. It has the review's evidence and examples. A name takes a
+   digit if its group is among the nine most probable.
 
 With ``--oracle``, a simulated language model behind ``--propose`` first answers every question. The given share of its
 answers is right. A wrong answer is one of the three other groups whose names are most similar.
@@ -61,6 +65,9 @@ from starlette.testclient import TestClient
 
 import hgld.cli
 from hgld.local_server import TOKEN_HEADER
+from hgld.pipelines.hierarchy.encoders.embed import read_embeddings
+from hgld.pipelines.hierarchy.groups.given import EXAMPLE_ROWS, EXAMPLES
+from hgld.pipelines.hierarchy.groups.regression import group_shares
 from hgld.pipelines.hierarchy.review.journal import Journal
 from hgld.pipelines.hierarchy.review.learner import Learner
 from hgld.pipelines.hierarchy.review.propose import propose
@@ -68,6 +75,7 @@ from hgld.pipelines.hierarchy.review.queue import Queue
 from hgld.pipelines.hierarchy.review.server import application
 from hgld.pipelines.hierarchy.review.state import Review
 from hgld.pipelines.hierarchy.review.tables import BuildTables, Thumbnails
+from hgld.pipelines.hierarchy.unit_rows import unit
 
 SETS = {
     "washington": ("gldv2_washington_landmarks", "mid"),
@@ -81,7 +89,8 @@ SETS = {
 }
 BARS = (0.8, 0.9, 0.95)
 DRAWN = 0.9
-LEAST_REST = 16  # if fewer right names than this remain on a screen, the annotator skips them
+MARGIN = "b. margin sampling"
+MOST_TARGETS = 9  # groups with a digit key
 TOKEN = "benchmark"  # token of the review page; requests bypass the network
 
 
@@ -164,16 +173,21 @@ class Effort:
 
     names: int
     items: int
-    history: list[tuple[int, float, float]] = field(default_factory=list)
+    history: list[tuple[int, int, float, float]] = field(default_factory=list)  # actions, keys, shares that are right
     seconds: list[float] = field(default_factory=list)
     # (number of actions, number of wrong names, the page's estimate of it)
     left: list[tuple[int, int, Sequence[float]]] = field(default_factory=list)
     screens: int = 0  # screens that the annotator saw
 
-    def until(self, bar: float, *, of_items: bool = False) -> float | None:
-        """Return the number of actions, as a share of the names, until a share of names is right; or None."""
-        reached = (actions for actions, *shares in self.history if shares[of_items] >= bar)
-        return next((actions / self.names for actions in reached), None)
+    def until(self, bar: float, *, of_items: bool = False, keys: bool = False) -> float | None:
+        """Return the number of actions (or keys), as a share of the names, until a share of names is right; or None."""
+        reached = (count[keys] for *count, names, items in self.history if (items if of_items else names) >= bar)
+        return next((count / self.names for count in reached), None)
+
+    @property
+    def right(self) -> float:
+        """The smaller share that is right now, of the names and of the items."""
+        return min(self.history[-1][2:])
 
 
 class Annotator:
@@ -206,7 +220,7 @@ class Annotator:
         queue = Queue(learner.rows, by=order)
         # maps cleaned names to the spelling of their items
         self.truth = self._references(tables, reference)
-        self.target = {**self.truth}
+        self.target, self.start = {**self.truth}, tables.place
         if not are_given:
             self._match({name: tables.labels[group] for name, group in tables.place.items()})
         others = () if oracle is None else (self._propose(folder, learner, oracle, seed),)
@@ -216,6 +230,7 @@ class Annotator:
         )
         now = self._state()
         rows, self._revision, self._actions = now["names"], now["revision"], 0
+        self._keys, self._decided, self._cursor, self._predefined = 0, 0, "", now["predefined"]
         self.place: dict[str, str | None] = {row[0]: row[5] for row in rows}
         rng = np.random.default_rng(seed)
         groups = sorted(set(self.target.values()))
@@ -280,7 +295,7 @@ class Annotator:
     def _decide(self, *decisions: dict[str, Any]) -> None:
         """Take one action and read its effect from the server."""
         told = self._post("/api/decide", {"revision": self._revision, "decisions": list(decisions)})
-        self._revision, self._actions = told["revision"], self._actions + 1
+        self._revision, self._actions, self._decided = told["revision"], self._actions + 1, self._decided + 1
         self.place |= {name: state[0] for name, state in told["names"].items()}
         self._queue = told["queue"]
         self._note(told["progress"])
@@ -288,7 +303,8 @@ class Annotator:
     def _note(self, progress: dict[str, Any] | None = None) -> None:
         right = {name for name, target in self.target.items() if self.place[name] == target}
         weight = sum(self.weight[name] for name in right)
-        self.effort.history.append((self._actions, len(right) / self.effort.names, weight / self.effort.items))
+        shares = len(right) / self.effort.names, weight / self.effort.items
+        self.effort.history.append((self._actions, self._keys, *shares))
         if progress and progress["still_wrong"]:
             self.effort.left.append((self._actions, len(self.wrong()), progress["still_wrong"]["names"]))
 
@@ -340,11 +356,11 @@ class Annotator:
         who makes mistakes may then have fewer names right.
         """
         put_off: set[tuple[int, str]] = set()
-        while min(self.effort.history[-1][1:]) < bar and self._actions < most:
+        while self.effort.right < bar and self._actions < most:
             screen = next(iter(self._queue), None)
-            if screen is None or (self._actions, str(screen["names"])) in put_off:
+            if screen is None or (self._decided, str(screen["names"])) in put_off:
                 break
-            put_off.add((self._actions, str(screen["names"])))
+            put_off.add((self._decided, str(screen["names"])))
             self.effort.screens += 1
             self._sort(screen)
         return self.effort
@@ -357,29 +373,55 @@ class Annotator:
             self._made.add(group)
         self._decide(action)
 
+    def _press(self, names: Sequence[str], group: str, screen: Mapping[str, Any], left: Sequence[str]) -> None:
+        """Count the keys that mark names of a screen and give them a group."""
+        if self._cursor not in names:
+            self._cursor, self._keys = names[0], self._keys + 1
+        if len(names) > 1:
+            parts = {frozenset(screen["names"][start:stop]) & frozenset(left) for start, stop in screen["blocks"]}
+            wider = sorted(len(part) for part in parts if self._cursor in part and 1 < len(part) <= len(names))
+            self._keys += max(1, len(wider))
+        self._keys += self._group_keys(group, screen)
+        after = [name for name in left[left.index(names[-1]) :] if name not in names]
+        self._cursor = after[0] if after else ""
+
+    def _group_keys(self, group: str, screen: Mapping[str, Any]) -> int:
+        """Return the number of keys that choose a group, as the page's digits and its dialog do."""
+        if group in screen["targets"]:
+            return 1
+        labels = sorted({*self._predefined, *(label for label in self.place.values() if label is not None)})
+        if group not in labels:
+            return 2 + len(group)
+        return 2 + typed(group, labels)
+
     def _sort(self, screen: dict[str, Any]) -> None:
-        """Move blocks of names to their groups, the most useful first; then accept or skip the remaining names."""
+        """Move blocks of names to their groups, the most useful first; then accept the remaining names."""
         names = screen["names"]
         left = [name for name in names if name in self.says]
+        self._cursor = names[0]
         while left:
             wrong = [name for name in left if self.place[name] != self.says[name]]
             if not wrong:
-                if len(left) < LEAST_REST:
-                    self._queue = self._post("/api/skip", {"names": names})["queue"]
-                else:
-                    groups: dict[str, list[str]] = {}
-                    for name in left:
-                        groups.setdefault(self.says[name], []).append(name)
-                    self._decide(*({"action": "accept", "names": n, "group": g} for g, n in groups.items()))
+                self._keys += 1
+                groups: dict[str, list[str]] = {}
+                for name in left:
+                    groups.setdefault(self.says[name], []).append(name)
+                self._decide(*({"action": "accept", "names": n, "group": g} for g, n in groups.items()))
                 return
             block, group = self._best(screen["blocks"], names, left)
             for name in block:
                 if self.says[name] != group:
+                    self._press([name], self.says[name], screen, left)
                     self._to([name], self.says[name])
-            self._to([name for name in block if self.says[name] == group], group)
-            left = [name for name in left if name not in block]
-            if min(self.effort.history[-1][1:]) >= BARS[-1]:
+                    left = [other for other in left if other != name]
+            rest = [name for name in block if self.says[name] == group]
+            self._press(rest, group, screen, left)
+            self._to(rest, group)
+            left = [name for name in left if name not in rest]
+            if self.effort.right >= BARS[-1]:
                 return
+        self._keys, self._actions = self._keys + 1, self._actions + 1
+        self._queue = self._post("/api/skip", {"names": names})["queue"]
 
     def _best(
         self, blocks: Sequence[Sequence[int]], names: Sequence[str], left: Sequence[str]
@@ -486,33 +528,63 @@ def one_by_one(annotator: Annotator, order: Sequence[str]) -> Effort:
     right = {name for name in target if place[name] == target[name]}
     for actions in range(len(order) + 1):
         share = sum(weight[name] for name in right) / effort.items
-        effort.history.append((actions, len(right) / effort.names, share))
+        effort.history.append((actions, 2 * actions, len(right) / effort.names, share))
         if actions < len(order):
             name = order[actions]
             (right.add if says[name] == target[name] else right.discard)(name)
     return effort
 
 
-def propagation(rows: np.ndarray, seeds: np.ndarray, truth: np.ndarray, says: np.ndarray, items: np.ndarray) -> Effort:
-    """Decide names with the smallest margin, 2% at a time; predict with votes of decided names and group names."""
-    n, k = len(rows), len(seeds)
-    effort, answered = Effort(n, int(items.sum())), list[int]()
+def margin_sampling(annotator: Annotator, learner: Learner, labels: Mapping[int, str], given: Path | None) -> Effort:
+    """Ask the names with the smallest margin of a logistic regression, 1% at a time; answered names teach it.
+
+    Args:
+        annotator: the annotator, for the answers.
+        learner: for the rows of names.
+        labels: labels of the build's groups.
+        given: folder with the rows of predefined groups' texts; None: the build's groups are the examples.
+    """
+    names = [name for name in learner.names if name in annotator.target]
+    index = {name: i for i, name in enumerate(learner.names)}
+    rows = learner.rows[[index[name] for name in names]]
+    if given is not None:
+        texts, of = read_embeddings(given / EXAMPLE_ROWS), pl.read_parquet(given / EXAMPLES)["group"].to_list()
+    else:
+        of = sorted(set(annotator.start.values()))
+        texts = unit(
+            np.stack([learner.rows[[i for n, i in index.items() if annotator.start[n] == g]].sum(0) for g in of])
+        )
+    groups = sorted({labels[g] for g in of} | set(annotator.says.values()) | set(annotator.target.values()))
+    number = {group: k for k, group in enumerate(groups)}
+    starts = np.array([number[labels[g]] for g in of])
+    truth, says = (np.array([number[of_name[n]] for n in names]) for of_name in (annotator.target, annotator.says))
+    items = np.array([annotator.weight[name] for name in names])
+    effort, answered, keys = Effort(len(names), int(items.sum())), list[int](), 0
     while True:
-        known = np.vstack([seeds, rows[answered]])
-        groups = np.concatenate([np.arange(k), says[answered]]).astype(int)
-        weight = np.concatenate([np.full(k, 1.0), np.full(len(answered), 2.0)])
-        votes = np.zeros((n, k))
-        np.add.at(votes.T, groups, (np.exp(8 * (rows @ known.T - 1)) * weight).T)
-        votes /= votes.sum(1, keepdims=True)
-        guess = votes.argmax(1)
+        examples, known = np.vstack([texts, rows[answered]]), np.append(starts, says[answered]).astype(int)
+        shares = group_shares(rows, examples, known, len(groups))
+        guess = shares.argmax(1)
         guess[answered] = says[answered]
         right = guess == truth
-        effort.history.append((len(answered), right.mean(), items[right].sum() / items.sum()))
-        if len(answered) >= n or min(effort.history[-1][1:]) >= BARS[-1]:
+        effort.history.append((len(answered), keys, right.mean(), items[right].sum() / items.sum()))
+        if len(answered) >= len(names) or effort.right >= BARS[-1]:
             return effort
-        rest = np.setdiff1d(np.arange(n), answered)
-        best = np.sort(votes[rest], 1)
-        answered += rest[np.argsort(best[:, -1] - best[:, -2])[: max(1, n // 50)]].tolist()
+        rest = np.setdiff1d(np.arange(len(names)), answered)
+        best = np.sort(shares[rest], 1)
+        asked = rest[np.argsort(best[:, -1] - best[:, -2])[: max(1, len(names) // 100)]].tolist()
+        for i in asked:
+            is_near = says[i] in np.argsort(-shares[i])[:MOST_TARGETS]
+            keys += 1 if is_near else 2 + typed(groups[says[i]], groups)
+        answered += asked
+
+
+def typed(label: str, labels: Sequence[str]) -> int:
+    """Return how many letters of a label are typed until it is the first in the page's list, at least 1."""
+    for count in range(1, len(label)):
+        start = label[:count].lower()
+        if next(sorted_label for sorted_label in sorted(labels) if sorted_label.lower().startswith(start)) == label:
+            return count
+    return len(label)
 
 
 # -- the table -----------------------------------------------------------------------------------------------------
@@ -528,6 +600,11 @@ class Arm:
     def cells(self, *, of_items: bool = False) -> list[str]:
         return [mean_of([effort.until(bar, of_items=of_items) for effort in self.efforts]) for bar in BARS]
 
+    @property
+    def keys(self) -> str:
+        """Keys per name until 95% of the names are right."""
+        return mean_of([effort.until(BARS[-1], keys=True) for effort in self.efforts])
+
 
 def mean_of(values: Sequence[float | None]) -> str:
     """Return a mean with its standard deviation, or the number of runs that never reached the bar."""
@@ -537,12 +614,6 @@ def mean_of(values: Sequence[float | None]) -> str:
         return "never"
     spread = f" ± {statistics.stdev(found):.3f}" if len(found) > 1 else ""
     return f"{statistics.fmean(found):.3f}{spread}{missed}"
-
-
-def encoded(encoder: str, texts: Sequence[str]) -> np.ndarray:
-    from hgld.pipelines.hierarchy.encoders.registry import make_encoder
-
-    return make_encoder(encoder, names=list(texts)).encode(list(texts)).astype(np.float64)
 
 
 def arms(name: str, options: argparse.Namespace, work: Path, estimates: dict[str, list[np.ndarray]]) -> Iterator[Arm]:
@@ -567,13 +638,9 @@ def arms(name: str, options: argparse.Namespace, work: Path, estimates: dict[str
         target = annotator.target
         doubtful = [n for n in cleaned.sort("confidence", "name")["name"].to_list() if n in target]
         found.setdefault("a. least confident first", []).append(one_by_one(annotator, doubtful))
-        if are_given:
-            names, groups = sorted(target), sorted({*target.values(), *annotator.says.values()})
-            rows = encoded(options.encoder, [*names, *groups])
-            truth, says = (np.array([groups.index(t[n]) for n in names]) for t in (target, annotator.says))
-            items = np.array([annotator.weight[n] for n in names])
-            effort = propagation(rows[: len(names)], rows[len(names) :], truth, says, items)
-            found.setdefault("b. margin and propagation", []).append(effort)
+        learner, tables = Learner.of(folder / "stages"), BuildTables(folder)
+        given = folder / "stages" / "cluster" if are_given else None
+        found.setdefault(MARGIN, []).append(margin_sampling(annotator, learner, tables.labels, given))
         found.setdefault("hgld review", []).append(annotator.work())
         if not mistakes and options.oracle is None:
             begin = partial(Annotator, folder, shuffled, mistakes=0.0, seed=seed, are_given=are_given, order=order)
@@ -614,19 +681,22 @@ def main() -> None:
     options = arguments()
     with tempfile.TemporaryDirectory() as temporary:
         work = options.work or Path(temporary)
-        print("| dataset | strategy | 80% of names | 90% | 95% | 80% of items | 90% | 95% |")
-        print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+        print("| dataset | strategy | 80% of names | 90% | 95% | 80% of items | 90% | 95% | keys |")
+        print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
         ratios, inside, seconds, efforts = [], [], [], list[Effort]()
         estimates: dict[str, list[np.ndarray]] = {}
         for name in options.sets.split(","):
             table = {arm.title: arm for arm in arms(name, options, work, estimates)}
             for arm in table.values():
-                print(f"| {name} | {arm.title} | {' | '.join([*arm.cells(), *arm.cells(of_items=True)])} |", flush=True)
+                print(
+                    f"| {name} | {arm.title} | {' | '.join([*arm.cells(), *arm.cells(of_items=True), arm.keys])} |",
+                    flush=True,
+                )
             ours = table["hgld review"]
             efforts += ours.efforts
             seconds += [s for effort in ours.efforts for s in effort.seconds]
             inside += [low <= wrong <= high for effort in ours.efforts for _, wrong, (_, low, high) in effort.left]
-            if (other := table.get("b. margin and propagation")) is not None:
+            if (other := table.get(MARGIN)) is not None:
                 pairs = [
                     (a.until(BARS[-1]), b.until(BARS[-1])) for a, b in zip(ours.efforts, other.efforts, strict=True)
                 ]

@@ -237,6 +237,20 @@ def test_queue_screens_are_small_disjoint_and_sorted_by_item_count():
     assert screens(names, rows, place, items=heavy, by="names") == found
 
 
+def test_targets_of_a_screen_are_the_most_probable_groups_of_its_names():
+    names, rows, place, _ = toy(60)
+    learner = Learner(names, rows, np.ones(60), place)
+    now = learner.fit(decided(place, [said(Move, names=(names[0],), to="lake")]))
+    shown = Queue(learner.rows).screens(now)
+    for screen in shown:
+        total = dict.fromkeys(LABELS.values(), 0.0)
+        for name in screen.names:
+            for label, share in zip(now.labels, now.shares[names.index(name)].tolist(), strict=True):
+                total[label] += share
+        assert list(screen.targets) == sorted(total, key=lambda label: -total[label])
+    assert len({screen.targets for screen in shown}) > 1
+
+
 def test_screens_exclude_decided_and_skipped_names():
     names, rows, place, _ = toy(100)
     first = screens(names, rows, place)[0]

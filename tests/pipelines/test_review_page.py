@@ -516,6 +516,16 @@ def test_labels_by_a_language_model_are_offered_and_its_votes_change_estimates(b
     assert page.snapshot()["others"] == ["model:m"]
 
 
+def test_names_move_into_predefined_groups_that_are_empty(tmp_path):
+    build = write_build(tmp_path / "build", {**GROUPS, 4: ("harbour", None, {})})
+    page = opened(build, learns=True)
+    assert page.snapshot()["predefined"] == ["harbour"]
+    assert "harbour" not in page.snapshot()["groups"]
+    change = page.decide([[{"action": "move", "names": ["tug"], "to": "harbour"}]], page.revision)
+    assert change["names"]["tug"][0] == "harbour"
+    assert "harbour" in page.snapshot()["groups"]
+
+
 @pytest.mark.parametrize(
     ("body", "status"),
     [

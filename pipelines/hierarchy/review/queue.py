@@ -24,7 +24,8 @@ from threadpoolctl import threadpool_limits
 from ..groups.cluster import kmeans
 from .learner import Estimates
 
-SCREEN = 40  # maximum number of names per screen; larger screens hardly reduce the measured effort
+SCREEN = 80  # maximum number of names per screen; 40 need 6% more actions and show as many names in all
+TARGETS = 9  # groups per screen that have a digit key
 SCREENS = 12  # maximum number of screens in a queue
 TOGETHER = 5  # names to ask again wait until there are this many, or until nothing else is asked
 MOST_LINKED = 2000
@@ -44,6 +45,7 @@ class Screen:
         items: expected number of items (or names, if the queue counts names) that one action corrects.
         blocks: (start, stop) ranges of ``names`` that are subtrees, the range of the whole screen first.
         again: whether the person accepted these names before.
+        targets: the most probable groups of the names, the most probable first; empty for classes.
         level: level above the groups, if the page asks for the class of the groups in ``names`` at this level; None:
             ``names`` are names.
     """
@@ -53,6 +55,7 @@ class Screen:
     items: float
     blocks: tuple[tuple[int, int], ...] = ()
     again: bool = False
+    targets: tuple[str, ...] = ()
     level: str | None = None
 
 
@@ -102,7 +105,9 @@ class Queue:
         chosen = list[Screen]()
         if again.sum() >= (TOGETHER if asked.any() else 1):
             repeated = sorted(np.flatnonzero(again).tolist(), key=lambda i: now.standing[i])[:SCREEN]
-            chosen.append(Screen(tuple(now.names[i] for i in repeated), (0.0,) * len(repeated), 0.0, again=True))
+            asked_again = tuple(now.names[i] for i in repeated)
+            none = (0.0,) * len(repeated)
+            chosen.append(Screen(asked_again, none, 0.0, again=True, targets=_targets(now, repeated)))
         is_shown = np.zeros(len(now.names), dtype=bool)
         for i in np.argsort(-scores, kind="stable").tolist():
             if not is_shown[members[i]].any():
@@ -122,7 +127,12 @@ class Queue:
                 blocks.add((found[0], found[-1] + 1))
         nested = tuple(sorted(blocks, key=lambda block: (block[0], -block[1])))
         wrong = tuple(now.errors[names].round(2).tolist())
-        return Screen(tuple(now.names[i] for i in names), wrong, round(score, 1), nested)
+        return Screen(tuple(now.names[i] for i in names), wrong, round(score, 1), nested, targets=_targets(now, names))
+
+
+def _targets(now: Estimates, names: np.ndarray | list[int]) -> tuple[str, ...]:
+    """Return the labels of the most probable groups of names."""
+    return tuple(now.labels[k] for k in np.argsort(-now.shares[names].sum(axis=0), kind="stable")[:TARGETS])
 
 
 def class_screens(groups: pl.DataFrame, levels: Sequence[str]) -> list[Screen]:

@@ -198,6 +198,9 @@ class Review:
             "others": sorted({entry.decision.who for entry in self.others}),
             "levels": [[level, list(classes)] for level, classes in self.tables.classes.items()],
             "item": self.tables.item,
+            "predefined": sorted(
+                self.tables.labels[g] for g in self.tables.labels.keys() - {*self.tables.place.values()}
+            ),
             "names": [[*facts, *self._view.names[facts[0]]] for facts in sorted(self.tables.facts())],
             "groups": self._view.groups,
             "unmatched": [{"reason": m.reason, **_record(m.entry.decision)} for m in unmatched[:_LISTED]],

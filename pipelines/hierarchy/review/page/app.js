@@ -111,7 +111,7 @@ function open(asked) {
 }
 
 function begin(asked) {
-  screen = asked && new Screen(asked, model, recent);
+  screen = asked && new Screen(asked, model);
 }
 
 // Open the next screen of the queue at once, so that the next key press is about the shown names.
@@ -455,7 +455,7 @@ function remember(label) {
   recent.length = Math.min(recent.length, 12);
 }
 
-const labels = () => [...model.groups.keys()].sort();
+const labels = () => [...new Set([...model.groups.keys(), ...model.predefined])].sort();
 const stillOpen = () => names.items.filter((item) => item.who === null && item.label !== null && !model.pending.has(item.name));
 
 function needGroup() {
@@ -520,7 +520,7 @@ const act = {
     const near = chosen.length === 1 ? [chosen[0].next, chosen[0].group] : [];
     const answer = await asked({ action: "move", title: `Move ${count(chosen.length, "name")}`, about: some(namesOf(chosen)), button: "Move",
       fields: [asksClasses() ? { name: "to", label: screen.above, options: model.levels.find(([level]) => level === screen.above)[1], mustExist: true }
-        : { name: "to", label: "To the group", options: labels(), first: [...new Set([...targets(), ...near])].filter((label) => model.groups.has(label)), mustExist: true }] });
+        : { name: "to", label: "To the group", options: labels(), first: [...new Set([...targets(), ...near])].filter((label) => label !== null), mustExist: true }] });
     if (answer) put(chosen, answer.to, answer.why);
   },
   async confirm(explain) {

@@ -1,14 +1,13 @@
 // An open screen of the queue: its marks, its ranges of similar names, and its decisions.
 // The names keep their order while the screen is open, even if their estimates change.
 
-const MOST_TARGETS = 9; // maximum number of groups to move names into: one per digit key
+const MOST_TARGETS = 9; // maximum number of classes: one per digit key
 export const LONGEST = 10000; // maximum number of names per decision
 
 export class Screen {
-  constructor(asked, model, recent) {
+  constructor(asked, model) {
     Object.assign(this, { model, marks: new Map(), level: -1, again: asked.again, above: asked.level ?? null, told: new Set() });
     this.asked = this.undecided(asked);
-    this.targets = this.likely(recent);
   }
 
   // The names that are neither decided nor in a waiting action.
@@ -63,13 +62,9 @@ export class Screen {
 
   // -- the groups of the digit keys ---------------------------------------------------------------------------------------
 
-  likely(recent) {
-    if (this.above) return (this.model.levels.find(([level]) => level === this.above)?.[1] ?? []).slice(0, MOST_TARGETS);
-    const often = new Map();
-    const add = (label, weight) => { if (label && this.model.groups.has(label)) often.set(label, (often.get(label) ?? 0) + weight); };
-    for (const item of this.items) { add(item.label, 1); add(item.next, 0.3); add(item.group, 0.2); }
-    const found = [...often].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1)).map(([label]) => label);
-    return [...new Set([...found.slice(0, 6), ...recent, ...found])].filter((label) => this.model.groups.has(label)).slice(0, MOST_TARGETS);
+  // The first classes of the asked level, or the most probable groups of the names.
+  get targets() {
+    return this.above ? (this.model.levels.find(([level]) => level === this.above)?.[1] ?? []).slice(0, MOST_TARGETS) : this.asked.targets;
   }
 }
 
