@@ -486,7 +486,8 @@ class CsvText:
                 what = f"has the column {quoted(column)} twice" if times else f"lacks the column {quoted(column)}"
                 raise TableError(
                     f"{self.path} {what}; found {excerpt(', '.join(map(repr, self.columns)))}, expected "
-                    f"{', '.join(map(repr, columns))} (others are ignored). Rename the column in the file's first line."
+                    f"{excerpt(', '.join(map(repr, columns)))} (others are ignored). Rename the column in "
+                    "the file's first line."
                 )
         places = [self.columns.index(column) for column in columns]
         for line, row in islice(table_rows(self.path, self.text, width=len(self.columns)), 1, None):

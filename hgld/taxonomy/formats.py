@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hgld.errors import ConfigError, HierarchyError, SchemaError, TableError, quoted
+from hgld.errors import ConfigError, HierarchyError, SchemaError, TableError, excerpt, quoted
 from hgld.files import parse_json, write_atomic
 from hgld.hierarchy import FILE, Hierarchy
 from hgld.tables import csv_text, decode_table, table_rows
@@ -83,8 +83,8 @@ class Document:
             if times > 1 or (times == 0 and column in required):
                 raise TableError(
                     f"{self.path} {'has' if times else 'lacks'} the column {short(column)}{' twice' if times else ''}; "
-                    f"found {', '.join(map(short, self.columns[:20]))}. Name its levels with --levels A,B,C (finest "
-                    "first), or another --format."
+                    f"found {excerpt(', '.join(map(short, self.columns[:20])))}. Name its levels with --levels "
+                    "A,B,C (finest first), or another --format."
                 )
         places = [self.columns.index(column) if column in self.columns else -1 for column in columns]
         for line, row in islice(table_rows(self.path, self.text, self.separator, len(self.columns)), 1, None):

@@ -345,7 +345,7 @@ def test_run_starts_with_the_pretrained_classifier(tmp_path, monkeypatch):
     fields = {**PLAIN, "backbone": "torchvision:regnet_y_400mf", "pretrained": str(tmp_path / "w.pt"), "gem_p": 1.0}
     fields |= {"loss": "MultiGrain", "lambda_": 1.0, "sampler": "shuffled", "images_per_class": 4}
     config = options(**fields, classifier="pretrained", epochs=0, evaluate_on=(), size=32, resize=32)
-    with pytest.raises(ConfigError, match="'fine' has 3 classes, the first is '0'; expected the 3 WordNet ids"):
+    with pytest.raises(ConfigError, match="'fine' has 3 classes, the first is '0'; expected the 3 sorted WordNet ids"):
         train(config, str(tmp_path / "data"), tmp_path / "run")
     monkeypatch.setattr("hgld.training.inference.classification._SYNSET", re.compile("[0-9]"))
     train(config, str(tmp_path / "data"), tmp_path / "run")
