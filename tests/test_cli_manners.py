@@ -51,6 +51,7 @@ WRONG = {  # invalid arguments, and words of the error message; "nothing" is an 
     "audit": ("--embeddings none.npy --labels file.csv --out made", "none.npy: cannot be read"),
     "calibrate": ("--checkpoint nothing --data nothing", "holds no checkpoint"),
     "search": ("file.csv --checkpoint nothing --data nothing", "no dataset.json"),
+    "serve": ("nothing --data nothing", "no dataset.json"),
     "export": ("--checkpoint nothing --out made.onnx", "holds no checkpoint"),
     "push": ("nothing hf:somebody/something --dry-run", "holds no checkpoint"),
     "doctor": ("nothing", "unexpected extra argument (nothing)"),
@@ -79,6 +80,7 @@ ELSEWHERE = {  # test files that check the --json output of these subcommands
     "review": "tests/pipelines/test_review_page.py",
     "build-shards": "tests/pipelines/test_shard_commands.py",
     "download": "tests/pipelines/test_download.py",
+    "serve": "tests/training/test_serve.py",
     "train": "tests/training/test_cli_train.py",
     "push": "tests/hgld/test_hub.py",
 }
@@ -251,7 +253,7 @@ def test_ctrl_c_exits_with_130_and_one_line(with_action, verb):
     def interrupt():
         raise KeyboardInterrupt
 
-    hint = "" if verb in RIGHT else "; the same command resumes"
+    hint = "" if verb in RIGHT or verb == "serve" else "; the same command resumes"
     assert with_action(verb, interrupt) == (EXIT_STOPPED, "", f"hgld: stopped{hint}.\n")
 
 

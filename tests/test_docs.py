@@ -44,7 +44,6 @@ NOT_RUN = {  # first words of a command: reason why it is only checked
     "pip install": ".ci/run installs an editable clone; tests/test_wheel.py installs the wheel",
     "pytest": "these are the tests",
     "python -m tests.faults": "tests/faults/test_faults.py runs a short form",
-    "HGLD_STOPS=1 python -m pytest": "the long form of tests that .ci/run runs",
     "bash .ci/run": "these are the tests",
     "python benchmarks/mutations.py": "runs these tests forty times",
     "python benchmarks/gpu.py": "takes an hour; tests/test_first_hour.py runs it at toy size",

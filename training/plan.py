@@ -461,7 +461,7 @@ def _refuse_split_batch(config: TrainConfig, share: int, *, batch_norm: bool) ->
     if 0 < micro < share and batch_norm:
         raise ConfigError(
             f"--micro-batch-size is {micro} and {config.model.backbone} has batch norm, which in training would "
-            "normalise every micro-batch by itself: the gradients would differ from the gradients of all {share} "
+            f"normalise every micro-batch by itself: the gradients would differ from the gradients of all {share} "
             "images of a process. Set --freeze-batch-norm, or --micro-batch-size 0."
         )
 

@@ -64,7 +64,7 @@ VERBS = {  # subcommand: (module, one-line help)
     "push": ("dataset", "Push a dataset or a run to the Hugging Face Hub."),
     "doctor": ("demo", "Show versions, extras and GPUs of this installation."),
 }
-_RARE = {"card", "doctor", "published"}  # subcommands that only --help-all lists
+_RARE = {"card", "doctor", "index", "published"}  # subcommands that only --help-all lists
 _RESUMABLE = {"demo", "build-hierarchy", "review", "build-shards", "download", "train", "push"}
 
 

@@ -99,7 +99,7 @@ def ranking_metrics(
         raise InputError(f"scores hold NaN, Inf or values beyond {_LARGEST_SCORE:g}; expected finite scores.")
     check_num_levels(len(levels))
     if grade.is_floating_point() or (grade.numel() and not (int(grade.min()) >= 0 and int(grade.max()) <= len(levels))):
-        raise InputError(f"grades have dtype {grade.dtype}; expected integers from 0 to {len(levels)}.")
+        raise InputError(f"grades of dtype {grade.dtype} are not all integers from 0 to {len(levels)}.")
     mask = None if left_out is None else torch.as_tensor(left_out).detach()
     if mask is not None and (mask.shape != score.shape or mask.dtype != torch.bool):
         raise InputError(f"left_out has shape {tuple(mask.shape)} and dtype {mask.dtype}; expected (Q, G) bool.")

@@ -20,7 +20,7 @@ def data(tmp_path_factory):
 
 def test_micro_batches_with_trainable_batch_norm_are_refused(data, tmp_path):
     with pytest.raises(
-        ConfigError, match=r"--micro-batch-size is 4.*resnet18 has batch norm.*of the 8 images.*--freeze-batch-norm"
+        ConfigError, match=r"--micro-batch-size is 4.*resnet18 has batch norm.*of all 8 images.*--freeze-batch-norm"
     ):
         prepare_run(
             options(**QUICK, micro_batch_size=4), data, tmp_path / "run", Processes(0, 1, torch.device("cpu")), None

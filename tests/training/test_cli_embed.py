@@ -35,10 +35,10 @@ def test_stopped_embed_resumes_and_equals_a_single_pass(places, tmp_path, hgld, 
     asked = of_run(folder, "--out", out, "--parts", "3")
     write = kept.write_embeddings
 
-    def stopped(file, *rest):
+    def stopped(file, *rest, **options):
         if file.name == "0002.npy":
             raise KeyboardInterrupt
-        write(file, *rest)
+        write(file, *rest, **options)
 
     monkeypatch.setattr(kept, "write_embeddings", stopped)
     assert hgld("embed", *asked)[0] == 130

@@ -239,7 +239,7 @@ def test_registered_recipe_is_found_and_its_name_is_unique(monkeypatch):
     assert load_recipe("mine-sop") == dataclasses.replace(expected, recipe="mine-sop")
     assert "Published: none" in mine.facts_of(mine())
     assert mine.values == ()
-    with pytest.raises(ConfigError, match=r"the name 'mine-sop' belongs to another recipe.*another name"):
+    with pytest.raises(ConfigError, match=r"the name 'mine-sop' belongs to another recipe.*a different name"):
         register_recipe(mine)
 
 

@@ -3,14 +3,19 @@
 import html
 import io
 import json
+import os
 import re
+import signal
 import stat
+import subprocess
+import sys
 import threading
 import time
 import webbrowser
 from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+from urllib.request import urlopen
 
 import pytest
 from PIL import Image
@@ -178,3 +183,19 @@ def test_dropped_photo_shows_its_matches_and_a_click_on_a_class_searches_it(sear
     finally:
         server.should_exit = True
         thread.join()
+
+
+@pytest.mark.slow
+def test_command_prints_its_address_as_json_and_ends_after_ctrl_c(tmp_path):
+    write_dataset(tmp_path / "data", items_of_classes([3] * 6, ("test",), per_coarse=3))
+    write_run(tmp_path / "run")
+    command = [sys.executable, "-m", "hgld", "serve", str(tmp_path / "run"), "--data", str(tmp_path / "data"), "--json"]
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with subprocess.Popen([*command, "--device", "cpu"], stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        address = json.loads(process.stdout.readline())["address"]
+        assert address.startswith("http://127.0.0.1:")
+        with urlopen(address) as page:  # an address on this machine
+            assert b"<html" in page.read()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) in (0, 130)
