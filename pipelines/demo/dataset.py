@@ -75,7 +75,7 @@ def build_drawn_dataset(labels: Path, root: Path, config: DrawnConfig, progress:
             raise StorageError(
                 f"the drawings cannot be written to {root}: {error.strerror}. Free space, then run the same command."
             ) from error
-    source = SourceConfig(levels=LEVELS, test_classes=config.test_classes, seed=config.seed)
+    source = SourceConfig(levels=LEVELS, test_classes=config.test_classes, seed=config.seed, name="hgld-demo")
     shards = ShardConfig(workers=1)  # reading few small images takes less time than starting processes
     return build_shards("manifest", folder / TABLE, str(root / SHARDS), source, shards, progress)
 
