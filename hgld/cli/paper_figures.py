@@ -89,10 +89,12 @@ def draw_sweeps(one: "Experiment", sweeps: Sequence[Sweep], folder: Path, *, not
     """
     from hgld.report_page.figures import SERIES, Figures, draw_legend
 
-    figures = Figures(folder)
+    figures, shows_increase = Figures(folder), any(value.metric == _INCREASE for value in one.values)
     for field in dict.fromkeys(sweep.field for sweep in sweeps):
         here = [sweep for sweep in sweeps if sweep.field == field]
-        curves = _increase_curves(one, here) if one.values else [c for sweep in here for c in _curves(one.paper, sweep)]
+        curves = (
+            _increase_curves(one, here) if shows_increase else [c for sweep in here for c in _curves(one.paper, sweep)]
+        )
         lines = [
             (f"{curve.label}, {whose}", sorted(points), style, SERIES[i % len(SERIES)])
             for i, curve in enumerate(curves)
@@ -115,7 +117,7 @@ def draw_sweeps(one: "Experiment", sweeps: Sequence[Sweep], folder: Path, *, not
             ]
             axes.set(
                 xlabel=field.rstrip("_").replace("_", " "),
-                ylabel=f"{_INCREASE}, per cent" if one.values else "per cent",
+                ylabel=f"{_INCREASE}, per cent" if shows_increase else "per cent",
                 xscale=scale if max(positive) > _WIDE * min(positive) else "linear",
             )
             axes.xaxis.set_major_formatter("{x:g}")  # the formatter of a log axis would write formulas

@@ -378,7 +378,7 @@ def clustering_nmi(embeddings: Array | Rows, labels: Array, *, seed: int = 0) ->
         seed: seed of k-means++ and of the blocks.
 
     Returns:
-        0 (independent) to 1 (the same partition); NaN if the table is skipped (:func:`clustering_of`).
+        0 (independent) to 1 (the same partition); NaN if the table is skipped (``clustering_of``).
 
     Raises:
         InputError: embeddings or labels have the wrong shape or dtype, embeddings hold NaN, Inf or zero vectors, or no

@@ -132,14 +132,15 @@ class LevelsConfig:
     into: Path | None = setting(
         None,
         "File of predefined groups for the names: a list of group names, or a table with the columns name and, "
-        "optionally, description, parent, seeds (example names separated by |). The build lists names without a group.",
+        "optionally, description, parent, seeds (example names separated by a vertical bar). The build lists names "
+        "without a group.",
         key=False,
     )
     none_below: float | None = setting(
         None,
         "Cosine threshold with --into: a name gets no group if its best cosine to the groups' texts is at most this "
-        "value, except names that equal a group's name or seed. -1: every name gets a group. Default: 0 for lexical, "
-        "-1 for other encoders.",
+        "value. A name that equals a group's name or seed always gets it. -1: every name gets a group. "
+        "Default: 0 for lexical, -1 for other encoders.",
         least=-1,
         most=1,
     )

@@ -50,7 +50,9 @@ def test_every_file_format_gives_the_same_report(tmp_path, embeddings, suffix, l
     report = evaluate_files(*files, levels=LEVELS)
     expected = evaluate(embeddings, LABELS, levels=LEVELS)
     assert report.values == pytest.approx(expected.values, rel=1e-6)
-    by_path = evaluate(*map(str, files), *files, levels=LEVELS, options=EvaluationOptions(count_query=False))
+    by_path = evaluate(
+        str(files[0]), str(files[1]), *files, levels=LEVELS, options=EvaluationOptions(count_query=False)
+    )
     assert by_path.values == evaluate(embeddings, LABELS, embeddings, LABELS, levels=LEVELS).values
     assert isinstance(read_embeddings(files[0]), np.memmap) == (suffix == ".npy")  # npy files are memory-mapped
     assert report.settings["files"] == {"embeddings": f"e{suffix}", "labels": f"l{labels}"}
