@@ -131,13 +131,13 @@ def classified(to: To, *, tied: bool) -> Any:
 
 # Each case has a limit for the number of times that the host waits for results. The limit does not depend on N.
 CASES: dict[str, tuple[Callable[..., Any], int]] = {
-    "evaluate": (evaluated, 26),
-    "metrics of the set": (of_the_set, 24),  # each block of embeddings is copied once for all metrics and levels
-    "a gallery": (against_a_gallery, 32),
+    "evaluate": (evaluated, 17),
+    "metrics of the set": (of_the_set, 8),  # the embeddings are copied once for all metrics and levels
+    "a gallery": (against_a_gallery, 23),
     "query expansion": (expanded, 30),
     "judged": (judged, 10),
     "scores": (ranked, 8),
-    "Retrieval": (over_batches, 33),
+    "Retrieval": (over_batches, 24),
     "neighbours": (nearest, 14),
     "distances, expansion": (others, 20),
     "samplers": (batches, 6),

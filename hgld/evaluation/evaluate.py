@@ -487,14 +487,16 @@ class _Ranking:
 
     def _of_set(self, metrics: Sequence[Metric]) -> dict[str, float]:
         """Return the clustering metrics of the gallery items; NaN if no item has a class."""
-        found = {}
+        found, items = {}, self.gallery
+        if metrics and isinstance(items, Tensor):
+            items = items.cpu()  # one copy serves all metrics and levels
         for metric in metrics:
             assert self.gallery_labels is not None
             labels = self.gallery_labels[:, list(self.levels).index(str(metric.level))]
-            # Functions of other packages expect a tensor on the CPU.
-            items = self.gallery if isinstance(metric.definition.value, str) else self.gallery[:].cpu()
+            # hgld's functions read the rows in parts; functions of other packages expect a tensor on the CPU
+            table = items if isinstance(metric.definition.value, str) else items[:].cpu()
             known = (labels >= 0).any()
-            found[str(metric)] = float(metric.definition.compute(items, labels)) if known else float("nan")
+            found[str(metric)] = float(metric.definition.compute(table, labels)) if known else float("nan")
             if self.options.progress is not None:
                 self.options.progress(str(metric), 1, 1)
         return found
