@@ -363,7 +363,7 @@ def make_embedder(
         amp: precision of the model's arithmetic: ``off``, ``bf16`` or ``fp16``; None: the precision in training.
         gem_p: exponent of GeM pooling; ``auto``: the best exponent for ``size`` on training images
             (:func:`hgld.training.inference.gem_exponent.choose_gem_p`); None: the model's own exponent.
-        data: dataset directory or its URL. for ``gem_p="auto"`` images of its training split are drawn; the network
+        data: dataset directory or its URL. For ``gem_p="auto"``, images of its training split are drawn; the network
             ``pixels`` subtracts the mean of its images.
         folder: folder for the embeddings of several processes.
 
