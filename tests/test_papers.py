@@ -157,9 +157,9 @@ def test_reproduce_prints_published_values_datasets_and_commands(hgld):
 
 def write_sweeps(folder, one, values):
     """Write the table of every sweep of an experiment; ``values`` are those of each metric that the paper has."""
-    for words in map(shlex.split, one.commands.splitlines()):
+    for words in (shlex.split(line) for line in one.commands.splitlines() if "--sweep" in line):
         field, _, swept = words[words.index("--sweep") + 1].partition("=")
-        names = list(dict.fromkeys(value.name for value in RECIPES[words[2]].values if value.unit == "%"))
+        names = list(dict.fromkeys(value.name for value in RECIPES[words[2]].values if value.unit in "%1"))
         rows = [f"{x},1 of 1" + f",{y}" * len(names) for x, y in zip(swept.split(","), values, strict=False)]
         out = folder / words[words.index("--out") + 1]
         out.mkdir()
@@ -205,6 +205,17 @@ def test_sweeps_are_drawn_with_the_published_values_at_their_settings(tmp_path, 
     assert drawn["roadmap-proxy-inat-base, R@1/species, published"] == [(0.1, 71.8), (0.3, 72.1)]
     assert dict(drawn["happier-inat-base, H-AP, yours"])[1.0] == pytest.approx(60.0)
     assert drawn["happier-inat-base, H-AP, published"] == [(0.1, 54.3)]
+    [table] = find_experiments("Smooth-AP Table 5")
+    write_sweeps(tmp_path, table, (0.5, 0.6, 0.7))
+    assert len(draw_sweeps(table, read_sweeps(table, tmp_path), tmp_path / "figures")) == 6
+    assert drawn["smooth-ap-vggface2, AP/identity, published"] == [(64, 0.824), (128, 0.844), (256, 0.853)]
+    assert drawn["smooth-ap-vggface2, AP/identity, yours"] == [(64, 0.5), (128, 0.6), (256, 0.7)]
+
+
+def test_sweeps_of_words_are_not_drawn(tmp_path):
+    [ties] = find_experiments("Listwise tie-aware AP")
+    write_sweeps(tmp_path, ties, (0.1, 0.2, 0.3))
+    assert read_sweeps(ties, tmp_path) == []
 
 
 def test_toy_without_the_synthetic_releases_says_what_is_missing(hgld, tmp_path, monkeypatch):
@@ -233,7 +244,8 @@ def test_toy_of_an_experiment_runs_every_command_to_its_end(one, toys, capfd):
     _run(one, toys, is_toy=True)
     out, err = capfd.readouterr()
     assert f"{one.title}, toy: tiny synthetic data" in out
-    assert ("--sweep" in one.commands) == bool(drawn := re.findall(r"drawn: (.*)", err))
+    has_numbers = re.search(r"--sweep \w+=\d", one.commands)  # a sweep of words is no figure
+    assert bool(has_numbers) == bool(drawn := re.findall(r"drawn: (.*)", err))
     assert all(Path(name).is_file() for line in drawn for name in line.split(", "))
     if "hgld report" in one.commands and find_rows(one):
         assert re.search(rf"^{PAPERS[one.paper].name} .*{re.escape(one.table.partition(',')[0])}", out, re.MULTILINE)

@@ -159,7 +159,8 @@ def _show_sweeps(one: "Experiment", *, is_toy: bool) -> None:
     from hgld.published import lay_out
 
     if sweeps := read_sweeps(one, Path()):
-        print_tables([lay_out(one.title, one.values, increases(one, sweeps))] if one.values else [])
+        own = increases(one, sweeps)  # no report of hgld has these values
+        print_tables([lay_out(one.title, one.values, own)] if own else [])
         files = draw_sweeps(
             one, sweeps, Path("figures"), note="toy: tiny synthetic data, a small network" if is_toy else ""
         )

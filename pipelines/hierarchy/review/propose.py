@@ -340,8 +340,7 @@ def _stop_if_refused(error: "AnswerError", endpoint: str) -> None:
     if status in ("400", "404", "405", "422") or status.startswith("3"):
         raise ServiceError(
             f"{error}. Expected a server with a chat interface that knows the model and response_format json_schema; "
-            "check "
-            "--propose (as http://127.0.0.1:8080/v1) and --propose-model."
+            "check --propose (as http://127.0.0.1:8080/v1) and --propose-model."
         ) from None
 
 
