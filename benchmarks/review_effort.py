@@ -129,8 +129,8 @@ def read_reference(data: Path, name: str) -> Reference:
     return Reference(tuple(found), tuple(g for g, _ in found.values()), tuple(i for _, i in found.values()))
 
 
-def build(reference: Reference, out: Path, encoder: str, *, are_given: bool) -> Path:
-    """Build a dataset's hierarchy with the command; return the build's folder."""
+def build(reference: Reference, out: Path, encoder: str, *, are_given: bool, tops: int = 0) -> Path:
+    """Build a dataset's hierarchy with the command, with a level above the groups if it has ``tops`` classes."""
     out.mkdir(parents=True)
     names = pl.DataFrame({"name": reference.names, "count": reference.items})
     names.write_csv(out / "names.csv")
@@ -145,7 +145,10 @@ def build(reference: Reference, out: Path, encoder: str, *, are_given: bool) -> 
         "--encoder",
         encoder,
     ]
-    command += ["--into", str(out / "groups.csv")] if are_given else ["--groups", str(len(groups))]
+    command += ["--levels", "item,group,top"] if tops else []
+    command += ["--into", str(out / "groups.csv")] if are_given else []
+    counts = [0 if are_given else len(groups), *[tops] * bool(tops)]
+    command += ["--groups", ",".join(map(str, counts))] if any(counts) else []
     said = io.StringIO()
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):

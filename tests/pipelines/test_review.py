@@ -109,7 +109,7 @@ def test_example_in_the_guide_has_the_described_effect(tmp_path: Path):
     assert groups["volcano"]["top"] == "natural"
     assert tuple(groups["park"].values()) == (
         *("park", 5, "human-made", "decision", None),
-        *(2, 60, "ada", ["human-made"], ["ada"]),
+        *(2, 60, "ada", ["human-made"], ["ada"], [None], [0.99]),
     )
     assert (groups["ship"]["landmarks"], "boat" in groups) == (6, False)
     assert [tuple(row.values()) for row in dropped] == [
@@ -344,11 +344,15 @@ def test_decisions_set_classes_only_at_existing_levels(tmp_path: Path):
         "action: set, group: park, top: natural",
         "action: set, group: park, top: to sail",
         "action: set, group: park, top: natural, level: size",
+        "action: set, group: bridge, top: to cross, level: use",
     )
     stage = review.run(tmp_path, clustered, toplevel, ReviewConfig((file,)), silent)
     assert tables(stage)[1]["park"]["top"] == "natural"
     park = tables(stage)[1]["park"]
     assert (park["classes"], park["classes_by"]) == (["to sail", "natural"], ["ada", "ada"])
+    assert (park["built"], park["built_wrong"]) == (["to see", None], [0.5, 0.99])
+    # a level that the data defines gets new classes; a level with predefined classes does not
+    assert tables(stage)[1]["bridge"]["classes"] == ["to cross", "human-made"]
     assert [row["reason"] for row in tables(stage)[3]["unmatched"]] == [
         "top is 'to sail'; expected natural or human-made",
         "there is no level 'size' above the groups; there are use, top",

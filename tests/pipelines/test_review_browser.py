@@ -217,8 +217,16 @@ def test_last_screen_asks_for_the_classes_of_groups_and_the_page_says_which_are_
         page.until(f"{PROGRESS}.includes(' 1 of 3 groups decided')")
         page.press("w")
         page.until(f"{TOAST}.startsWith('These are groups')")
+        page.press("r")  # rename the class of the active group, and so of all its groups
+        answer(page, "natural")
+        page.until(f"{PROGRESS}.includes(' 3 of 3 groups decided')")
+        page.press("u")
+        page.until(f"{PROGRESS}.includes(' 1 of 3 groups decided')")
+        page.press("o")  # the postponed screen comes back, because nothing else is left
+        assert sorted(page.run(SHOWN)) == ["bridge", "castle"]
         page.press("a")
         page.until(f"{PROGRESS}.includes(' 3 of 3 groups decided')")
+        assert page.run(f"{PROGRESS}.includes('names wrong at any level')")
         page.until("document.getElementById('names').dataset.empty.includes('at every level')")
     made = {d.group: d.top for d in decisions(build) if isinstance(d, SetTop)}
     assert made == {"bridge": "human-made", "castle": "human-made", "lake": "natural"}

@@ -171,11 +171,11 @@ _APART = 0.5  # deviation of the undecided names' level from the decided names' 
 _SAME = 0.97  # probability that a name accepted without reading is in the group that the build gave it
 _ENOUGH = 20  # more decided names count as 20, because similar names are often wrong together
 _SLIPS = 0.6, 20.0  # beta distribution of the share of mistaken decisions
-_DRAWS = 1000
+DRAWS = 1000
 INTERVAL = 0.8
 # States to sum over: levels of the log-odds in standard deviations, and shares of names accepted without reading.
 _LEVELS, _BLIND = (axis.ravel() for axis in np.meshgrid(np.linspace(-3, 3, 25), [0.0, 0.1, 0.25, 0.5, 0.75, 1.0]))
-_PRIOR = np.repeat(np.log([0.5, 0.1, 0.08, 0.07, 0.07, 0.18]), 25) - _LEVELS**2 / 2
+_CARE = np.array([0.5, 0.1, 0.08, 0.07, 0.07, 0.18])  # probabilities of the shares before any decision
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,6 +201,11 @@ class Belief:
         """Probability that the person accepts half of the names, or more, without looking."""
         return float(self.states[_BLIND >= 0.5].sum())
 
+    @property
+    def care(self) -> np.ndarray:
+        """Probabilities of the shares of names that the person accepts without looking."""
+        return self.states.reshape(len(_CARE), -1).sum(axis=1)
+
     def errors(self, odds: np.ndarray) -> np.ndarray:
         """Return (N,) error probabilities of undecided names from (N,) log-odds of the model."""
         levels, of = np.unique(self.levels, return_inverse=True)
@@ -208,7 +213,12 @@ class Belief:
 
 
 def believe(
-    odds: np.ndarray, kept: np.ndarray, accepted: np.ndarray, repeated: tuple[int, int], spreads: Spreads
+    odds: np.ndarray,
+    kept: np.ndarray,
+    accepted: np.ndarray,
+    repeated: tuple[int, int],
+    spreads: Spreads,
+    care: np.ndarray = _CARE,
 ) -> Belief:
     """Return what M decided names show about the level of the taxonomy and about blind acceptance.
 
@@ -222,6 +232,7 @@ def believe(
         accepted: (M,) bool, True if the person accepted the shown group, False if the person chose another group.
         repeated: numbers of names that the person was asked twice: with the same answer, and with different answers.
         spreads: deviations of taxonomies and of groups from the model.
+        care: probabilities of the shares of names that the person accepts without looking, from other decisions.
     """
     levels = _LEVELS * spreads.between_sets * _WIDER
     wrong = np.clip(expit(odds[:, None] + levels), 1e-6, 1 - 1e-6)
@@ -230,7 +241,8 @@ def believe(
     # if an accepted group differs from the build's group, the decision says little about the build
     told = kept | ~accepted
     seen = np.log(by_eye + blindly)[told].sum(axis=0) * min(1.0, _ENOUGH / max(told.sum(), 1))
-    states = softmax(_PRIOR + seen)
+    prior = np.repeat(np.log(np.maximum(care, 1e-12)), len(_LEVELS) // len(_CARE)) - _LEVELS**2 / 2
+    states = softmax(prior + seen)
     return Belief(levels, states, wrong * blindly / (by_eye + blindly), repeated, spreads.between_groups)
 
 
@@ -249,7 +261,7 @@ class Expected(NamedTuple):
 
 
 def still_wrong(
-    odds: np.ndarray, counted: np.ndarray, groups: np.ndarray, belief: Belief, decided: np.ndarray
+    odds: np.ndarray, counted: np.ndarray, groups: np.ndarray, belief: Belief, decided: np.ndarray, *, seed: int = 0
 ) -> np.ndarray:
     """Return draws of the number of wrong placements.
 
@@ -264,11 +276,12 @@ def still_wrong(
         groups: (N,) labels 0..G-1 of groups whose errors are correlated; -1: no group.
         belief: beliefs from the M decided names.
         decided: (M,) number of items of each decided name, or 1 per name to count names.
+        seed: seed of the draws.
     """
-    random, (same, other) = np.random.default_rng(0), belief.repeated
-    slips = random.beta(_SLIPS[0] + other / 2, _SLIPS[1] + same + other / 2, _DRAWS)
-    state = random.choice(len(belief.states), _DRAWS, p=belief.states)
-    normal, grid = random.standard_normal((2, _DRAWS)), np.linspace(belief.levels[0] - 2, belief.levels[-1] + 2, 41)
+    random, (same, other) = np.random.default_rng(seed), belief.repeated
+    slips = random.beta(_SLIPS[0] + other / 2, _SLIPS[1] + same + other / 2, DRAWS)
+    state = random.choice(len(belief.states), DRAWS, p=belief.states)
+    normal, grid = random.standard_normal((2, DRAWS)), np.linspace(belief.levels[0] - 2, belief.levels[-1] + 2, 41)
     means, variances = np.empty((2, len(grid)))
     for i, at in enumerate(grid):
         p = expit(odds + at)

@@ -27,6 +27,10 @@ ItemKey = tuple[str, str]  # split and id
 Classes = Mapping[str, tuple[str, ...]]  # classes by level, of the levels above the groups, finest level first
 
 
+class OpenClasses(tuple[str, ...]):
+    """Classes of a level that the data defines. A decision may give a group a class that is not among them."""
+
+
 class Given(NamedTuple):
     """The name, the group, or both, that a decision gives to one item."""
 
@@ -341,7 +345,7 @@ class Grouping:
             return
         if level not in self.classes:
             self._miss(entry, f"there is no level {quoted(level)} above the groups; there are {', '.join(levels)}")
-        elif decision.top not in self.classes[level]:
+        elif decision.top not in self.classes[level] and not isinstance(self.classes[level], OpenClasses):
             self._miss(entry, f"top is {quoted(decision.top)}; expected {some(self.classes[level], 8, ' or ')}")
         else:
             subject = Subject("top", group, None if level == levels[-1] else level)

@@ -88,12 +88,15 @@ class Estimates:
 
         ``unread``: whether the person may have accepted the names without looking, so that their errors are unknown.
         """
-        left, found = self.undecided, dict[str, Any](unread=bool(len(self.decided) and self.belief.unread > UNREAD))
-        odds, groups = self.odds[left], self.standing[left]
+        found = dict[str, Any](unread=bool(len(self.decided) and self.belief.unread > UNREAD))
         for of, each in (("names", np.ones(len(self.errors))), ("items", self.items)):
-            draws = still_wrong(odds, each[left], groups, self.belief, each[self.decided])
-            found[of] = [round(end, 1) for end in Expected.of(draws)]
+            found[of] = [round(end, 1) for end in Expected.of(self.draws(each))]
         return found
+
+    def draws(self, each: np.ndarray) -> np.ndarray:
+        """Return draws of the number of names in a wrong group; ``each`` has the (N,) weights of the names."""
+        left = self.undecided
+        return still_wrong(self.odds[left], each[left], self.standing[left], self.belief, each[self.decided])
 
 
 class Learner:

@@ -5,8 +5,8 @@
 Programs can use the same interface. Every request has the header ``X-Hgld-Token``; bodies and responses are JSON.
 
 ``GET /api/state``
-    - who, role, file; levels: the levels above the groups, each with its classes; predefined: labels of groups without
-      names in the build;
+    - who, role, file; levels: the levels above the groups, each with its classes, and whether a decision may add a
+      class; predefined: labels of groups without names in the build;
     - names: rows of (name, items, confidence, the clustering's group, the next group, label of its group now or null,
       error probability, who decided);
     - groups: by label (top, who decided, classes per level above, who decided them);
@@ -15,7 +15,8 @@ Programs can use the same interface. Every request has the header ``X-Hgld-Token
 
     - revision, decisions (number of the person's own), history;
     - progress: names, names_done, items, items_done; still_wrong: numbers of names and items that are probably wrong,
-      decided names included, each (mean, low, high) at 80%, and unread (true: perhaps accepted without looking);
+      decided names included, each (mean, low, high) at 80%, the same per level above (levels) and for all levels
+      together (tree), and unread (true: perhaps accepted without looking);
     - queue: screens of similar names, the most useful first: items (expected to be corrected), names, wrong (their
       error probabilities), blocks (ranges of the most similar names), targets (the most probable groups of the names),
       again (true: the person accepted them before), level (not null: the names are groups, and their class at this

@@ -13,12 +13,13 @@ from hgld.errors import InputError, StorageError, quoted
 
 from .agreement import check_annotators, settle, side_by_side
 from .decisions import MOST_NAMES, Decision, Entry, GiveItem, make_decision, read_decisions
-from .grouping import Grouping, Subject
+from .grouping import Grouping, OpenClasses, Subject
 from .journal import Journal, StaleError
 from .learner import Estimates, Learner
 from .queue import Queue, Screen, class_screens
 from .review import estimated, reviewed_groups
 from .tables import BuildTables, Thumbnails
+from .whole_tree import expected_errors
 
 _LISTED = 100  # maximum number of decisions in the page's history
 _NAMED = 20  # maximum number of names per decision in the history
@@ -35,6 +36,7 @@ class _View:
         grouping: names in groups after the decisions.
         placed: ``grouping`` with the undecided names in their estimated groups.
         estimates: estimates of the learner; None without a learner.
+        still_wrong: expected numbers of wrong names (:func:`expected_errors`); None without a learner.
         names: per name, the label of its group (None: the name was dropped), its error probability, and who decided.
         groups: per group with names, its top, who decided about it, its classes, and who decided them.
         done: numbers of decided names and of their items.
@@ -44,6 +46,7 @@ class _View:
     grouping: Grouping
     placed: Grouping
     estimates: Estimates | None
+    still_wrong: dict[str, Any] | None
     names: dict[str, _NameState]
     groups: dict[str, list[Any]]
     done: tuple[int, int]
@@ -107,12 +110,13 @@ class Review:
         done = len(settled), sum(sizes[name] for name in settled)
         tables = self.tables
         table = reviewed_groups(tables.names, tables.place, tables.groups, placed, tables.levels)
+        wrong = estimates and expected_errors(estimates, table, list(tables.classes))
         columns = table.select("label", "top", "decided_by", "classes", "classes_by")
         groups = {label: said for label, *said in columns.iter_rows()}
         queue = list[Screen]()
         if self._queue and estimates:
             queue = [*self._queue.screens(estimates, self._skipped), *class_screens(table, list(tables.classes))]
-        return _View(grouping, placed, estimates, names, groups, done, queue)
+        return _View(grouping, placed, estimates, wrong, names, groups, done, queue)
 
     # -- changes --------------------------------------------------------------------------------------------------
 
@@ -196,7 +200,7 @@ class Review:
             "role": self.journal.role,
             "file": self.journal.path.name,
             "others": sorted({entry.decision.who for entry in self.others}),
-            "levels": [[level, list(classes)] for level, classes in self.tables.classes.items()],
+            "levels": [[level, list(of), isinstance(of, OpenClasses)] for level, of in self.tables.classes.items()],
             "item": self.tables.item,
             "predefined": sorted(
                 self.tables.labels[g] for g in self.tables.labels.keys() - {*self.tables.place.values()}
@@ -208,13 +212,13 @@ class Review:
         }
 
     def _head(self) -> dict[str, Any]:
-        own, (names_done, items_done), estimates = self.journal.entries, self._view.done, self._view.estimates
+        own, (names_done, items_done) = self.journal.entries, self._view.done
         progress = {
             "names": len(self._view.names),
             "names_done": names_done,
             "items": sum(self.tables.sizes.values()),
             "items_done": items_done,
-            "still_wrong": estimates and estimates.still_wrong,
+            "still_wrong": self._view.still_wrong,
         }
         history = [_record(entry.decision) for entry in own[: -_LISTED - 1 : -1]]
         queue = [asdict(screen) for screen in self._view.queue]

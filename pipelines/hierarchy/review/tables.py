@@ -22,7 +22,7 @@ from ..names.class_graph import ClassGraph
 from ..names.classes import SPLIT
 from ..names.clean import NameRules
 from ..names.landmark_tables import with_item_columns
-from .grouping import Classes, GroupId
+from .grouping import Classes, GroupId, OpenClasses
 
 _TABLES = {
     "cluster/names.parquet": ("name", "landmarks", "group", "confidence", "next_group", "wrong", "doubtful"),
@@ -187,7 +187,7 @@ def classes_above(details: Mapping[str, Any], labels: pl.DataFrame | None) -> Cl
     found: dict[str, tuple[str, ...]] = dict.fromkeys(above, ())
     if labels is not None:
         rows = labels.select("level", "label").drop_nulls().unique().sort("level", "label").group_by("level")
-        found |= {level[0]: tuple(part["label"].to_list()) for level, part in rows if level[0] in found}
+        found |= {level[0]: OpenClasses(part["label"].to_list()) for level, part in rows if level[0] in found}
     if above and (tops := tuple(details.get("tops", LANDMARKS.top))):
         found[above[-1]] = tops
     return found

@@ -62,6 +62,7 @@ def write_report(root, tiny_stages, change=None, source: Any = "sample", levels=
     facts = provenance(list(stages.values()), [], BuildConfig(source, embed=EmbedConfig("lexical")), encoder)
     facts["stages"]["cluster"]["details"]["silhouettes"] = {"2": 0.2, "3": 0.4}
     number = {"names": [1.9, 1.0, 3.8], "items": [2.6, 1.5, 5.0], "unread": False}
+    number |= {"levels": {"natural_or_human_made": [2.2, 1.0, 4.0]}, "tree": [3.1, 2.0, 5.0]}
     facts["stages"]["review"]["details"]["still_wrong"] = number
     if levels:
         facts["stages"]["export"]["details"] = {"levels": levels}
@@ -107,6 +108,7 @@ def test_page_shows_the_counts_of_the_build(page):
         "cathedral: cathedral (Q2977) → architectural structure (Q811979)",
         "chosen by the silhouette : 0.200 with 2, 0.400 with 3.",
         "About 2 of 5 names are still wrong (80% interval: 1 to 4), and with them about 3 of the landmarks (2 to 5).",
+        "At any level, about 3 names are wrong (2 to 5).",
     ):
         assert shown in text
     assert "head-noun : head noun of 1 of 1 names, 1 of 1 items" in text.replace("head-noun: ", "head-noun : ")

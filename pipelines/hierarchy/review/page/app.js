@@ -24,6 +24,7 @@ const KEYS = [
   ["The names that are shown first", [
     ["a", "accept them as they are marked"], ["o", "put them off, undecided"],
     ["Space", "mark a name: belongs there, does not, left open"],
+    ["r", "rename the class of a group for all its groups, or merge it"],
     ["] [", "select what is most like the name; more of it, less"],
   ]],
   ["Names, here and in every list", [
@@ -243,7 +244,7 @@ function drawNames(keep = true) {
     if (!keep && screen) names.go(Math.max(0, names.items.findIndex((item) => screen.isLeft(item))), { quiet: true });
   }
   else names.show(model.list(search ? (item) => item.lower.includes(search) : tests[view.kind] ?? (() => false)), { keep });
-  const empty = { open: "Every name is decided.", queue: model.open ? "Nothing more is proposed. Look through the groups, or stop here." : model.levels.some((_, depth) => model.decidedAt(depth) < model.groups.size) ? "Every name is decided, but not every group's class. Load the page again to be asked." : "Every name is decided, at every level.", group: "No name is left here." };
+  const empty = { open: "Every name is decided.", queue: model.open ? "Nothing more is proposed. Look through the groups, or stop here." : model.levels.some((_, depth) => model.decidedAt(depth) < model.groups.size) ? "Every name is decided, but not every group's class." : "Every name is decided, at every level.", group: "No name is left here." };
   names.element.dataset.empty = search ? "No name contains this." : empty[view.kind] ?? "";
   names.element.classList.toggle("empty", !names.items.length);
 }
@@ -264,14 +265,15 @@ function drawProgress() {
   const { names: all, names_done: decided, items, items_done: itemsDone, still_wrong: wrong } = model.progress;
   const whole = (number) => Math.round(number).toLocaleString("en");
   const [mean, low, high] = wrong?.names ?? [];
-  const left = all - decided;
+  const left = all - decided, expected = ([most, least, upper]) => `${whole(most)} (${whole(least)} to ${whole(upper)})`;
   $("progress").replaceChildren(...parts([
     node("span", {}, [own(model.who), ` · ${count(model.decisions, "decision")}`]),
     `${whole(decided)} of ${whole(all)} names decided${isCounted() ? ` with ${Math.floor((100 * itemsDone) / items)}% of the ${model.item}s` : ""}`,
     `${whole(left)} not looked at`,
     wrong?.unread ? `nearly every group was kept, and whether the names were read is unknown: ${whole(low)} to ${whole(high)} of all names may be wrong`
       : wrong ? `about ${whole(mean)} of all names in a wrong group (80% interval ${whole(low)} to ${whole(high)})` : null,
-    ...model.levels.map(([level], depth) => `${level} of ${whole(model.decidedAt(depth))} of ${count(model.groups.size, "group")} decided, its errors not estimated`),
+    ...model.levels.map(([level], depth) => `${level} of ${whole(model.decidedAt(depth))} of ${count(model.groups.size, "group")} decided${wrong ? `, about ${expected(wrong.levels[level])} names in a wrong one` : ""}`),
+    wrong && model.levels.length ? `about ${expected(wrong.tree)} names wrong at any level` : null,
   ]));
   $("bar").firstElementChild.style.width = `${all ? (100 * decided) / all : 100}%`;
 }
@@ -281,6 +283,7 @@ function drawActions() {
   if (inQueue() && screen) {
     const accept = `Accept ${screen.right.length.toLocaleString("en")}`, denied = screen.denied.length;
     first.push(["accept", denied ? `${accept}, not ${denied}` : accept, "a", !isThrough(), "strong"], ["later", "Put off", "o", true]);
+    if (screen.above) rest.push(["rename", "Rename class", "r", some]);
   } else if (group) {
     const left = stillOpen().length, but = names.selected.size;
     first.push(["accept", but ? `Accept all but ${but}` : `Accept all ${left.toLocaleString("en")}`, "a", left > 0, "strong"]);
@@ -508,7 +511,7 @@ const act = {
     done.add(id);
     const { above } = screen;
     goOn();
-    if (above) return; // the screen comes back when the page is loaded again
+    if (above) { done.delete(id); redraw(false); return; } // groups come back after the rest of the queue
     try { await model.putOff(asked); drawQueue(); } catch (error) { if (!error.told) say(error); }
     done.delete(id); // the server excludes it from the queue until its estimates change
   },
@@ -519,7 +522,7 @@ const act = {
     if (!chosen.length) return;
     const near = chosen.length === 1 ? [chosen[0].next, chosen[0].group] : [];
     const answer = await asked({ action: "move", title: `Move ${count(chosen.length, "name")}`, about: some(namesOf(chosen)), button: "Move",
-      fields: [asksClasses() ? { name: "to", label: screen.above, options: model.levels.find(([level]) => level === screen.above)[1], mustExist: true }
+      fields: [asksClasses() ? { name: "to", label: screen.above, options: model.classes(screen.above), mustExist: !model.isOpen(screen.above) }
         : { name: "to", label: "To the group", options: labels(), first: [...new Set([...targets(), ...near])].filter((label) => label !== null), mustExist: true }] });
     if (answer) put(chosen, answer.to, answer.why);
   },
@@ -563,6 +566,7 @@ const act = {
     if (answer) decide(withWhy(pieces("drop", namesOf(chosen), {}), answer));
   },
   async rename() {
+    if (asksClasses()) return renameClass();
     const from = needGroup();
     if (from === null) return;
     const answer = await asked({ action: "rename", title: "Rename the group", about: from, button: "Rename",
@@ -587,7 +591,7 @@ const act = {
     if (group === null || !model.levels.length) return;
     const several = model.levels.length > 1;
     const answer = await asked({ action: "set", title: ["Class above ", own(group)], button: "Set",
-      fields: model.levels.map(([level, classes]) => ({ name: level, label: level, options: classes, mustExist: true, optional: several })).reverse() });
+      fields: model.levels.map(([level]) => ({ name: level, label: level, options: model.classes(level), mustExist: !model.isOpen(level), optional: several })).reverse() });
     if (!answer) return;
     const said = model.levels.filter(([level]) => answer[level]).map(([level]) => ({ action: "set", group, top: answer[level], ...(several ? { level } : {}) }));
     decide(withWhy(said, answer));
@@ -629,6 +633,18 @@ function step(by) {
   const range = screen.step(names.active, by);
   if (range) names.select(...range);
   else { names.selected.clear(); names.render(); drawActions(); }
+}
+
+// Rename the class of the active group for all its groups. The name of another class merges the two.
+async function renameClass() {
+  const level = screen.above, from = names.current?.label;
+  if (!from) return say("This group has no class here; give it one by a digit or m.");
+  const chosen = [...model.groups.keys()].map((label) => model.groupItem(label, level)).filter((item) => item.label === from);
+  const answer = await asked({ action: "rename", title: ["Rename ", own(from), ", or merge it into another"], about: some(namesOf(chosen)), button: "Rename",
+    fields: [{ name: "to", label: level, value: from, options: model.classes(level), mustExist: !model.isOpen(level) }] });
+  if (!answer) return;
+  decide(withWhy(screen.set(chosen, answer.to), answer), `${from} → ${answer.to}`);
+  advance(chosen);
 }
 
 async function set(top, explain) {

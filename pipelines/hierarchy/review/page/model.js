@@ -170,6 +170,14 @@ export class Model {
     return { name: label, label: at, group: at, next: null, who, items: this.sizes.get(label)?.items ?? 0, wrong: null, level };
   }
 
+  // The classes of a level: of the build, and of decisions.
+  classes(level) {
+    const depth = this.levels.findIndex(([name]) => name === level), now = [...this.groups.values()].map(([, , classes]) => classes[depth]);
+    return [...new Set([...this.levels[depth][1], ...now])].filter(Boolean);
+  }
+
+  isOpen = (level) => this.levels.find(([name]) => name === level)[2];
+
   // Number of groups whose class at a level somebody decided.
   decidedAt = (depth) => [...this.groups.values()].filter(([, , , by]) => by[depth] !== null).length;
 

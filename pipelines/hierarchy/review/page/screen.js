@@ -64,7 +64,7 @@ export class Screen {
 
   // The first classes of the asked level, or the most probable groups of the names.
   get targets() {
-    return this.above ? (this.model.levels.find(([level]) => level === this.above)?.[1] ?? []).slice(0, MOST_TARGETS) : this.asked.targets;
+    return this.above ? this.model.classes(this.above).slice(0, MOST_TARGETS) : this.asked.targets;
   }
 }
 
