@@ -36,6 +36,8 @@ from rehearsed.stages import RUNS, Addresses, Stage, stages  # noqa: E402
 from rehearsed.table import markdown, quality  # noqa: E402
 from rehearsed.world import IMAGES, World  # noqa: E402
 
+LATENCY, FAILING = 0.1, 40  # the shards' server waits 0.1 s before each response, and every 40th response fails
+
 
 @dataclass
 class Record:
@@ -209,7 +211,7 @@ def main() -> None:
     with (
         FileServer(owners, record.port("owners")) as release,
         Wikis(world, record.port("wikis")) as wikis,
-        FileServer(whole, record.port("chain")) as own,
+        FileServer(whole, record.port("chain"), LATENCY, FAILING) as own,
     ):
         chain += stages(world, Addresses(release.url, wikis.url, own.url), told.steps, told.runs.split(","))
         names = [stage.name for stage in chain]

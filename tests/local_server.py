@@ -11,7 +11,7 @@ from typing import Any, Self
 
 class _QuietServer(ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = 64
+    request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print errors except those of clients that disconnect, which some tests cause on purpose."""

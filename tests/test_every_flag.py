@@ -234,7 +234,7 @@ LAW: list[tuple[str, dict[str, str]]] = [
             "title": "Other",
         },
     ),
-    (f"{REPORT} --data data", {"verify-reads": ""}),
+    (f"{REPORT} --data data", {"verify-reads": "", "cache": "kept", "cache-size": "7"}),
     (DRAWN, {"figures": "figures"}),
     ("report r3.json", {"seen": ""}),
     ("evaluate --checkpoint known --data resplit --split val", {"seen": ""}),

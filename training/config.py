@@ -147,7 +147,7 @@ class BatchConfig:
     )
     stream: bool = setting(
         False,
-        "Read the shards sequentially, also from URLs, instead of reading single images at the offsets in the index.",
+        "Read the shards in their order instead of images in random order; needs fewer requests to a server.",
     )
     num_streams: int = setting(
         8, "Number of sequences of shards that --stream reads in parallel, over all processes.", above=0

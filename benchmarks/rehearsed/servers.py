@@ -1,8 +1,10 @@
 """Servers of a rehearsal on 127.0.0.1: files with byte ranges, and fakes of Commons and Wikidata with failures."""
 
+import itertools
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,6 +28,8 @@ from tests.pipelines.wikimedia_server import (
 
 
 class _QuietServer(ThreadingHTTPServer):
+    request_queue_size = 128  # connections of one client that wait to be accepted
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print no error for killed clients."""
         if not isinstance(sys.exception(), ConnectionError):
@@ -33,10 +37,18 @@ class _QuietServer(ThreadingHTTPServer):
 
 
 class FileServer:
-    """Server of the files in a folder, with ranges; the ETag is the file's size and time."""
+    """Server of the files in a folder, with ranges; the ETag is the file's size and time.
 
-    def __init__(self, folder: Path, port: int = 0) -> None:
-        self._server = _QuietServer(("127.0.0.1", port), partial(_FileHandler, folder.resolve()))
+    Args:
+        folder: folder of the served files.
+        port: port to listen on; 0: a free port.
+        delay: seconds before each response.
+        failing: every response of this number fails: status 503, or a connection that ends early; 0: none fails.
+    """
+
+    def __init__(self, folder: Path, port: int = 0, delay: float = 0.0, failing: int = 0) -> None:
+        handler = partial(_FileHandler, folder.resolve(), delay, failing, itertools.count(1))
+        self._server = _QuietServer(("127.0.0.1", port), handler)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -53,8 +65,8 @@ class _FileHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = 1 << 16
 
-    def __init__(self, folder: Path, *given: Any) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, delay: float, failing: int, numbers: Iterator[int], *given: Any) -> None:
+        self.folder, self.delay, self.failing, self.numbers = folder, delay, failing, numbers
         super().__init__(*given)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
@@ -64,6 +76,12 @@ class _FileHandler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
+        time.sleep(self.delay)
+        number = next(self.numbers)
+        turn, is_whole = divmod(number, self.failing) if self.failing else (0, 1)
+        if not is_whole and turn % 2:
+            self._begin(503, 0)
+            return
         path = (self.folder / unquote(self.path.partition("?")[0]).lstrip("/")).resolve()
         if not (path.is_relative_to(self.folder) and path.is_file()):
             self._begin(404, 0)
@@ -82,7 +100,8 @@ class _FileHandler(BaseHTTPRequestHandler):
         else:
             self._begin(200, size, **headers)
         if self.command == "GET":
-            self._send(path, first, last + 1)
+            self._send(path, first, last + 1 if is_whole else (first + last) // 2)
+        self.close_connection |= not is_whole
 
     def _begin(self, code: int, length: int, **headers: str) -> None:
         self.send_response(code)

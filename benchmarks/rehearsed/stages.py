@@ -133,7 +133,7 @@ def _training(at: Addresses, all_steps: int, runs: Sequence[str]) -> list[Stage]
     sampler = ["--sampler", "hierarchical-pk", "--super-level", "hierarchical_label", "--super-classes", "4"]
     return [
         *(train(run, all_steps, *sampler, *RUNS[run]) for run in runs),
-        train("streamed", all_steps // 3, "--stream", data=f"{at.chain}/shards"),
+        train("streamed", all_steps // 3, "--stream", "--cache", "cache", data=f"{at.chain}/shards"),
         train("untrained", 0, launch=HGLD),
     ]
 

@@ -44,6 +44,13 @@ class ReadingOptions(HostOptions):
     verify_reads: bool | None = setting(
         None, "Compare the SHA-256 of every image with the index.  [default: only for datasets at URLs]"
     )
+    cache: Path | None = setting(
+        None,
+        "Folder on a local disk that keeps images from URLs for later epochs and commands.",
+        metavar="DIR",
+        path="folder",
+    )
+    cache_size: float = setting(100.0, "Maximum size of --cache; a full cache keeps its images.", unit="GB", above=0)
 
 
 @contextmanager

@@ -55,7 +55,7 @@ class TrainOptions:
         "with times, and exit. Takes minutes.",
         common=False,
     )
-    data: str | None = setting(None, "Dataset directory; with --stream also its URL.", metavar="DIR|URL")
+    data: str | None = setting(None, "Dataset directory or its URL.", metavar="DIR|URL")
     out: Path | None = setting(
         None, "Folder of the run; if a stopped run is in it, it resumes.", metavar="RUN", path="folder"
     )

@@ -1,6 +1,7 @@
 """Dataset directories: reading and checking their tables, and random access to every image."""
 
 import hashlib
+import json
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
@@ -17,14 +18,16 @@ from torch.utils.data import Dataset
 
 from hgld.data.decode import decode_batch, decode_whole
 from hgld.data.format import BOX, HIERARCHY, INDEX, JUDGEMENTS, LISTS, MANIFEST, MAX_IMAGE_BYTES, Manifest
+from hgld.data.image_cache import ImageCache
 from hgld.data.image_folder import LooseImages, list_folder, list_images
 from hgld.data.images import MOST_BATCH_BYTES, EncodedImage, fits_batch, turn_of, turned
 from hgld.data.index import SOURCE, read_index, read_table
 from hgld.data.storage import READING, ShardStorage, read_manifest
 from hgld.data.views import TestView
-from hgld.errors import InputError, did_you_mean, quoted
+from hgld.errors import ConfigError, InputError, did_you_mean, quoted
 from hgld.hierarchy import Hierarchy
 from hgld.hub import dataset_folder, is_address
+from hgld.user_cache import digest_of
 
 Transform = Callable[[Image.Image], Any]
 Positions = Sequence[int] | np.ndarray | Tensor
@@ -122,7 +125,8 @@ def open_dataset(
         split: the split to open; all items if None.
         levels: the levels to keep, finest first; all if None.
         storage_options: options for reading from a URL. http(s): headers, hosts and limits
-            (docs/reference/dataset-files.md). Other schemes: options of fsspec, such as credentials and endpoints.
+            (docs/reference/dataset-files.md). Other schemes: options of fsspec, such as credentials and endpoints. All:
+            ``cache``, a folder that keeps images, and ``cache_size``, its maximum size in GB (100).
         transform: function that makes ``dataset[i]["image"]`` from an RGB image; None leaves the image unchanged; a
             ``DataLoader`` then gets the central square at 224 pixels.
         verify_reads: whether to check the bytes of every image against the SHA-256 in the index; None: only if they
@@ -132,12 +136,15 @@ def open_dataset(
         InputError: there is no dataset, its files contradict each other, or the split does not exist.
         SchemaError: this hgld does not read the dataset's schema version.
         HierarchyError: a level is unknown, or labels contradict the tree.
-        ConfigError: hgld cannot read URLs of this scheme.
+        ConfigError: hgld cannot read URLs of this scheme, or a cache is given with ``verify_reads=False``.
         ServiceError: the server kept failing.
+        StorageError: the cache cannot be written.
     """
     if is_address(root):
         root = dataset_folder(str(root), split)
-    storage = ShardStorage(root, storage_options)
+    policy, options = READING.get(), dict(storage_options or {})
+    cache, cache_size = options.pop("cache", policy.cache), options.pop("cache_size", policy.cache_size)
+    storage = ShardStorage(root, options)
     is_plain = storage.is_local and Path(storage.where).is_dir() and not storage.exists(MANIFEST)
     if is_plain:
         storage = list_folder(Path(storage.where))
@@ -149,7 +156,7 @@ def open_dataset(
         raise InputError(f"{storage.where}: no split {quoted(split)}; it has {', '.join(manifest.splits)}.{hint}")
     hierarchy = storage.hierarchy if isinstance(storage, LooseImages) else _read_hierarchy(storage, manifest)
     if verify_reads is None:
-        verify_reads = READING.get().verify_reads
+        verify_reads = policy.verify_reads
     verified = not storage.is_local if verify_reads is None else verify_reads
     left_out = [name for name in _NOT_NEEDED if name != "sha256" or not verified]
     index = read_rows(storage, manifest, split, leave_out=left_out)
@@ -160,7 +167,12 @@ def open_dataset(
         chosen.check_labels(labels)
     except InputError as error:
         raise type(error)(f"{storage.where}/{INDEX}: {error}") from error
-    return ShardDataset(storage, manifest, chosen, split, index, torch.from_numpy(labels), transform)
+    dataset = ShardDataset(storage, manifest, chosen, split, index, torch.from_numpy(labels), transform)
+    if cache is not None and not storage.is_local:
+        if not verified:
+            raise ConfigError("a cache finds images by their SHA-256, so it needs --verify-reads (verify_reads).")
+        dataset.cache = ImageCache(Path(cache), int(cache_size * 1e9), digest_of(json.dumps(manifest.files)))
+    return dataset
 
 
 load_dataset = open_dataset  # the name of this function in Hugging Face's datasets
@@ -196,8 +208,11 @@ class ShardDataset(Dataset[dict[str, Any]]):
         keys: (N,) stable names of the items.
         labels: (N, L) int64 class ids, finest level first; -1 is unknown.
         sizes: (N, 2) int32 width and height in pixels of the upright images after cropping to their boxes.
+        cache: cache of the images; None: the images are not cached.
         transform: function that is applied to the image of ``dataset[i]``.
     """
+
+    cache: ImageCache | None = None
 
     def __init__(
         self,
@@ -314,6 +329,21 @@ class ShardDataset(Dataset[dict[str, Any]]):
                 f"{self.storage.where}: {len(i)} images have {total} bytes in total, according to the index; "
                 f"expected at most {MOST_BATCH_BYTES}. Read fewer at a time."
             )
+        if self.cache is None or self._sha256 is None:
+            return self._read_stored(i)
+        digests = [digest.tobytes() for digest in self._sha256[i]]
+        images = self.cache.read(digests)
+        missing = {
+            digest: position for digest, position in zip(digests, i.tolist(), strict=True) if digest not in images
+        }
+        if missing:
+            read = dict(zip(missing, self._read_stored(np.array(list(missing.values()))), strict=True))
+            self.cache.add(read)
+            images |= read
+        return [images[digest] for digest in digests]
+
+    def _read_stored(self, i: np.ndarray) -> list[bytes]:
+        """Read the files of the items ``i`` (B,) from the storage, and check their SHA-256 if it is known."""
         names = [self._shard_names[shard] for shard in self._shard[i].tolist()]
         ranges = list(zip(names, self._offset[i].tolist(), self._size[i].tolist(), strict=True))
         try:

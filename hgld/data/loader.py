@@ -20,7 +20,7 @@ from torch import Tensor
 from hgld.data.batch import Batch, BatchBuffers, Fault
 from hgld.data.dataset import ShardDataset
 from hgld.data.decode import decode_batch
-from hgld.data.images import EncodedImage, Integers
+from hgld.data.images import EncodedImage, Integers, fits_batch
 from hgld.data.views import View, places
 from hgld.errors import ConfigError, InputError, quoted
 from hgld.samplers import BatchSampler
@@ -88,6 +88,92 @@ class BatchItems:
         return (other for other in others if other not in damaged)
 
 
+# -- reading ahead ----------------------------------------------------------------------------------------------------
+
+AHEAD = 2  # number of batches, or blocks of batches, that are read ahead of the decoded batch
+_BLOCK_BATCHES = 8  # maximum number of batches that are read together
+_BLOCK_BYTES = 64 << 20  # maximum total size of the images in batches that are read together
+_END: Any = object()
+
+
+@contextmanager
+def read_ahead(values: Generator[T, None, None], ahead: int) -> Iterator[Iterator[T]]:
+    """Run a generator in a thread, at most ``ahead`` values ahead of the consumer, until the ``with`` block ends.
+
+    If the generator raises an error, the consumer gets this error in place of the next value.
+    """
+    pool = ThreadPoolExecutor(1, "hgld stream")
+    coming = deque(pool.submit(next, values, _END) for _ in range(ahead))
+
+    def taken() -> Iterator[T]:
+        while (value := coming.popleft().result()) is not _END:
+            coming.append(pool.submit(next, values, _END))
+            yield value
+
+    try:
+        yield taken()
+    finally:
+        pool.shutdown(cancel_futures=True)
+        values.close()
+
+
+class _ReadItems(BatchItems):
+    """Items of a dataset that were read ahead; replacements are read on demand."""
+
+    images: Mapping[int, EncodedImage] = {}
+
+    def encoded(self, items: Integers) -> list[EncodedImage]:
+        if all(item in self.images for item in items.tolist()):
+            return [self.images[item] for item in items.tolist()]
+        return super().encoded(items)
+
+
+def items_ahead(
+    dataset: ShardDataset, sampler: BatchSampler, epoch: int, step: int
+) -> Generator[BatchItems, None, None]:
+    """Yield the batches of an epoch from ``step`` on, whose images a thread reads ahead of the decoding.
+
+    Several batches are read together. Therefore neighbouring images share a request, and many requests to a server wait
+    at the same time.
+    """
+    with read_ahead(_read_blocks(dataset, sampler, epoch, step), AHEAD) as blocks:
+        for block in blocks:
+            yield from block
+
+
+def _read_blocks(
+    dataset: ShardDataset, sampler: BatchSampler, epoch: int, step: int
+) -> Generator[list[_ReadItems], None, None]:
+    """Read blocks of batches; the first blocks have fewer batches."""
+    sizes, most = dataset.places[3], 1
+    block: list[_ReadItems] = []
+    for now in range(step, len(sampler)):
+        block.append(_ReadItems(dataset, *sampler.part(epoch, now)))
+        if len(block) == most or sum(int(sizes[batch.items].sum()) for batch in block) > _BLOCK_BYTES:
+            yield _read(dataset, block)
+            block, most = [], min(2 * most, _BLOCK_BATCHES)
+    if block:
+        yield _read(dataset, block)
+
+
+def _read(dataset: ShardDataset, block: list[_ReadItems]) -> list[_ReadItems]:
+    """Read the images of some batches together; if one image fails, the decoder reads all of them on demand."""
+    items = np.unique(np.concatenate([batch.items for batch in block]))
+    try:
+        if fits_batch(int(dataset.places[3][items].sum())):
+            images = dict(zip(items.tolist(), dataset.encoded(items), strict=True))
+            for batch in block:
+                batch.images = images
+    except InputError:
+        names, shard, _, _ = dataset.places
+        if not all(dataset.storage.exists(names[int(i)]) for i in np.unique(shard[items])):
+            raise
+    return block
+
+
+# -- decoding ---------------------------------------------------------------------------------------------------------
+
+
 class _Pending(NamedTuple):
     """A batch that threads are decoding.
 
@@ -138,15 +224,18 @@ class BatchDecoder:
         self._on_fault = on_fault
         self._buffers = BatchBuffers(pin_memory)
 
-    def batches(self, wanted: Iterable[BatchItems], epoch: int, step: int) -> Generator[Batch, None, None]:
-        """Yield the decoded batches of an epoch.
+    def batches(
+        self, wanted: Generator[BatchItems, None, None], epoch: int, step: int, end: int
+    ) -> Generator[Batch, None, None]:
+        """Yield the decoded batches of an epoch; close ``wanted`` afterwards.
 
         Args:
             wanted: the items of every batch from ``step`` on.
             epoch: number of the epoch; the views depend on epoch and step.
             step: number of the first batch.
+            end: number of the batch after the last one.
         """
-        coming = enumerate(wanted, step)
+        coming = zip(range(step, end), wanted, strict=False)
         ahead: deque[_Pending] = deque()
         pool = ThreadPoolExecutor(self._workers, "hgld loader")
         try:
@@ -156,6 +245,7 @@ class BatchDecoder:
                 ahead.extend(self._begin(pool, epoch, *one) for one in islice(coming, 1))
         finally:
             pool.shutdown(cancel_futures=True)
+            wanted.close()
 
     def _begin(self, pool: ThreadPoolExecutor, epoch: int, step: int, wanted: BatchItems) -> _Pending:
         """Let the threads start to decode a batch."""
@@ -237,6 +327,7 @@ class Loader:
     ``prefetch``. The parts of all processes, joined in order, equal the batch of a single process. Iterating yields the
     rest of the sampler's current epoch and leaves the sampler at the next epoch. If the consumer stops in between, the
     next iteration resumes there. Threads suffice, because decoding, resizing and reading release Python's global lock.
+    Images at a URL are read ahead of decoding, several batches at a time.
 
     The consumer may keep a batch: its memory is reused only after the last tensor that shares it is deleted.
 
@@ -301,11 +392,14 @@ class Loader:
             StorageError: the disk failed.
         """
         position = self.sampler.state_dict()
-        epoch, first, last = position["epoch"], position["step"], len(self.sampler) - 1
-        wanted = (BatchItems(self.dataset, *self.sampler.part(epoch, step)) for step in range(first, last + 1))
-        with closed_at_exit(self._batches.batches(wanted, epoch, first)) as batches:
-            for step, batch in enumerate(batches, first):
-                after = {"epoch": epoch, "step": step + 1} if step < last else {"epoch": epoch + 1, "step": 0}
+        epoch, first, end = position["epoch"], position["step"], len(self.sampler)
+        if self.dataset.storage.is_local:
+            wanted = (BatchItems(self.dataset, *self.sampler.part(epoch, step)) for step in range(first, end))
+        else:
+            wanted = items_ahead(self.dataset, self.sampler, epoch, first)
+        with closed_at_exit(self._batches.batches(wanted, epoch, first, end)) as batches:
+            for step, batch in enumerate(batches, first + 1):
+                after = {"epoch": epoch, "step": step} if step < end else {"epoch": epoch + 1, "step": 0}
                 self.sampler.load_state_dict(after)
                 yield batch
 

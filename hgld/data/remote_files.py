@@ -14,10 +14,9 @@ from fsspec.asyn import AsyncFileSystem, sync
 from fsspec.utils import merge_offset_ranges
 
 from hgld.addresses import HTTP, without_secrets
-from hgld.data.http_files import MISSING, PASSING, Deadline, HttpLimits, HttpRanges, RemoteFault, Spans, retry
+from hgld.data.http_files import MISSING, PASSING, TOGETHER, Deadline, HttpLimits, HttpRanges, RemoteFault, Spans, retry
 from hgld.errors import InputError, MissingResourceError, ServiceError, excerpt
 
-_TOGETHER = 16  # maximum number of simultaneous requests of a process
 # maximum gap in bytes that is read to save a request: between neighbouring images there is an item's JSON
 _GAP = 1 << 16
 _MOST_SPAN = 8 << 20
@@ -37,6 +36,7 @@ class RemoteFiles:
         self._root, self._options = root, dict(options)
         self._parts = urlsplit(root)
         self._process, self._ranges = -1, None
+        self._requests = self._retries = 0
 
     def __reduce__(self) -> tuple[type["RemoteFiles"], tuple[str, dict[str, Any]]]:
         return RemoteFiles, (self._root, self._options)
@@ -46,7 +46,7 @@ class RemoteFiles:
         if self._ranges is None or self._process != os.getpid():
             kind = HttpRanges if self._parts.scheme in HTTP else FsspecRanges
             self._ranges, self._process = kind(self._root, self._options), os.getpid()
-            self._workers = ThreadPoolExecutor(_TOGETHER, "hgld http")
+            self._workers = ThreadPoolExecutor(TOGETHER, "hgld http")
         return self._ranges
 
     def _url(self, name: str) -> str:
@@ -90,10 +90,15 @@ class RemoteFiles:
         """
         served = self._served()
         deadline, failed = Deadline(served.limits), threading.Event()
+        self._requests += len(spans)
 
         def give_up_in_time(seconds: float, fault: RemoteFault) -> None:
             if failed.is_set() or deadline.left() <= seconds:  # if one span fails, the whole reading fails
                 raise fault
+            self._retries += 1
+            if self._retries > served.limits.retries + self._requests // 10:
+                said = f"{fault}, after {self._retries:,} retries of {self._requests:,} requests"
+                raise RemoteFault(said, hint="Try again later, or copy the dataset to a disk.")
 
         def read(span: tuple[str, int, int]) -> bytes | RemoteFault:
             name, start, stop = span

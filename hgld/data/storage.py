@@ -143,9 +143,13 @@ class ReadingPolicy:
         verify_reads: whether to check images against the SHA-256 in the index; None: only images at URLs.
         allow_redirects_to: further hosts that an http(s) URL may redirect to.
         allow_private: hosts whose public name may resolve to a private IP address.
+        cache: folder that keeps images from URLs; None: no cache.
+        cache_size: maximum size of the cache, GB.
     """
 
     verify_reads: bool | None = None
+    cache: Path | None = None
+    cache_size: float = 100.0
     allow_redirects_to: tuple[str, ...] = ()
     allow_private: tuple[str, ...] = ()
 

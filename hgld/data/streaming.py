@@ -9,12 +9,11 @@ the files itself, because webdataset's opener runs ``pipe:`` URLs in a shell.
 """
 
 import hashlib
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from functools import partial
-from itertools import count, islice
+from itertools import count
 from os import fspath
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -35,7 +34,7 @@ from hgld.data.format import (
     parse_item_json,
 )
 from hgld.data.images import EncodedImage, Integers, Size, fits_batch, read_header
-from hgld.data.loader import MOST_TRIED, BatchDecoder, BatchItems, closed_at_exit
+from hgld.data.loader import AHEAD, MOST_TRIED, BatchDecoder, BatchItems, closed_at_exit, items_ahead, read_ahead
 from hgld.data.storage import Tar, expand_braces, is_shard, open_tars
 from hgld.data.tar import stream_members
 from hgld.data.views import TrainView, View
@@ -43,9 +42,7 @@ from hgld.errors import ConfigError, InputError, quoted
 from hgld.samplers.batch_sampler import Short, shuffled, word_source
 from hgld.samplers.shard_order import ShardOrderSampler, check_options, draw, fitting_streams
 
-AHEAD = 2  # number of batches, or blocks of batches, that are read ahead of the decoded batch
 _MOST_STREAMS = 8  # maximum of the default num_streams
-_BLOCK_BYTES = 64 << 20  # maximum total size of the images in batches that are read together
 _MOST_BAD = 10_000  # a tar with more damaged items in a row than this is not a shard
 _SHARDS, _STREAM = range(2)  # keys of the independent random streams of shards without an index
 
@@ -233,14 +230,11 @@ class ShardStream(IterableDataset[Batch]):
                 f"{worker.num_workers} worker processes would each give every batch; use num_workers=0 (or 1). For "
                 "more speed, raise `workers` (threads)."
             )
-        with closed_at_exit(self._decoded(self.epoch, self.step)) as batches:
+        wanted = self._source.batches(self.epoch, self.step)
+        with closed_at_exit(self._decoding.batches(wanted, self.epoch, self.step, len(self))) as batches:
             for batch in batches:
                 self.load_state_dict({"epoch": self.epoch, "step": self.step + 1})
                 yield batch
-
-    def _decoded(self, epoch: int, step: int) -> Generator[Batch, None, None]:
-        with closing(self._source.batches(epoch, step)) as wanted:
-            yield from self._decoding.batches(islice(wanted, len(self) - step), epoch, step)
 
 
 class _Grouping(NamedTuple):
@@ -279,50 +273,11 @@ class _IndexedSource:
         rows = read_rows(dataset.storage, dataset.manifest, dataset.split, leave_out=leave_out)
         place = (dataset.places[1], rows["class_run"].to_numpy(), dataset.labels[:, 0].numpy())
         self.sampler = ShardOrderSampler(*place, **how._asdict(), batches_per_epoch=batches)
-        self.dataset, self._window = dataset, how.window
+        self.dataset = dataset
         self.fingerprint = self.sampler.fingerprint()
 
     def batches(self, epoch: int, step: int) -> Generator[BatchItems, None, None]:
-        with read_ahead(self._read_blocks(epoch, step), AHEAD) as blocks:
-            for block in blocks:
-                yield from block
-
-    def _read_blocks(self, epoch: int, step: int) -> "Generator[list[_ReadItems], None, None]":
-        """Read several batches together, because adjacent items share a request; the first reads have fewer batches."""
-        sizes, most = self.dataset.places[3], 1
-        block: list[_ReadItems] = []
-        for now in range(step, len(self.sampler)):
-            block.append(_ReadItems(self.dataset, *self.sampler.part(epoch, now)))
-            if len(block) == most or sum(int(sizes[batch.items].sum()) for batch in block) > _BLOCK_BYTES:
-                yield self._read(block)
-                block, most = [], min(2 * most, self._window)
-        if block:
-            yield self._read(block)
-
-    def _read(self, block: "list[_ReadItems]") -> "list[_ReadItems]":
-        """Read the images of some batches together; if one image fails, the decoder reads all of them on demand."""
-        items = np.unique(np.concatenate([batch.items for batch in block]))
-        try:
-            if fits_batch(int(self.dataset.places[3][items].sum())):
-                images = dict(zip(items.tolist(), self.dataset.encoded(items), strict=True))
-                for batch in block:
-                    batch.images = images
-        except InputError:
-            names, shard, _, _ = self.dataset.places
-            if not all(self.dataset.storage.exists(names[int(i)]) for i in np.unique(shard[items])):
-                raise
-        return block
-
-
-class _ReadItems(BatchItems):
-    """Items of a dataset that were read ahead; replacements are read on demand."""
-
-    images: Mapping[int, EncodedImage] = {}
-
-    def encoded(self, items: Integers) -> list[EncodedImage]:
-        if all(item in self.images for item in items.tolist()):
-            return [self.images[item] for item in items.tolist()]
-        return super().encoded(items)
+        return items_ahead(self.dataset, self.sampler, epoch, step)
 
 
 # -- without an index -------------------------------------------------------------------------------------------------
@@ -600,29 +555,3 @@ class _FoundItems(BatchItems):
         for group in chunk.window[:MOST_TRIED]:
             others += [*group.picks[row:], *group.picks[:row]]
         return (number for number in map(self._add, others) if number not in damaged)
-
-
-# -- reading ahead ----------------------------------------------------------------------------------------------------
-
-_END: Any = object()
-
-
-@contextmanager
-def read_ahead(values: Generator[T, None, None], ahead: int) -> Iterator[Iterator[T]]:
-    """Run a generator in a thread, at most ``ahead`` values ahead of the consumer, until the ``with`` block ends.
-
-    If the generator raises an error, the consumer gets this error in place of the next value.
-    """
-    pool = ThreadPoolExecutor(1, "hgld stream")
-    coming = deque(pool.submit(next, values, _END) for _ in range(ahead))
-
-    def taken() -> Iterator[T]:
-        while (value := coming.popleft().result()) is not _END:
-            coming.append(pool.submit(next, values, _END))
-            yield value
-
-    try:
-        yield taken()
-    finally:
-        pool.shutdown(cancel_futures=True)
-        values.close()

@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from hgld.data.views import TrainView, places
 from hgld.errors import InputError
 from hgld.samplers import EpochSampler, PKSampler, RepeatedAugmentation
 from tests.fake_releases.pictures import jpeg, png
+from tests.hgld.range_server import serve
 from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
 
 VIEW = TrainView(24, jitter=0.2)
@@ -88,6 +90,30 @@ def test_number_of_threads_and_prefetch_do_not_change_batches(dataset):
     for workers, prefetch in ((1, 3), (3, 1), (16, 2)):
         again = list(Loader(dataset, pk(dataset), VIEW, workers=workers, prefetch=prefetch))
         assert same(first, again)
+
+
+def test_images_from_a_failing_server_are_read_ahead_and_give_the_same_batches(dataset, monkeypatch):
+    expected = list(Loader(dataset, pk(dataset), VIEW))
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    with serve(Path(dataset.storage.where)) as server:
+        loader = Loader(open_dataset(server.url, "train"), pk(dataset), VIEW, prefetch=0)
+        assert same(list(loader), expected)
+        server.failures[:] = [503, 500]
+        server.cut_after = 2_000
+        loader.load_state_dict({"epoch": 0, "step": 1})
+        batches = iter(loader)
+        found = [next(batches)]
+        server.requests.clear()
+        wait_until(lambda: len(server.requests) > 1)  # the thread reads the next batches, though nothing asks for them
+        assert same([*found, *batches], expected[1:])
+    assert not server.failures
+
+
+def wait_until(holds, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        threading.Event().wait(0.01)
 
 
 @pytest.mark.parametrize(("processes", "last"), [(2, {3}), (9, {0, 1}), (2, {4})])

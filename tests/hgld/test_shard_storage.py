@@ -60,6 +60,16 @@ def bytes_of(folder: Path, name: str, offset: int, size: int) -> bytes:
     return (folder / name).read_bytes()[offset : offset + size]
 
 
+def test_retries_of_a_process_are_limited(server, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    storage = ShardStorage(server.url, {"limits": {"retries": 3}})
+    server.failures[:] = [503] * 2
+    storage.read_at("train-000000.tar", 0, 10)
+    server.failures[:] = [503] * 2
+    with pytest.raises(ServiceError, match=r"503, after 4 retries of 2 requests\. Try again"):
+        storage.read_at("train-000000.tar", 0, 10)
+
+
 # -- every type of storage ---------------------------------------------------------------------------------------------
 
 

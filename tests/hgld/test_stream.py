@@ -13,8 +13,7 @@ from webdataset.compat import WebLoader
 from webdataset.pipeline import DataPipeline
 
 import hgld
-from hgld.data.loader import Loader
-from hgld.data.streaming import read_ahead
+from hgld.data.loader import Loader, read_ahead
 from hgld.errors import ConfigError, InputError, ServiceError
 from hgld.samplers import PKSampler
 from tests.hgld.range_server import serve

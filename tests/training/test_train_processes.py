@@ -115,9 +115,11 @@ def test_evaluation_uses_the_batch_norm_statistics_of_the_checkpoint(data, tmp_p
     assert {name: float(row[name]) for name in report.values} == pytest.approx(report.values, abs=1e-4)
 
 
-def test_training_from_http_shards_by_two_processes_equals_one_process_from_disk(data, tmp_path):
-    config = options(**ALIKE, epochs=1, stream=True)
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_training_from_a_failing_server_by_two_processes_equals_one_process_from_disk(data, tmp_path, is_stream):
+    config = options(**ALIKE, epochs=1, stream=is_stream)
     with serve(data) as server:
+        server.failures[:] = [503, 500]
         result = together(config, server.url, tmp_path / "two")
         assert result.returncode == 0, result.stderr
         assert any(".tar" in request for request in server.requests)
