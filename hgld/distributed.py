@@ -470,9 +470,9 @@ class DistributedLoss(nn.Module):
 
     If the loss is a mean over queries, the processes share the queries: every process ranks its own b queries against
     the B items of all processes, so its tables are (b, B). All other losses (:attr:`shared` is False) are computed on
-    the whole batch by every process, with the random numbers of the first process. The other losses are Triplet,
-    Margin, MultiGrain, BlackboxAP, SiMix, MatryoshkaLoss, pair losses with reduction ``nonzero``, ``ClassWeighted``
-    with balanced weights, combinations of these losses, and losses of other libraries.
+    the whole batch by every process, with the random numbers of the first process. The other losses are Margin,
+    MultiGrain, BlackboxAP, SiMix, pair losses with reduction ``nonzero``, ``ClassWeighted`` with balanced weights,
+    combinations of these losses, and losses of other libraries.
 
     Args:
         loss: a loss of hgld, or any module whose arguments are embeddings and labels; its parameters must be equal on

@@ -2,14 +2,14 @@
 
 import math
 from abc import abstractmethod
-from typing import Literal, TypedDict, Unpack, get_args
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError, check_choice
 from hgld.losses.kernels.operator import contiguous_like, operator, row_operator
-from hgld.losses.rank_loss import RankLoss, item_roles, row_blocks
+from hgld.losses.rank_loss import Batch, RankLoss, TermSum, item_roles, row_blocks
 
 PairReduction = Literal["mean", "none", "nonzero"]
 ContrastiveVariant = Literal["distance", "cosine"]
@@ -223,16 +223,23 @@ class Triplet(RankLoss):
             raise ConfigError(f"margin is {margin}; expected a finite squared distance > 0.")
         self.margin = margin
 
-    @property
-    def sums_over_queries(self) -> bool:
-        return False  # the loss is a mean over pairs, not over queries
-
     def query_losses(
         self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
     ) -> tuple[Tensor, Tensor]:
+        sums, counts, valid = self._pair_sums(scores, grades, left_out)
+        return pair_means(sums, counts, each=self.reduction == "none"), valid
+
+    def query_sums(self, *args: Any) -> dict[str, TermSum]:
+        """Return the sum of the losses of the queries' pairs, and the number of these pairs."""
+        scores, grades, _, left_out = self.scored(Batch(*args))
+        sums, counts, _ = self._pair_sums(scores, grades, left_out)
+        return {"loss": TermSum(1.0, sums.sum(), counts.sum())}
+
+    def _pair_sums(self, scores: Tensor, grades: Tensor, left_out: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return, per query (Q,), the sum of its pairs' losses, their number, and whether there are any."""
         positive, negative, valid = _anchor_pairs(grades, left_out)
         sums, _ = _triplets(scores, positive, negative, self.margin)
-        return pair_means(sums, positive.sum(1), each=self.reduction == "none"), valid
+        return sums, positive.sum(1), valid
 
     def extra_repr(self) -> str:
         return f"margin={self.margin}"

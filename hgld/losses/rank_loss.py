@@ -399,6 +399,10 @@ class RankLoss(QueryLoss):
         """
 
     def query_values(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        return self.query_losses(*self.scored(batch))
+
+    def scored(self, batch: Batch) -> tuple[Tensor, Tensor, int, Tensor | None]:
+        """Return the arguments of :meth:`query_losses` for a batch."""
         _check_batch(batch)
         embeddings, labels, ref_embeddings, ref_labels, self_index = batch
         gallery = embeddings if ref_embeddings is None else ref_embeddings
@@ -411,7 +415,7 @@ class RankLoss(QueryLoss):
             left_out = on_device(self_index, scores.device).to(torch.int64)
         elif self.exclude_self and ref_embeddings is None:
             left_out = torch.arange(len(embeddings), device=scores.device)
-        return self.query_losses(scores, grades, query_labels.shape[1], left_out)
+        return scores, grades, query_labels.shape[1], left_out
 
     def _read(self, labels: Tensor, device: torch.device) -> Tensor:
         return on_device(label_columns(labels) if self.graded else label_column(labels, self.level)[:, None], device)

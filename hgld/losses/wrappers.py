@@ -1,7 +1,8 @@
 """Loss wrappers (class weights, virtual items, truncated embeddings) and losses named as in pytorch-metric-learning."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Unpack, cast
+from dataclasses import replace
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +17,14 @@ from hgld.losses.rank_loss import (
     RankLoss,
     RankOptions,
     Reduction,
+    TermSum,
     check_below,
     check_labels,
     check_level,
     label_column,
     on_device,
+    query_sums,
+    sums_over_queries,
     unit_rows,
 )
 from hgld.losses.surrogate_losses import PNP, BinaryOptions, SmoothAP, Variant
@@ -227,16 +231,40 @@ class MatryoshkaLoss(BatchLoss):
         Raises:
             InputError: embeddings have fewer dimensions than the last of ``dims``.
         """
-        embeddings, labels, ref_embeddings, ref_labels, self_index = batch
-        if embeddings.shape[1] < self.dims[-1]:
-            raise InputError(f"embeddings have {embeddings.shape[1]} dimensions; cannot truncate them to {self.dims}.")
-        total = embeddings.new_zeros(())
-        for i, (dim, weight) in enumerate(zip(self.dims, self.weights, strict=True)):
-            loss = self.losses[i if len(self.losses) > 1 else 0]
-            references = None if ref_embeddings is None else ref_embeddings[:, :dim]
-            value = loss(embeddings[:, :dim], labels, references, ref_labels, self_index)
-            total = total + weight * cast(Tensor, value)
-        return total / sum(self.weights)
+        parts = ((weight, loss(*part)) for _, weight, loss, part in self._by_dim(batch))
+        return sum((weight * value for weight, value in parts), batch.embeddings.new_zeros(()))
+
+    @property
+    def sums_over_queries(self) -> bool:
+        """True if the losses of all dimensions are means over queries."""
+        return all(map(sums_over_queries, self.losses))
+
+    def query_sums(self, *args: Any) -> dict[str, TermSum]:
+        """Return the sums over queries of every dimension's terms, by name, as :meth:`RankLoss.query_sums` does."""
+        return {
+            f"{name}_{dim}": replace(term, weight=weight * term.weight)
+            for dim, weight, loss, part in self._by_dim(Batch(*args))
+            for name, term in query_sums(loss, *part).items()
+        }
+
+    def _by_dim(self, batch: Batch) -> list[tuple[int, float, nn.Module, Batch]]:
+        """Return, per dimension: the dimension, its weight (they sum to 1), its loss, and the truncated batch."""
+        if batch.embeddings.shape[1] < self.dims[-1]:
+            found = batch.embeddings.shape[1]
+            raise InputError(f"embeddings have {found} dimensions; cannot truncate them to {self.dims}.")
+        losses = list(self.losses) * (len(self.dims) if len(self.losses) == 1 else 1)
+        return [
+            (
+                dim,
+                weight / sum(self.weights),
+                loss,
+                batch._replace(
+                    embeddings=batch.embeddings[:, :dim],
+                    ref_embeddings=None if batch.ref_embeddings is None else batch.ref_embeddings[:, :dim],
+                ),
+            )
+            for dim, weight, loss in zip(self.dims, self.weights, losses, strict=True)
+        ]
 
     def extra_repr(self) -> str:
         return f"dims={self.dims}, weights={self.weights}"

@@ -36,11 +36,17 @@ SHARED = {
     "ROADMAP": lambda: losses.ROADMAP(),
     "SumOverLevels": lambda: losses.SumOverLevels(losses.SupAP()),
     "ClassWeighted": lambda: losses.ClassWeighted(losses.SoftBinAP(reduction="none"), torch.arange(1.0, 9.0)),
+    "Triplet": losses.Triplet,
+    "MatryoshkaLoss": lambda: losses.MatryoshkaLoss(losses.SupHAP(), (2, DIM), weights=(1, 3)),
+    "MatryoshkaLoss of HAPPIER": lambda: losses.MatryoshkaLoss(
+        [losses.HAPPIER(CLASSES, dim) for dim in (2, DIM)], (2, DIM)
+    ),
     "memory": lambda: memory_of(losses.SupAP(exclude_self=True)),
+    "memory, Triplet": lambda: memory_of(losses.Triplet()),
+    "memory, MatryoshkaLoss": lambda: memory_of(losses.MatryoshkaLoss(losses.SupAP(), (2, DIM))),
     "memory of a composition": lambda: memory_of(losses.HAPPIER(CLASSES, DIM)),
 }
 WHOLE = {
-    "Triplet": losses.Triplet,
     "Margin": lambda: losses.Margin(DIM),
     "MultiGrain": lambda: losses.MultiGrain(CLASSES, DIM),
     "BlackboxAP": losses.BlackboxAP,
@@ -48,8 +54,8 @@ WHOLE = {
     "CalibrationLoss, nonzero": lambda: losses.CalibrationLoss(reduction="nonzero"),
     "ROADMAP, nonzero": lambda: losses.Composition(losses.SupAP(), losses.CalibrationLoss(reduction="nonzero")),
     "balanced": lambda: losses.ClassWeighted(losses.SoftBinAP(reduction="none"), "balanced"),
-    "memory, Triplet": lambda: memory_of(losses.Triplet()),
-    "MatryoshkaLoss": lambda: losses.MatryoshkaLoss(losses.SupHAP(), (2, DIM)),
+    "memory, Margin": lambda: memory_of(losses.Margin(DIM)),
+    "MatryoshkaLoss of Margin": lambda: losses.MatryoshkaLoss([losses.Margin(dim) for dim in (2, DIM)], (2, DIM)),
 }
 
 
