@@ -49,6 +49,22 @@ def read(order: str, place: str, cache: str, steps: int, seconds: float) -> dict
     return {"seconds": time.monotonic() - began}
 
 
+def print_shown(work: Path, images: list[bytes]) -> None:
+    """Print CSV: how many images an epoch of shards without an index shows, if it has as many images as the shards."""
+    print('shards,sequences,window,images,shown,epoch,"missed, %"')
+    for per_shard in (400, 290):
+        folder = work / f"bare-{per_shard}"
+        if not folder.exists():
+            made_shards.write_hgld(folder, images, (SIZE, SIZE), per_shard)
+        tars = [str(tar) for tar in sorted(folder.glob("*.tar"))]
+        for window in (8, 2):
+            batches = stream(tars, P, K, batches_per_epoch=len(images) // (P * K), window=window, view=TrainView(32))
+            for epoch in range(2):
+                shown = len({index for batch in batches for index in batch.indices.tolist()})
+                missed = 100 - 100 * shown / len(images)
+                print(f"{len(tars)},8,{window},{len(images)},{shown},{epoch},{missed:.1f}", flush=True)
+
+
 def serve(folder: Path, latency: float) -> None:
     """Serve a folder, print its URL, and wait."""
     sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
@@ -66,6 +82,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--step-ms", type=float, nargs="+", default=[160, 80], help="milliseconds of a step on a GPU")
+    parser.add_argument("--bare", action="store_true", help="count the images that epochs without an index show")
     parser.add_argument("--read", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     told = parser.parse_args()
@@ -77,9 +94,12 @@ def main() -> None:
         order, place, cache = told.read
         print(json.dumps(read(order, place, cache, told.steps, told.step_ms[0] / 1000)))
         return
+    images = [file.read_bytes() for file in made_shards.make_jpegs(told.work / "images", IMAGES, SIZE, SIZE)]
+    if told.bare:
+        print_shown(told.work, images)
+        return
     if not data.exists():
-        files = made_shards.make_jpegs(told.work / "images", IMAGES, SIZE, SIZE)
-        made_shards.write_hgld(data, [file.read_bytes() for file in files], (SIZE, SIZE))
+        made_shards.write_hgld(data, images, (SIZE, SIZE))
     words = ["--work", told.work, "--latency", told.latency, "--steps", told.steps]
     found: dict[tuple[float, str, str], list[float]] = {}
     command = [sys.executable, __file__, *map(str, words), "--serve"]

@@ -84,8 +84,10 @@ def stream(
     an epoch reads only the images that are still needed.
 
     For tars without an index, hgld finds the groups while it reads the tars from front to end. The shards of a sequence
-    repeat without end, so ``batches_per_epoch`` sets the length of an epoch. If a class is in several sequences, it may
-    be in a batch several times. Resuming reads the epoch's shards again, without decoding.
+    repeat without end, so ``batches_per_epoch`` sets the length of an epoch. If that is the number of images in the
+    shards, an epoch misses the images that are in the windows at its end, and more if the sequences differ in length.
+    If a class is in several sequences, it may be in a batch several times. Resuming reads the epoch's shards again,
+    without decoding.
 
     If an item cannot be read or decoded, another item of its class replaces it, and ``Batch.faults`` lists both items.
     The encoded images of a batch may have at most 4 GiB in total. In shards without an index, an image that exceeds its
