@@ -19,6 +19,8 @@ from hgld.pipelines.hierarchy.groups.group_names import Proposal
 from hgld.pipelines.hierarchy.provenance import complete_provenance, provenance, read_provenance
 from hgld.pipelines.hierarchy.report import report as build_report
 from hgld.pipelines.stage import silent
+from tests.pipelines.headless_chromium import CHROMIUM
+from tests.pipelines.headless_chromium import Page as Browser
 from tests.pipelines.hierarchy_build.conftest import HOSTILE, write_decisions
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -267,3 +269,15 @@ def test_damaged_provenance_counts_as_missing(tmp_path, text):
     (tmp_path / "provenance.json").write_text(text)
     assert read_provenance(tmp_path) is None
     assert read_provenance(tmp_path / "nowhere") is None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+def test_page_opens_short_and_its_links_open_the_collapsed_sections(tmp_path, report):
+    with Browser(tmp_path / "profile", 1280, 900) as page:
+        page.open(report.path("report.html").as_uri())
+        page.until("performance.getEntriesByName('icicle drawn').length === 1")
+        assert page.run("document.documentElement.scrollHeight") < 4_000
+        for link in ("#doubtful", "#words"):
+            page.run(f"document.querySelector('nav a[href=\"{link}\"]').click()")
+            page.until(f"document.querySelector('{link}').closest('details').open")
