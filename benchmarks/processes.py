@@ -4,8 +4,9 @@ Run with: python benchmarks/processes.py [--items 300000] [--dim 512] [--queries
 
 Every process writes its share of a gallery of random rows, batch by batch, as if a model had computed them. It
 ranks its share of the queries against all rows: AP, R@1, mAP@R, H-AP, NDCG and ASI at three levels. ``--gather``
-gathers the rows on every process, as hgld did until November 2026 (use that commit). Memory is the largest peak of a
-process, without the pages of files, which the system can free at any time. ``digest`` is of the values of all queries.
+gathers the rows on every process, as hgld did until November 2026 (use that commit). ``--over-time FILE`` also appends
+the memory of the process with the highest peak, which docs/figures.py draws. Memory is the largest peak of a process,
+without the pages of files, which the system can free at any time. ``digest`` is of the values of all queries.
 """
 
 import argparse
@@ -47,14 +48,16 @@ def measure(items: int, dim: int, queries: int, is_gathered: bool) -> dict[str, 
     from hgld import distributed
     from hgld.evaluation.evaluate import evaluate
     from hgld.evaluation.options import EvaluationOptions
-    from hgld.training.evaluation import ranked_together
+    from hgld.evaluation.row_table import ranked_together
 
     torch.set_num_threads(1)
-    peak, done = [status_bytes("RssAnon")], threading.Event()
+    done, start = threading.Event(), time.perf_counter()
+    samples: dict[int, int] = {}  # largest number of bytes per half second
 
     def watch() -> None:
         while not done.wait(0.02):
-            peak.append(max(peak.pop(), status_bytes("RssAnon")))
+            now = int(2 * (time.perf_counter() - start))
+            samples[now] = max(samples.get(now, 0), status_bytes("RssAnon"))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -91,7 +94,7 @@ def measure(items: int, dim: int, queries: int, is_gathered: bool) -> dict[str, 
         total = time.perf_counter() - begin, time.process_time() - cpu
     done.set()
     watcher.join()
-    return {"embed": embedded, "total": total, "bytes": peak[0], "digest": ranked}
+    return {"embed": embedded, "total": total, "bytes": max(samples.values()), "over_time": samples, "digest": ranked}
 
 
 def rank(evaluate: Any, options: Any, together: Any, processes: Any, gallery: Any, asked: np.ndarray, dim: int) -> str:
@@ -124,6 +127,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=1024)
     parser.add_argument("--count", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--gather", action="store_true")
+    parser.add_argument("--over-time", type=Path, metavar="FILE", help="CSV to append the memory per half second to")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.measure:
@@ -140,6 +144,12 @@ def main() -> None:
         cells = [count, int(max(one["bytes"] for one in found) / 1e6), int(allowed / 1e6)]
         cpu = sum(one["total"][1] for one in found)
         digests = "/".join(sorted({one["digest"] for one in found}))
+        if asked.over_time:
+            largest = max(found, key=lambda one: one["bytes"])
+            kind = "gathered" if asked.gather else "one file"
+            with asked.over_time.open("a", encoding="utf-8") as file:
+                for half, size in largest["over_time"].items():
+                    file.write(f"{count},{kind},{int(half) / 2},{size / 1e6:.0f}\n")
         print(row([*cells, *(f"{one:.1f}" for one in seconds), f"{cpu:.1f}", digests]), flush=True)
 
 

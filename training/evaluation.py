@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hgld.data.dataset import ShardDataset, open_dataset
-from hgld.distributed import Processes, from_all, from_main, wait_for_all
+from hgld.distributed import Processes, wait_for_all
 from hgld.errors import ConfigError, storage_errors
 from hgld.evaluation.evaluate import refuse_undefined, refuse_without_positives
 from hgld.evaluation.evaluate_files import evaluate_sides
@@ -28,7 +28,7 @@ from hgld.evaluation.protocols.benchmark import (
 )
 from hgld.evaluation.protocols.by_labels import AVERAGE
 from hgld.evaluation.report import RetrievalReport
-from hgld.evaluation.row_table import shared_folder
+from hgld.evaluation.row_table import ranked_together, shared_folder
 from hgld.evaluation.trained_on import TRAINED_ON
 from hgld.tables import POLARS_FAULTS
 
@@ -377,35 +377,6 @@ def _join_reports(answers: RetrievalReport | None, ranked: RetrievalReport | Non
 def _add_settings(report: RetrievalReport, facts: dict[str, Any]) -> RetrievalReport:
     """Return a report with further settings."""
     return replace(report, settings=report.settings | facts)
-
-
-def ranked_together(
-    rank: Callable[[range], RetrievalReport], num_queries: int, processes: Processes
-) -> RetrievalReport:
-    """Share the queries among the processes and evaluate; a query's values do not depend on the sharing.
-
-    Args:
-        rank: function that takes a range of query indices and returns the report of these queries.
-        num_queries: number of all queries.
-        processes: processes of the run; every process must call this function.
-
-    Returns:
-        the report of all queries, on every process.
-    """
-    share = -(-num_queries // processes.count)
-    own = range(num_queries)[processes.index * share : (processes.index + 1) * share]
-    values, facts = b"", None
-    if own:
-        report = rank(own)
-        values = report.per_query.select(report.query_metrics).to_numpy().tobytes()
-        of_set = {name: value for name, value in report.values.items() if name not in report.query_metrics}
-        facts = [report.query_metrics, of_set, report.settings]
-    parts = from_all(values, processes)
-    # A process without queries gets the names of the metrics from the main process.
-    names, of_set, settings = from_main(facts, processes)
-    table = np.frombuffer(b"".join(parts)).reshape(num_queries, len(names))
-    columns = {name: table[:, column] for column, name in enumerate(names)}
-    return RetrievalReport.from_columns(columns, settings, num_queries=num_queries, of_set=of_set)
 
 
 # -- evaluations after the epochs of a run --

@@ -1,4 +1,4 @@
-"""A table of embeddings that several processes fill together, and that none of them holds in memory."""
+"""A table of embeddings that several processes fill and rank together, and that none of them holds in memory."""
 
 import itertools
 import shutil
@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hgld.distributed import Processes, from_main, wait_for_all
+from hgld.distributed import Processes, from_all, from_main, wait_for_all
 from hgld.errors import InputError, storage_errors
+from hgld.evaluation.report import RetrievalReport
 
 _ROWS_AT_ONCE = 4096
 _NUMBERS = itertools.count()
@@ -153,3 +154,32 @@ def change_rows(
         made.write(items, change(table[torch.from_numpy(rows[items])]))
     made.close()
     return made.read(), made.file
+
+
+def ranked_together(
+    rank: Callable[[range], RetrievalReport], num_queries: int, processes: Processes
+) -> RetrievalReport:
+    """Share the queries among the processes and evaluate; a query's values do not depend on the sharing.
+
+    Args:
+        rank: function that takes a range of query indices and returns the report of these queries.
+        num_queries: number of all queries.
+        processes: processes of the run; every process must call this function.
+
+    Returns:
+        the report of all queries, on every process.
+    """
+    share = -(-num_queries // processes.count)
+    own = range(num_queries)[processes.index * share : (processes.index + 1) * share]
+    values, facts = b"", None
+    if own:
+        report = rank(own)
+        values = report.per_query.select(report.query_metrics).to_numpy().tobytes()
+        of_set = {name: value for name, value in report.values.items() if name not in report.query_metrics}
+        facts = [report.query_metrics, of_set, report.settings]
+    parts = from_all(values, processes)
+    # A process without queries gets the names of the metrics from the main process.
+    names, of_set, settings = from_main(facts, processes)
+    table = np.frombuffer(b"".join(parts)).reshape(num_queries, len(names))
+    columns = {name: table[:, column] for column, name in enumerate(names)}
+    return RetrievalReport.from_columns(columns, settings, num_queries=num_queries, of_set=of_set)

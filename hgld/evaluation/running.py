@@ -1,19 +1,24 @@
 """Retrieval metrics over batches and processes, for any validation loop."""
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import torch
+from torch import Tensor
 
-from hgld.distributed import Processes, current_processes, from_all
+from hgld.distributed import Processes, current_processes, from_all, wait_for_all
 from hgld.errors import ConfigError, InputError
 from hgld.evaluation.evaluate import evaluate
 from hgld.evaluation.metric import Metric
-from hgld.evaluation.options import DEFAULT_METRICS
+from hgld.evaluation.options import DEFAULT_METRICS, EvaluationOptions
 from hgld.evaluation.report import RetrievalReport
+from hgld.evaluation.row_table import RowTable, ranked_together, shared_folder
 from hgld.labels import Array, Labels, class_columns, label_codes
 
 _SIDES = ("query", "gallery")
@@ -22,10 +27,11 @@ _SIDES = ("query", "gallery")
 class Retrieval:
     """Retrieval metrics that are updated with batches and computed over all batches of all processes.
 
-    Under a process group of torch (DDP, Lightning, accelerate, torchrun) :meth:`compute` gathers the batches of all
-    processes, so every process must call it. Distributed samplers repeat items to give every process equally many, and
-    a repeated query would find its own copy. If you pass ``items``, every item counts once, in the order of the
-    dataset, whatever the number of processes.
+    Under a process group of torch (DDP, Lightning, accelerate, torchrun) :meth:`compute` evaluates the batches of all
+    processes, so every process must call it. The processes write their embeddings to one file in TMPDIR, which they
+    must share, and each ranks its share of the queries. Distributed samplers repeat items to give every process equally
+    many, and a repeated query would find its own copy. If you pass ``items``, every item counts once, in the order of
+    the dataset, whatever the number of processes.
 
     This class has the methods of a torchmetrics metric; :meth:`torchmetric` returns a real ``torchmetrics.Metric`` for
     ``MetricCollection`` and ``LightningModule.log``.
@@ -135,44 +141,61 @@ class Retrieval:
         processes = current_processes()
         all_have = all(from_all(b"" if self._report is None else b"known", processes))
         if self._report is None or not all_have:
-            query, gallery = (self._gathered(side, processes) for side in _SIDES)
-            if query is None:
-                raise InputError("no embeddings: call update(embeddings, labels) with every batch first.")
-            tables = [side[1] for side in (query, gallery) if side is not None]
-            levels = [name for name in tables[0].columns if name != "item"]
-            codes = label_codes(tables, levels)
-            searched = () if gallery is None else (gallery[0], codes[1])
-            names = self.levels or self._named
-            self._report = evaluate(query[0], codes[0], *searched, levels=names, metrics=self.metrics, **self.options)
+            with shared_folder(processes) as folder:
+                self._report = self._evaluated(processes, folder)
+                wait_for_all(processes)  # the main process may remove the embeddings now
         return self._report
 
-    def _gathered(self, side: str, processes: Processes) -> tuple[np.ndarray, pl.DataFrame] | None:
-        """Return the embeddings and labels of all processes; None if there are no items."""
-        mine, written, fault = np.empty((0, 0), np.float32), io.BytesIO(), ""
-        if self._labels[side]:
+    def _evaluated(self, processes: Processes, folder: Path | None) -> RetrievalReport:
+        query, gallery = (self._joined(side, processes, folder) for side in _SIDES)
+        if query is None:
+            raise InputError("no embeddings: call update(embeddings, labels) with every batch first.")
+        tables = [side[1] for side in (query, gallery) if side is not None]
+        codes = label_codes(tables, [name for name in tables[0].columns if name != "item"])
+        searched = () if gallery is None else (gallery[0], codes[1])
+        options = dict(self.options)
+        if processes.count > 1:
+            share = partial(ranked_together, processes=processes)
+            options["options"] = replace(options.get("options") or EvaluationOptions(), share=share)
+        names = self.levels or self._named
+        return evaluate(query[0], codes[0], *searched, levels=names, metrics=self.metrics, **options)
+
+    def _joined(self, side: str, processes: Processes, folder: Path | None) -> tuple[Tensor, pl.DataFrame] | None:
+        """Return the embeddings and labels of all processes, every item once; None if there are no items.
+
+        Only labels are sent to other processes; embeddings are in a file (:class:`RowTable`).
+        """
+        arrays, written, fault = self._embeddings[side], io.BytesIO(), ""
+        dims = {array.shape[1] for array in arrays}
+        if arrays:
             try:
-                mine, table = _joined(self._embeddings[side], self._labels[side])
-                table.serialize(written)
+                _joined(dims, self._labels[side]).serialize(written)
             except InputError as error:
                 fault = str(error)
         # every process raises the error, so that none waits for the others
         if faults := [told for told in from_all(fault.encode(), processes) if told]:
             raise InputError(faults[0].decode())
         parts = from_all(written.getvalue(), processes)
-        tables = [pl.DataFrame.deserialize(io.BytesIO(part)) for part in parts if part]
-        found = from_all(mine.tobytes(), processes)
-        if not tables:
+        tables = [pl.DataFrame.deserialize(io.BytesIO(part)) if part else None for part in parts]
+        dims = {int(dim) for dim in from_all(b"".join(b"%d" % dim for dim in dims), processes) if dim}
+        if not dims:
             return None
-        arrays = [np.frombuffer(data, np.float32) for data in found if data]
-        arrays = [array.reshape(len(table), -1) for array, table in zip(arrays, tables, strict=True)]
-        embeddings, table = _joined(arrays, tables)
-        without = table["item"].null_count()
-        if without == len(table):
-            return embeddings, table
-        if without:
+        table = _joined(dims, [one for one in tables if one is not None])
+        without, first = table["item"].null_count(), np.arange(len(table))
+        if 0 < without < len(table):
             raise ConfigError(f"{without} of {len(table)} embeddings came without items; pass items with every batch.")
-        _, first = np.unique(table["item"].to_numpy(), return_index=True)  # rows in the order of the items
-        return embeddings[first], table[first]
+        if not without:
+            _, first = np.unique(table["item"].to_numpy(), return_index=True)  # rows in the order of the items
+        place = np.full(len(table), -1)
+        place[first] = np.arange(len(first))
+        place = place[sum(len(one) for one in tables[: processes.index] if one is not None) :]
+        made = RowTable((len(first), dims.pop()), processes, folder)
+        for array in arrays:
+            to, place = np.split(place, [len(array)])
+            order = np.argsort(to)[(to < 0).sum() :]
+            made.write(to[order], torch.from_numpy(array[order]))
+        made.close()
+        return made.read(), table[first]
 
     def torchmetric(self, value: str | None = None) -> Any:
         """Return a ``torchmetrics.Metric`` with the same options, which collects its own batches; needs torchmetrics.
@@ -186,19 +209,23 @@ class Retrieval:
         return TorchRetrieval(Retrieval(self.levels, self.metrics, **self.options), value)
 
 
-def _joined(arrays: Sequence[np.ndarray], tables: Sequence[pl.DataFrame]) -> tuple[np.ndarray, pl.DataFrame]:
-    """Concatenate the embeddings and the labels of all batches.
+def _joined(dims: Collection[int], tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Concatenate the labels of all batches.
+
+    Args:
+        dims: the dimensions D of the batches.
+        tables: labels and items of the batches.
 
     Raises:
         InputError: the batches differ in dimension or levels, or mix class numbers and names.
     """
-    # the column `item` is not a level
-    forms = {(array.shape[1], table.width - 1) for array, table in zip(arrays, tables, strict=True)}
-    if len(forms) > 1:
-        found = " and ".join(f"{dim} dimensions and {levels} levels" for dim, levels in sorted(forms))
-        raise InputError(f"batches have {found}; expected the same dimension and levels in all batches.")
+    levels = {table.width - 1 for table in tables}  # the column `item` is not a level
+    for found, what in ((dims, "dimensions"), (levels, "levels")):
+        if len(found) > 1:
+            told = " and ".join(map(str, sorted(found)))
+            raise InputError(f"batches have {told} {what}; expected the same number in all batches.")
     for level in tables[0].columns:
         kinds = {table[level].dtype == pl.String for table in tables if table[level].dtype != pl.Null}
         if len(kinds) > 1:
             raise InputError(f"{level}: some batches have class numbers and other batches names; use only one of them.")
-    return np.concatenate(arrays), pl.concat(tables, how="vertical_relaxed")
+    return pl.concat(tables, how="vertical_relaxed")

@@ -1,9 +1,11 @@
 """Samplers, metrics and losses in custom training loops: Lightning, torchmetrics, pytorch-metric-learning."""
 
+import json
 import pickle
 import sys
 import types
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -12,10 +14,13 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
 import hgld
-from hgld import distributed, losses
+from hgld import losses
 from hgld.errors import ConfigError, InputError
 from hgld.metrics import Retrieval
 from hgld.samplers import PKSampler
+from tests.forked import together
+from tests.hgld import shared_retrieval
+from tests.hgld.shared_retrieval import CLASSES, EMBEDDINGS, LEVELS, told
 
 LABELS = torch.arange(6).repeat_interleave(4)
 
@@ -62,9 +67,6 @@ def test_conflicting_process_indices_are_refused():
 
 # -- the metric -------------------------------------------------------------------------------------------------------
 
-EMBEDDINGS = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
-CLASSES = torch.stack([torch.arange(12) // 3, torch.arange(12) // 6], dim=1)
-LEVELS = ("fine", "coarse")
 WHOLE = hgld.evaluate(EMBEDDINGS, CLASSES, levels=LEVELS).values
 
 
@@ -148,40 +150,28 @@ def test_gallery_batches_are_ranked_but_are_not_queries():
     assert str(metric.compute()) == str(expected.values)
 
 
-def other_process(monkeypatch, theirs):
-    """Simulate a second process that replies to every exchange with the data that ``theirs`` would send."""
-    here = distributed.Processes(0, 2, torch.device("cpu"))
-    said = []
-    monkeypatch.setattr("hgld.evaluation.running.current_processes", lambda: distributed.Processes(0, 1, here.device))
-    monkeypatch.setattr("hgld.evaluation.running.from_all", lambda data, _: said.append(data) or [data])
-    theirs.compute()
-    replies = iter(said)
-    monkeypatch.setattr("hgld.evaluation.running.current_processes", lambda: here)
-    monkeypatch.setattr("hgld.evaluation.running.from_all", lambda data, _: [data, next(replies)])
-
-
-def test_items_repeated_on_several_processes_count_once(monkeypatch):
-    # items 0 and 11 are in both shares
-    shares = torch.tensor([0, 2, 4, 6, 8, 10, 11]), torch.tensor([1, 3, 5, 7, 9, 11, 0])
-    mine, theirs = Retrieval(LEVELS), Retrieval(LEVELS)
-    for metric, share in zip((mine, theirs), shares, strict=True):
-        metric.update(EMBEDDINGS[share], CLASSES[share], share)
-    other_process(monkeypatch, theirs)
-    assert mine.compute() == WHOLE
-
-
-def test_new_batch_on_one_process_makes_all_processes_gather_again(monkeypatch):
-    mine, theirs = Retrieval(LEVELS), Retrieval(LEVELS)
-    for metric, share in ((mine, slice(0, 4)), (theirs, slice(4, 9))):
-        metric.update(EMBEDDINGS[share], CLASSES[share])
-    other_process(monkeypatch, theirs)
-    nine = hgld.evaluate(EMBEDDINGS[:9], CLASSES[:9], levels=LEVELS)
-    assert mine.compute() == nine.values
-    theirs.update(EMBEDDINGS[9:], CLASSES[9:])
-    other_process(monkeypatch, theirs)
-    assert mine.compute() == WHOLE
-    other_process(monkeypatch, theirs)  # the other process has its report already and sends nothing else
-    assert mine.compute() == WHOLE
+@pytest.mark.slow
+def test_reports_of_two_processes_equal_reports_of_one_process(tmp_path):
+    out = tmp_path / "answers"
+    ended = together(shared_retrieval.answer, str(out), folder=tmp_path, environment={"TMPDIR": str(tmp_path)})
+    assert ended.returncode == 0, ended.stderr
+    found, other = (json.loads(Path(f"{out}.{index}").read_text(encoding="utf-8")) for index in range(2))
+    assert found == other
+    whole = told(hgld.evaluate(EMBEDDINGS, CLASSES, levels=LEVELS))
+    repeated = torch.tensor([*range(12), 0, 1])
+    assert found == {
+        "items on both processes": whole,
+        "in turn": whole,
+        "a later batch": told(hgld.evaluate(EMBEDDINGS[repeated], CLASSES[repeated], levels=LEVELS)),
+        "names": told(hgld.evaluate(EMBEDDINGS, shared_retrieval.NAMES)),
+        "all items on one process": whole,
+        "gallery on one process": told(
+            hgld.evaluate(EMBEDDINGS[:6], CLASSES[:6], EMBEDDINGS[6:], CLASSES[6:], levels=LEVELS)
+        ),
+        "other dimension": ["batches have 3 and 4 dimensions; expected the same number in all batches."],
+        "no batch": ["no embeddings: call update(embeddings, labels) with every batch first."],
+    }
+    assert not list(tmp_path.glob("hgld-rows-*"))
 
 
 def test_inconsistent_batches_on_one_process_raise_the_error_on_all_processes(monkeypatch):
@@ -190,15 +180,6 @@ def test_inconsistent_batches_on_one_process_raise_the_error_on_all_processes(mo
     monkeypatch.setattr("hgld.evaluation.running.from_all", lambda data, _: [data, b"batches differ there"])
     with pytest.raises(InputError, match="batches differ there"):
         mine.compute()
-
-
-def test_class_names_have_the_same_numbers_on_all_processes(monkeypatch):
-    names = [f"class {c}" for c in CLASSES[:, 0].tolist()]
-    mine, theirs = Retrieval(), Retrieval()
-    mine.update(EMBEDDINGS[:4], names[:4])
-    theirs.update(EMBEDDINGS[4:], names[4:])
-    other_process(monkeypatch, theirs)
-    assert mine.compute() == hgld.evaluate(EMBEDDINGS, names).values
 
 
 COLUMNS = {"a": [1] * 12, "b": [1] * 12}
@@ -212,12 +193,12 @@ COLUMNS = {"a": [1] * 12, "b": [1] * 12}
         (
             [(EMBEDDINGS, CLASSES), (EMBEDDINGS[:, :3], CLASSES)],
             InputError,
-            "3 dimensions and 2 levels and 4",
+            "batches have 3 and 4 dimensions",
         ),
         (
             [(EMBEDDINGS, CLASSES), (EMBEDDINGS, CLASSES[:, 0])],
             InputError,
-            "4 dimensions and 1 levels and 4",
+            "batches have 1 and 2 levels",
         ),
         (
             [(EMBEDDINGS, CLASSES[:, 0]), (EMBEDDINGS, ["cat"] * 12)],

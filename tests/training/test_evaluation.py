@@ -15,6 +15,7 @@ from hgld.data.views import TestView
 from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError, StorageError
 from hgld.evaluation.options import EvaluationOptions
+from hgld.evaluation.row_table import ranked_together
 from hgld.report_page.runs import read_runs
 from hgld.training.config import BatchConfig, LossConfig, OptimizerConfig
 from hgld.training.evaluation import (
@@ -25,7 +26,6 @@ from hgld.training.evaluation import (
     file_names,
     keep_reports,
     parse_task,
-    ranked_together,
 )
 from hgld.training.inference.embedder import load_run, trained_embedder
 from hgld.training.inference.embedding import embed
@@ -169,13 +169,13 @@ def test_report_joined_from_several_processes_equals_single_process_report(model
     everyone = [Processes(index, count, torch.device("cpu")) for index in range(count)]
     of_set = {name: value for name, value in whole.values.items() if name.startswith("dists")}
     told = [whole.query_metrics, of_set, whole.settings]
-    monkeypatch.setattr("hgld.training.evaluation.from_main", lambda value, p: value if p.is_main else told)
-    monkeypatch.setattr("hgld.training.evaluation.from_all", speaking)
+    monkeypatch.setattr("hgld.evaluation.row_table.from_main", lambda value, p: value if p.is_main else told)
+    monkeypatch.setattr("hgld.evaluation.row_table.from_all", speaking)
     for processes in everyone:
         with pytest.raises(Spoken):
             ranked_together(rank, len(rows), processes)
     assert sorted(ranked) == list(range(len(rows)))
-    monkeypatch.setattr("hgld.training.evaluation.from_all", lambda data, processes: said)
+    monkeypatch.setattr("hgld.evaluation.row_table.from_all", lambda data, processes: said)
     for processes in everyone:
         report = ranked_together(rank, len(rows), processes)
         assert report.per_query.equals(whole.per_query, null_equal=True)
