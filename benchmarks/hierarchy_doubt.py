@@ -292,7 +292,7 @@ class Figures:
 
 def figures(p: Placements, model: doubt.Model) -> Figures:
     wrong = model.probabilities(p.marks)
-    nobody = np.zeros(0), np.zeros(0, bool), np.zeros(0, bool), (0, 0)
+    nobody = np.zeros(0), np.zeros(0, bool), np.zeros(0, bool), np.zeros(0), (0, 0)
     belief = doubt.believe(*nobody, model.spreads)
     draws = doubt.still_wrong(logit(wrong), np.ones(len(wrong)), p.groups, belief, np.zeros(0))
     expected = doubt.Expected.of(draws)

@@ -309,7 +309,8 @@ class Annotator:
         shares = len(right) / self.effort.names, weight / self.effort.items
         self.effort.history.append((self._actions, self._keys, *shares))
         if progress and progress["still_wrong"]:
-            self.effort.left.append((self._actions, len(self.wrong()), progress["still_wrong"]["names"]))
+            # a name is wrong if this annotator would move it, even if it is in the majority of its group
+            self.effort.left.append((self._actions, len(self.target) - len(right), progress["still_wrong"]["names"]))
 
     def wrong(self, place: Mapping[str, str | None] | None = None) -> set[str]:
         """Return the wrong names: outside their predefined group, or outside the majority of a machine-made group.

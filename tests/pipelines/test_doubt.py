@@ -87,14 +87,15 @@ def test_uncertainty_model_file_states_its_training_data():
 CHANCES = st.lists(st.floats(0.001, 0.999), min_size=1, max_size=40).map(np.array)
 
 
-def checked(odds=(), accepted=(), kept=(), repeated=(0, 0)):
-    return np.array(odds, float), np.array(kept, dtype=bool), np.array(accepted, dtype=bool), repeated
+def checked(odds=(), accepted=(), kept=(), repeated=(0, 0), groups=None):
+    groups = np.arange(len(odds)) if groups is None else groups
+    return np.array(odds, float), np.array(kept, dtype=bool), np.array(accepted, dtype=bool), groups, repeated
 
 
 NOBODY = checked()
 
 
-def expected(wrong, groups, weights=None, told: tuple[Any, Any, Any, Any] = NOBODY):
+def expected(wrong, groups, weights=None, told: tuple[Any, Any, Any, Any, Any] = NOBODY):
     counted = np.ones(len(wrong)) if weights is None else weights
     belief = doubt.believe(*told, SPREADS)
     draws = doubt.still_wrong(logit(wrong), counted, groups, belief, np.ones(len(told[0])))
@@ -122,6 +123,17 @@ def test_interval_of_the_number_of_wrong_names_matches_a_simulation():
     found = expected(wrong, groups)
     assert found.mean == pytest.approx(np.mean(draws), abs=6)
     assert [found.low, found.high] == pytest.approx(np.quantile(draws, [0.1, 0.9]), abs=15)
+
+
+def test_decided_names_of_one_group_count_as_three_names():
+    def level(count, group):
+        told = checked(np.zeros(count), [False] * count, [False] * count, groups=np.arange(count) // group)
+        belief = doubt.believe(*told, SPREADS)
+        return float(belief.states @ belief.levels)
+
+    assert level(60, 60) == pytest.approx(level(3, 3))
+    assert level(60, 20) == pytest.approx(level(9, 1))
+    assert 0 < level(3, 3) < level(9, 3) < level(20, 1) == pytest.approx(level(60, 1))
 
 
 def test_many_kept_groups_mean_a_good_build_or_a_person_who_does_not_read():

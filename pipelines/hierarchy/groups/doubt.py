@@ -167,9 +167,10 @@ def _margin(space: np.ndarray, groups: np.ndarray) -> np.ndarray:
 
 # Chosen on four datasets of benchmarks/review_trust.py, while the results on its other datasets were known.
 _WIDER = 1.25  # factor for the deviation between taxonomies: reviews show more of it than the placements of the fit
-_APART = 0.5  # deviation of the undecided names' level from the decided names' level; the queue chose the decided names
+_APART = 0.4  # deviation of the undecided names' level from the decided names' level; the queue chose the decided names
 _SAME = 0.97  # probability that a name accepted without reading is in the group that the build gave it
-_ENOUGH = 20  # more decided names count as 20, because similar names are often wrong together
+_PER_GROUP = 3  # more decided names of a group count as 3, because the names of a group are often wrong together
+_ENOUGH = 20  # more names in all count as 20: the queue asks for the names first that are most probably wrong
 _SLIPS = 0.6, 20.0  # beta distribution of the share of mistaken decisions
 DRAWS = 1000
 INTERVAL = 0.8
@@ -216,6 +217,7 @@ def believe(
     odds: np.ndarray,
     kept: np.ndarray,
     accepted: np.ndarray,
+    groups: np.ndarray,
     repeated: tuple[int, int],
     spreads: Spreads,
     care: np.ndarray = _CARE,
@@ -230,6 +232,7 @@ def believe(
         odds: (M,) log-odds that the build's group is wrong, before any decision.
         kept: (M,) bool, True if the decision is the build's group.
         accepted: (M,) bool, True if the person accepted the shown group, False if the person chose another group.
+        groups: (M,) labels of the names' groups in the build.
         repeated: numbers of names that the person was asked twice: with the same answer, and with different answers.
         spreads: deviations of taxonomies and of groups from the model.
         care: probabilities of the shares of names that the person accepts without looking, from other decisions.
@@ -240,7 +243,9 @@ def believe(
     blindly = accepted[:, None] * _SAME * _BLIND
     # if an accepted group differs from the build's group, the decision says little about the build
     told = kept | ~accepted
-    seen = np.log(by_eye + blindly)[told].sum(axis=0) * min(1.0, _ENOUGH / max(told.sum(), 1))
+    _, group, sizes = np.unique(groups[told], return_inverse=True, return_counts=True)
+    counted = np.minimum(1, _PER_GROUP / sizes)[group]
+    seen = counted @ np.log(by_eye + blindly)[told] * min(1.0, _ENOUGH / max(counted.sum(), 1))
     prior = np.repeat(np.log(np.maximum(care, 1e-12)), len(_LEVELS) // len(_CARE)) - _LEVELS**2 / 2
     states = softmax(prior + seen)
     return Belief(levels, states, wrong * blindly / (by_eye + blindly), repeated, spreads.between_groups)

@@ -205,7 +205,9 @@ class Learner:
         asked = (grouping.answers.get(self.names[i], ()) for i in np.flatnonzero(self._is_control).tolist())
         same = [grouping.end_of(given[0]) == grouping.end_of(given[-1]) for given in asked if len(given) > 1]
         repeated = sum(same), len(same) - sum(same)
-        belief = believe(logit(doubt[decided]), home[decided] == answers, accepted, repeated, self._spreads)
+        belief = believe(
+            logit(doubt[decided]), home[decided] == answers, accepted, home[decided], repeated, self._spreads
+        )
         errors = np.clip(belief.errors(odds), LEAST, 1 - LEAST)
         undecided = np.array([n not in told and grouping.place[n] is not None for n in self.names])
         for i in np.flatnonzero(~undecided).tolist():

@@ -41,7 +41,7 @@ def expected_errors(now: Estimates, groups: pl.DataFrame, levels: Sequence[str])
         is_open, people = by.is_null().to_numpy(), (by.is_not_null() & (by != "given")).to_numpy()
         odds = logit(np.clip(wrong.to_numpy().astype(float), LEAST, MOST))
         kept = classes.eq_missing(built).to_numpy()[people]
-        belief = believe(odds[people], kept, kept, now.belief.repeated, _SPREADS, care)
+        belief = believe(odds[people], kept, kept, np.arange(len(kept)), now.belief.repeated, _SPREADS, care)
         none = np.full(int(is_open.sum()), -1)
         draws = still_wrong(odds[is_open], sizes[is_open], none, belief, sizes[people], seed=depth + 1)
         share, apart = draws / total, moved * _other_class(now, dict(zip(groups["label"], classes, strict=True)))
