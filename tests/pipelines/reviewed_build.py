@@ -40,10 +40,10 @@ def write_build(root: Path, groups: dict = GROUPS, *, english: bool = True) -> P
         (stages / stage).mkdir(parents=True)
     names = sorted((n, g, *facts) for g, (_, _, members) in groups.items() for n, facts in members.items())
     clustered = [
-        (n, count, g, g, confidence, second, 0.75 if doubtful else 0.125, doubtful)
+        (n, count, g, g, confidence, second, 0.75 if doubtful else 0.125)
         for n, g, count, confidence, doubtful, second in names
     ]
-    columns = ("name", "landmarks", "cluster", "group", "confidence", "next_group", "wrong", "doubtful")
+    columns = ("name", "landmarks", "cluster", "group", "confidence", "next_group", "wrong")
     kinds = {"confidence": pl.Float32, "wrong": pl.Float32} | dict.fromkeys(
         ("cluster", "group", "next_group"), pl.Int32
     )

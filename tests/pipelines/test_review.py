@@ -75,7 +75,7 @@ def test_groups_stay_unchanged_without_decisions(tmp_path: Path):
     assert list(names) == sorted(names)
     assert list(groups) == sorted(label for label, _, _ in GROUPS.values())
     assert tuple(names["tug"].values())[:3] == ("tug", 1, "ship")
-    assert (names["tug"]["doubtful"], names["tug"]["decided_by"]) == (True, None)
+    assert (names["tug"]["wrong"], names["tug"]["decided_by"]) == (0.75, None)
     assert list(groups["ship"].values())[:4] == ["ship", 3, "human-made", "p279"]
     assert dropped == []
     assert not any(report.values())
@@ -123,7 +123,7 @@ def test_example_in_the_guide_has_the_described_effect(tmp_path: Path):
     assert both.result.counts["applied"] == 11
 
 
-def test_decided_names_are_not_doubtful(tmp_path: Path):
+def test_decided_names_have_no_error_probability(tmp_path: Path):
     file = decided(
         tmp_path,
         "ada.yaml",
@@ -132,12 +132,11 @@ def test_decided_names_are_not_doubtful(tmp_path: Path):
     )
     names = tables(run(tmp_path, file))[0]
     assert {
-        name: row["doubtful"]
+        name: row["wrong"]
         for name, row in names.items()
         if name in ("mountain pass", "rail mountain pass", "tug")
-        # a merge decides about groups, so its names stay doubtful
-    } == {"mountain pass": False, "rail mountain pass": True, "tug": True}
-    assert names["mountain pass"]["wrong"] == 0 < 0.5 < names["tug"]["wrong"]
+        # a merge decides about groups, so its names stay uncertain
+    } == {"mountain pass": 0, "rail mountain pass": 0.75, "tug": 0.75}
 
 
 def test_build_and_page_show_the_same_estimates(tmp_path: Path):

@@ -32,7 +32,7 @@ from ..config import BuildConfig, ClusterConfig
 from ..encoders.embed import read_embeddings
 from ..names.class_graph import ClassGraph
 from ..unit_rows import leading_axes, silhouettes, sums, unit
-from .doubt import DOUBTFUL, wrong_probabilities
+from .doubt import wrong_probabilities
 from .evidence import read_evidence
 from .group_names import label_groups
 
@@ -221,7 +221,7 @@ def _numbered(labels: np.ndarray) -> np.ndarray:
 
 # -- the stage ---------------------------------------------------------------------------------------------------------
 
-VERSION = 7  # version 7: the evidence for labels names items
+VERSION = 8  # version 8: names have error probabilities without a mark for the doubtful ones
 
 
 def run(root: Path, stages: Mapping[str, StageRun], config: BuildConfig, progress: Progress) -> StageRun:
@@ -279,7 +279,6 @@ def write_groups(
         pl.Series("confidence", placed.confidence, dtype=pl.Float32),
         pl.Series("next_group", placed.next_groups, dtype=pl.Int32).replace(-1, None),
         pl.Series("wrong", wrong, dtype=pl.Float32),
-        pl.Series("doubtful", wrong > DOUBTFUL),
     )
     sizes = members.group_by("group").agg(pl.len().cast(pl.Int64).alias("names"), pl.col("landmarks").sum())
     table = pl.DataFrame(labels, schema=dict.fromkeys(("label", "method", "evidence"), pl.String), orient="row")

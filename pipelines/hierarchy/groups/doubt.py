@@ -35,7 +35,6 @@ from ..encoders.head_noun import head_noun
 from ..unit_rows import leading_axes, silhouettes, unit
 
 MODEL = Path(__file__).with_name("doubt.yaml")
-DOUBTFUL = 0.5  # a placement is doubtful if it is more likely wrong than right
 LEAST, MOST = 0.005, 0.995  # limits of an error probability: a placement that nobody has seen is never certain
 
 

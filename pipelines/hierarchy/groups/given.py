@@ -38,7 +38,7 @@ from .regression import group_shares
 
 NONE = "none of these"
 TREE = "tree"
-VERSION = 6  # version 6: regression on the groups' texts
+VERSION = 7  # version 7: names have error probabilities without a mark for the doubtful ones
 EXAMPLES, EXAMPLE_ROWS = "examples.parquet", "example_rows.npy"
 _ALIASES = {"seed": "seeds", "seed names": "seeds", "seed_names": "seeds"}
 _MOST_TEXT = {"name": 500, "description": 20_000, "parent": 500, "seeds": 100_000}

@@ -66,10 +66,11 @@ def run(root: Path, stages: Mapping[str, StageRun], facts: Mapping[str, Any], pr
     return run_stage("report", root, version=VERSION, config=facts, inputs=inputs, work=work)
 
 
-def _groups(tables: Mapping[str, pl.DataFrame]) -> list[dict[str, Any]]:
-    """Return the groups, the largest first, with their members, the most common first."""
+def _groups(tables: Mapping[str, pl.DataFrame], doubtful: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the groups, the largest first, with their members, the most common first, and the ``doubtful`` marked."""
     members = (
         tables["names"]
+        .with_columns(doubtful=pl.col("name").is_in(doubtful))
         .sort(["landmarks", "name"], descending=[True, False])
         .group_by("label", maintain_order=True)
         .agg(members=pl.struct("name", "landmarks", "doubtful"))
@@ -90,19 +91,22 @@ def _groups(tables: Mapping[str, pl.DataFrame]) -> list[dict[str, Any]]:
 
 
 def _page(facts: Mapping[str, Any], tables: Mapping[str, pl.DataFrame], decisions: Mapping[str, Any]) -> str:
-    groups, levels = _groups(tables), _levels(facts)
+    ranked, levels = _doubtful(tables), _levels(facts)
+    doubtful = ranked[:MOST_DOUBTFUL]
+    to_check = [row["name"] for row in doubtful]
+    groups = _groups(tables, to_check)
     build, stages = facts["config"]["build"], facts["stages"]
     source = build["source"]
     words = yaml.safe_load(WORDS.read_text(encoding="utf-8"))
     words.pop("landmark" if source == "classes" else "item")
-    clean, doubtful = stages["clean"]["details"], _doubtful(tables)
+    clean = stages["clean"]["details"]
     unit = "items" if source == "classes" else "landmarks"
     return render_page(
         TEMPLATES / TEMPLATE,
         ["icicle.js"],
         title=f"{len(tables['landmarks']):,} {unit} in {len(groups):,} groups",
         readable=_readable,
-        tree=_tree(tables, levels, unit, [row["name"] for row in doubtful[:MOST_DOUBTFUL]]),
+        tree=_tree(tables, levels, unit, to_check),
         facts=facts,
         groups=groups,
         unit=unit,
@@ -112,8 +116,8 @@ def _page(facts: Mapping[str, Any], tables: Mapping[str, pl.DataFrame], decision
         undecided=[group for group in groups if group["top"] is None] if len(levels) > 2 else [],
         clustering=stages["cluster"]["details"],
         words=words,
-        doubtful=doubtful[:MOST_DOUBTFUL],
-        doubtful_count=len(doubtful),
+        doubtful=doubtful,
+        undecided_names=len(ranked),
         still_wrong=stages["review"]["details"].get("still_wrong"),
         landmarks=len(tables["landmarks"]),
         names=len(tables["names"]),
@@ -161,9 +165,9 @@ def _said(level: str) -> str:
 
 
 def _doubtful(tables: Mapping[str, pl.DataFrame]) -> list[dict[str, Any]]:
-    """Return the doubtful names, the most likely wrong first, with the second nearest group."""
+    """Return the undecided names, the most likely wrong first, with the second nearest group."""
     proposed = tables["proposals"].select(next_group="group", next_label="label")
     following = tables["clustered"].join(proposed, on="next_group", how="left").select("name", "next_label")
-    rows = tables["names"].filter("doubtful").join(following, on="name", how="left")
+    rows = tables["names"].filter(pl.col("wrong") > 0).join(following, on="name", how="left")
     ordered = rows.sort(["wrong", "name"], descending=[True, False])
     return ordered.select("name", "label", "wrong", "next_label", "landmarks").to_dicts()

@@ -20,7 +20,6 @@ from hgld.tables import read_parquet
 
 from ...stage import Progress, StageResult, StageRun, run_stage, write_dropped, write_json
 from ..config import ReviewConfig
-from ..groups import doubt
 from ..groups.given import NONE
 from .agreement import Settlement, settle
 from .decisions import Entry, Merge, New, Split, read_decisions
@@ -36,7 +35,6 @@ _NAMES = {
     "label": pl.String,
     "confidence": pl.Float32,
     "wrong": pl.Float32,
-    "doubtful": pl.Boolean,
     "decided_by": pl.String,
 }
 _GROUPS = {
@@ -135,7 +133,7 @@ def _review(
     counts = {
         "names": len(kept),
         "groups": len(reviewed),
-        "doubtful": int(kept["doubtful"].sum()),
+        "names in a wrong group, about": round(estimates.still_wrong["names"][0] if estimates else kept["wrong"].sum()),
         "decisions": len(entries),
         "applied": len(settlement.applied),
         "unmatched": len({miss.entry for miss in settlement.unmatched}),
@@ -185,8 +183,7 @@ def reviewed_names(
         group, claim = grouping.place[name], grouping.claims.get(Subject("name", name))
         who = claim.annotators if claim else None
         if group is not None:
-            is_doubtful = wrong[name] > doubt.DOUBTFUL
-            kept.append((name, landmarks, grouping.labels[group], confidence, wrong[name], is_doubtful, who))
+            kept.append((name, landmarks, grouping.labels[group], confidence, wrong[name], who))
         elif claim is not None:
             reason = "dropped by decision" if claim.via is None else "dropped with its group by decision"
             dropped.append((name, landmarks, reason, who, claim.reasons))

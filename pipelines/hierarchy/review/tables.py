@@ -25,7 +25,7 @@ from ..names.landmark_tables import with_item_columns
 from .grouping import Classes, GroupId, OpenClasses
 
 _TABLES = {
-    "cluster/names.parquet": ("name", "landmarks", "group", "confidence", "next_group", "wrong", "doubtful"),
+    "cluster/names.parquet": ("name", "landmarks", "group", "confidence", "next_group", "wrong"),
     "cluster/groups.parquet": ("group", "label", "method", "evidence"),
     "toplevel/groups.parquet": ("group", "label", "top", "method", "evidence"),
     "clean/names.parquet": ("name", "class_ids", "raw", "english"),
