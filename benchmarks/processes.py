@@ -5,7 +5,7 @@ Run with: python benchmarks/processes.py [--items 300000] [--dim 512] [--queries
 Every process writes its share of a gallery of random rows, batch by batch, as if a model had computed them. It
 ranks its share of the queries against all rows: AP, R@1, mAP@R, H-AP, NDCG and ASI at three levels. ``--gather``
 gathers the rows on every process, as hgld did until November 2026 (use that commit). ``--over-time FILE`` also appends
-the memory of the process with the highest peak, which docs/figures.py draws. Memory is the largest peak of a process,
+the memory of the process with the highest peak per half second. Memory is the largest peak of a process,
 without the pages of files, which the system can free at any time. ``digest`` is of the values of all queries.
 """
 
