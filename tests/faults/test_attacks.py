@@ -8,18 +8,23 @@ import resource
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 from tempfile import TemporaryFile
 
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from PIL import Image
 
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 
 pytestmark = pytest.mark.slow
 MOST_MEMORY, MOST_SECONDS = 600 << 20, 20
+READ_WEIGHTS = (
+    "from pathlib import Path; from hgld.training.models.backbone import read_weights; read_weights(Path({!r}))"
+)
 OPEN = "import hgld; hgld.open_dataset({!r}, 'train')"
 
 
@@ -68,7 +73,7 @@ def dataset(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def usual(dataset) -> tuple[int, float]:
-    return used_by(OPEN.format(str(dataset)))[:2]
+    return min(used_by(OPEN.format(str(dataset)))[:2] for _ in range(2))  # the first run may fill caches
 
 
 def copied(dataset: Path, folder: Path) -> Path:
@@ -147,6 +152,39 @@ def huge_projection(dataset: Path, folder: Path) -> str:
     return f"from hgld.training.config import read_config; from pathlib import Path; read_config(Path({path!r}))"
 
 
+def brackets_from_a_wiki(dataset: Path, folder: Path) -> str:
+    return """
+from hgld.pipelines.web import _json_object
+_json_object("https://wiki.example/api", b'{"query": [' + b"[]," * 20_000_000 + b"[]]}")
+"""
+
+
+def safetensors_of_a_terabyte(dataset: Path, folder: Path) -> str:
+    folder.mkdir()
+    size = 1 << 40
+    header = json.dumps({"x": {"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]}}).encode()
+    (folder / "weights.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 64)
+    return READ_WEIGHTS.format(str(folder / "weights.safetensors"))
+
+
+def compressed_weights(dataset: Path, folder: Path) -> str:
+    """Weights of 4 GB of zeros that torch.save wrote, compressed to 4 MB."""
+    folder.mkdir()
+    torch.save({"x": torch.zeros(1)}, folder / "small.pt")
+    with (
+        zipfile.ZipFile(folder / "small.pt") as small,
+        zipfile.ZipFile(folder / "weights.pt", "w", zipfile.ZIP_DEFLATED) as packed,
+    ):
+        for info in small.infolist():
+            with packed.open(info.filename, "w", force_zip64=True) as member:
+                if info.filename.endswith("data/0"):
+                    for _ in range(64):
+                        member.write(bytes(1 << 26))
+                else:
+                    member.write(small.read(info))
+    return READ_WEIGHTS.format(str(folder / "weights.pt"))
+
+
 @pytest.mark.parametrize(
     ("attack", "error"),
     [
@@ -159,6 +197,9 @@ def huge_projection(dataset: Path, folder: Path) -> str:
         (endless_braces, "more than 100000 shards"),
         (long_first_line, "131,073 characters"),
         (huge_projection, "dim"),
+        (brackets_from_a_wiki, "values and brackets; expected at most"),
+        (safetensors_of_a_terabyte, "cannot be read as weights"),
+        (compressed_weights, "is compressed"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
@@ -166,6 +207,7 @@ def test_hostile_files_are_read_with_limited_memory_and_time_or_refused_with_one
     attack, error, dataset, usual, tmp_path
 ):
     memory, seconds, last = used_by(attack(dataset, tmp_path / "hostile"))
+    print(f"{attack.__name__}: {(memory - usual[0]) >> 20} MiB, {seconds - usual[1]:.1f} CPU s")  # pytest -s shows it
     assert error in last
     assert bool(error) == bool(last)
     assert memory - usual[0] < MOST_MEMORY
