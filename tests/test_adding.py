@@ -29,8 +29,6 @@ def followed(tmp_path_factory):
             for words in commands_of(block) if block.language == "sh" else ():
                 name = " ".join(words[:2])
                 said[name] = said.get(name, "") + python(*words_for_python(words))
-            if block.file and "/" not in block.file:
-                python(block.file)
     return folder, said
 
 
@@ -71,8 +69,3 @@ def test_guide_dataset_is_built_into_shards(followed):
 def test_guide_encoder_is_used(followed):
     folder, _ = followed
     assert '"letters/1"' in (folder / "letters" / "stages" / "embed" / "encoder.json").read_text()
-
-
-def test_guide_stage_is_run(followed):
-    folder, _ = followed
-    assert (folder / "letters" / "stages" / "longest" / "done.json").is_file()
