@@ -4,6 +4,7 @@ Run with: python benchmarks/losses.py [--items 128 256 512 1024 2048 4096] [--th
 The authors' classes: python benchmarks/losses.py --authors DIR, a clone of github.com/elias-ramzi/SupRank.
 It needs omegaconf, tensorboard and pytorch-metric-learning.
 A memory bank: python benchmarks/losses.py --bank 60000 --items 256 --dim 128
+
 Losses that every process computes whole, beside a ResNet-50: python benchmarks/losses.py --whole
 On a GPU: python benchmarks/losses.py --device cuda --items 512 4096 --only "hgld SupHAP"
 

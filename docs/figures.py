@@ -6,6 +6,7 @@ from the files of ``hgld demo``, with Chromium.
 
 import base64
 import contextlib
+import csv
 import hashlib
 import json
 import subprocess
@@ -137,6 +138,28 @@ def draw_resuming() -> str:
     return figure(680, 150, "A file is written under a temporary name, renamed, and marked done", *shapes)
 
 
+def draw_memory() -> str:
+    """Draw the memory of one of two processes that evaluate, from rows of benchmarks/processes.py --over-time."""
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for row in csv.DictReader((ROOT / "benchmarks/results/memory_over_time.csv").read_text("utf-8").splitlines()):
+        lines.setdefault(row["kind"], []).append((float(row["seconds"]), float(row["MB"])))
+    most_s, most_mb = (max(point[axis] for line in lines.values() for point in line) for axis in (0, 1))
+    left, bottom, width, height = 70, 220, 580, 190
+    shapes = []
+    for mb in range(0, int(most_mb) + 1, 500):
+        y = bottom - height * mb / most_mb
+        shapes += [text(left - 8, y + 4, f"{mb:,} MB", size=11, color=GREY, anchor="end")]
+        shapes.append(f'<line x1="{left}" y1="{y:.1f}" x2="{left + width}" y2="{y:.1f}" stroke="{FILLS[0]}"/>')
+    for (kind, line), color in zip(lines.items(), (FILLS[2], INK), strict=True):
+        points = [(left + width * s / most_s, bottom - height * mb / most_mb) for s, mb in line]
+        drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        shapes.append(f'<polyline points="{drawn}" fill="none" stroke="{color}" stroke-width="2"/>')
+        x, y = max(points, key=lambda point: -point[1])
+        shapes.append(text(min(x, left + width - 60), y - 6, kind, color=color))
+    shapes.append(text(left + width, bottom + 18, f"{most_s:.0f} s", size=11, color=GREY, anchor="end"))
+    return figure(680, 245, "Memory of one of two processes: gathered embeddings against one file", *shapes)
+
+
 def photograph(demo: Path) -> None:
     """Photograph the pages that hgld makes of the files of ``hgld demo``, and write what they were made from."""
     with tempfile.TemporaryDirectory() as folder, Page(Path(folder) / "profile", 1200, 1000) as page:
@@ -203,6 +226,7 @@ FIGURES = {
     "ranking.svg": draw_ranking,
     "build.svg": draw_build,
     "resuming.svg": draw_resuming,
+    "memory.svg": draw_memory,
 }
 
 if __name__ == "__main__":
