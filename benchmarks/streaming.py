@@ -5,7 +5,7 @@ Run with: python benchmarks/streaming.py --work DIR [--latency 100] [--steps 100
 A process reads 32 images per step, like one of eight processes with a batch of 256, and then sleeps as long as a GPU
 would compute. The server on 127.0.0.1 waits before every response. All cases take turns within every round; each run
 is a process of its own, and its images are in the page cache. Prints CSV: seconds from the first step to the last
-(median, least and most over the rounds), and images that the server sent.
+(median, least and most over the rounds), and their ratio to the disk.
 """
 
 import argparse

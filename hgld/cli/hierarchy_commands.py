@@ -389,8 +389,11 @@ def _show_doubtful(build: Path, most: int, *, as_json: bool) -> None:
         among = f"; {shown['wrong'].sum():.0f} of them among these {len(shown):,}"
         unread = " Nearly every group was kept, perhaps unread, so nothing better is known." * still_wrong["unread"]
         echo(f"About {mean:,.0f} names are in a wrong group (80% interval {low:,.0f} to {high:,.0f}){among}.{unread}")
-        for level, (mean, low, high) in still_wrong.get("levels", {}).items():
-            echo(f"About {mean:,.0f} names have a wrong {level} ({low:,.0f} to {high:,.0f}).")
+        told = {f"have a wrong {level}": numbers for level, numbers in still_wrong.get("levels", {}).items()}
+        if told:
+            told["are wrong at any level"] = still_wrong["tree"]
+        for what, (mean, low, high) in told.items():
+            echo(f"About {mean:,.0f} names {what} ({low:,.0f} to {high:,.0f}).")
         echo("")
     for name, label, wrong in shown.iter_rows():
         echo(f"{wrong:4.0%}  {printable(name)}  in  {printable(label)}")

@@ -89,6 +89,17 @@ def test_top_classes_are_decided_by_their_text_or_left_undecided(build):
     assert "oak" in note
 
 
+def test_show_states_the_expected_errors_of_every_level_and_of_the_whole_tree(build, hgld):
+    made = build(THINGS, levels=LevelsConfig(("kind", "sort", "realm"), coarser=(2,)), cluster=ClusterConfig(groups=4))
+    expected = json.loads(hgld("show", made.directory, "--doubtful", 1, "--json")[1])["still_wrong"]
+    _, level, tree, *_ = hgld("show", made.directory, "--doubtful", 1)[1].splitlines()
+    for line, (mean, low, high), what in (
+        (level, expected["levels"]["realm"], "have a wrong realm"),
+        (tree, expected["tree"], "are wrong at any level"),
+    ):
+        assert line == f"About {mean:,.0f} names {what} ({low:,.0f} to {high:,.0f})."
+
+
 def test_names_outside_the_landmark_domain_stay_unchanged_and_none_is_dropped(build):
     names = ["a_b", "person", "list", "Mercury (Planet)", "Mercury (Metal)", "747", "Q5", "taxon", "Nike Air (2019)"]
     made = build(["name", *names])
