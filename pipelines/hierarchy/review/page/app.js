@@ -272,7 +272,7 @@ function drawProgress() {
     `${whole(left)} not looked at`,
     wrong?.unread ? `nearly every group was kept, and whether the names were read is unknown: ${whole(low)} to ${whole(high)} of all names may be wrong`
       : wrong ? `about ${whole(mean)} of all names in a wrong group (80% interval ${whole(low)} to ${whole(high)})` : null,
-    ...model.levels.map(([level], depth) => `${level} of ${whole(model.decidedAt(depth))} of ${count(model.groups.size, "group")} decided${wrong ? `, about ${expected(wrong.levels[level])} names in a wrong one` : ""}`),
+    ...model.levels.map(([level], depth) => `${level}: ${whole(model.decidedAt(depth))} of ${count(model.groups.size, "group")} decided${wrong ? `, about ${expected(wrong.levels[level])} names wrong` : ""}`),
     wrong && model.levels.length ? `about ${expected(wrong.tree)} names wrong at any level` : null,
   ]));
   $("bar").firstElementChild.style.width = `${all ? (100 * decided) / all : 100}%`;
