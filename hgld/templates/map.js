@@ -90,7 +90,9 @@ function show(figure, map) {
   });
   canvas.addEventListener("pointermove", (event) => {
     if (!lasso.length) return;
-    lasso.push([event.offsetX, event.offsetY]);
+    // A slow page is told several movements at once; their corners belong to the line as well.
+    const box = canvas.getBoundingClientRect(), all = event.getCoalescedEvents?.() ?? [];
+    for (const one of all.length ? all : [event]) lasso.push([one.clientX - box.left, one.clientY - box.top]);
     requestAnimationFrame(draw);
   });
   canvas.addEventListener("pointerup", () => {
