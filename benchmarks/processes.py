@@ -1,10 +1,11 @@
 """Memory and seconds of processes that embed and evaluate together, and whether their values are those of one process.
 
-Run with: python benchmarks/processes.py [--items 300000] [--dim 512] [--queries 1024] [--count 1 2 4] [--gather]
+Run with: python benchmarks/processes.py [--items 300000] [--dim 512] [--queries 1024] [--gather] [--process]
 
 Every process writes its share of a gallery of random rows, batch by batch, as if a model had computed them. It
 ranks its share of the queries against all rows: AP, R@1, mAP@R, H-AP, NDCG and ASI at three levels. ``--gather``
-gathers the rows on every process, as hgld did until November 2026 (use that commit). ``--over-time FILE`` also appends
+gathers the rows on every process, as hgld did until November 2026 (use that commit). ``--process`` first fits a
+whitening to all rows, applies it to rows and queries, and expands the queries. ``--over-time FILE`` also appends
 the memory of the process with the highest peak per half second. Memory is the largest peak of a process,
 without the pages of files, which the system can free at any time. ``digest`` is of the values of all queries.
 """
@@ -18,7 +19,6 @@ import subprocess
 import sys
 import threading
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +44,12 @@ def labels_of(items: np.ndarray) -> np.ndarray:
     return np.stack([fine, fine % 300, fine % 2], axis=1)
 
 
-def measure(items: int, dim: int, queries: int, is_gathered: bool) -> dict[str, Any]:
+def measure(items: int, dim: int, queries: int, is_gathered: bool, is_processed: bool) -> dict[str, Any]:
     from hgld import distributed
     from hgld.evaluation.evaluate import evaluate
     from hgld.evaluation.options import EvaluationOptions
-    from hgld.evaluation.row_table import ranked_together
+    from hgld.evaluation.postprocess import Whitening
+    from hgld.evaluation.row_table import Sharing
 
     torch.set_num_threads(1)
     done, start = threading.Event(), time.perf_counter()
@@ -78,7 +79,8 @@ def measure(items: int, dim: int, queries: int, is_gathered: bool) -> dict[str, 
                 gallery[torch.from_numpy(of)] = found[index * len(mine) :][: len(of)]
             del found, mine
             embedded = time.perf_counter() - begin, time.process_time() - cpu
-            ranked = rank(evaluate, EvaluationOptions, ranked_together, processes, gallery, asked, dim)
+            options = EvaluationOptions(metrics=METRICS, share=Sharing(processes, None))
+            ranked = rank(evaluate, options, gallery, rows_of(asked, dim) + 0.5, asked)
         else:
             from hgld.evaluation.row_table import RowTable, shared_folder
 
@@ -89,7 +91,13 @@ def measure(items: int, dim: int, queries: int, is_gathered: bool) -> dict[str, 
                 table.close()
                 gallery = table.read()
                 embedded = time.perf_counter() - begin, time.process_time() - cpu
-                ranked = rank(evaluate, EvaluationOptions, ranked_together, processes, gallery, asked, dim)
+                share, query = Sharing(processes, folder), rows_of(asked, dim) + 0.5
+                if is_processed:
+                    whitening = Whitening.fit(gallery, fitted_on="gallery", share=share)
+                    gallery, query = whitening.apply(gallery, share), whitening.apply(query)
+                expansion = (2.0, 10) if is_processed else None
+                options = EvaluationOptions(metrics=METRICS, query_expansion=expansion, share=share)
+                ranked = rank(evaluate, options, gallery, query, asked)
                 distributed.wait_for_all(processes)
         total = time.perf_counter() - begin, time.process_time() - cpu
     done.set()
@@ -97,12 +105,9 @@ def measure(items: int, dim: int, queries: int, is_gathered: bool) -> dict[str, 
     return {"embed": embedded, "total": total, "bytes": max(samples.values()), "over_time": samples, "digest": ranked}
 
 
-def rank(evaluate: Any, options: Any, together: Any, processes: Any, gallery: Any, asked: np.ndarray, dim: int) -> str:
-    share = partial(together, processes=processes)
-    query, labels = rows_of(asked, dim) + 0.5, labels_of(np.arange(len(gallery)))
-    report = evaluate(
-        query, labels[asked], gallery, labels, levels=("a", "b", "c"), options=options(metrics=METRICS, share=share)
-    )
+def rank(evaluate: Any, options: Any, gallery: Any, query: Any, asked: np.ndarray) -> str:
+    labels = labels_of(np.arange(len(gallery)))
+    report = evaluate(query, labels[asked], gallery, labels, levels=("a", "b", "c"), options=options)
     return hashlib.sha256(report.per_query.to_numpy().tobytes()).hexdigest()[:12]
 
 
@@ -127,18 +132,20 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=1024)
     parser.add_argument("--count", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--gather", action="store_true")
+    parser.add_argument("--process", action="store_true")
     parser.add_argument("--over-time", type=Path, metavar="FILE", help="CSV to append the memory per half second to")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.measure:
-        print(json.dumps(measure(asked.items, asked.dim, asked.queries, asked.gather)))
+        print(json.dumps(measure(asked.items, asked.dim, asked.queries, asked.gather, asked.process)))
         return
     words = ["--items", str(asked.items), "--dim", str(asked.dim), "--queries", str(asked.queries)]
     table = asked.items * asked.dim * 4
     columns = ("processes", "memory, MB", "allowed, MB", "seconds", "of these embedding", "CPU seconds, all", "digest")
     print(head(*columns), flush=True)
     for count in asked.count:
-        found = run(count, [*words, *(["--gather"] if asked.gather else [])])
+        ways = ["--gather"] * asked.gather + ["--process"] * asked.process
+        found = run(count, [*words, *ways])
         allowed = (1 / count + 0.1) * table + 500e6
         seconds = [max(one[name][0] for one in found) for name in ("total", "embed")]
         cells = [count, int(max(one["bytes"] for one in found) / 1e6), int(allowed / 1e6)]

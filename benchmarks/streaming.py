@@ -22,6 +22,7 @@ import made_shards
 from measured import in_its_own_process
 
 from hgld import open_dataset, stream
+from hgld.data import remote_files
 from hgld.data.loader import Loader
 from hgld.data.views import TrainView
 from hgld.samplers import PKSampler
@@ -65,6 +66,21 @@ def print_shown(work: Path, images: list[bytes]) -> None:
                 print(f"{len(tars)},8,{window},{len(images)},{shown},{epoch},{missed:.1f}", flush=True)
 
 
+def print_requests(url: str, shard: Path, together: int) -> None:
+    """Print requests per second, and the CPU time of the client per request."""
+    remote_files.TOGETHER = together
+    files = remote_files.RemoteFiles(url, {})
+    starts = range(0, shard.stat().st_size - 8000, 100_000)  # so far apart that each needs its own request
+    spans = [(shard.name, start, 8000) for start in starts]
+    files.read_many(spans[:together])
+    began, cpu = time.monotonic(), time.process_time()
+    files.read_many(spans)
+    wall, cpu = time.monotonic() - began, time.process_time() - cpu
+    print(
+        f"{together} at a time: {len(spans) / wall:.0f} requests/s, {1e3 * cpu / len(spans):.2f} ms of CPU per request"
+    )
+
+
 def serve(folder: Path, latency: float) -> None:
     """Serve a folder, print its URL, and wait."""
     sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
@@ -83,6 +99,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--step-ms", type=float, nargs="+", default=[160, 80], help="milliseconds of a step on a GPU")
     parser.add_argument("--bare", action="store_true", help="count the images that epochs without an index show")
+    parser.add_argument("--requests", type=int, metavar="N", help="only measure N requests at a time, without decoding")
     parser.add_argument("--read", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     told = parser.parse_args()
@@ -106,6 +123,10 @@ def main() -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         url = server.stdout.readline().strip()
+        if told.requests:
+            print_requests(url, next(data.glob("*.tar")), told.requests)
+            server.terminate()
+            return
         for _ in range(told.rounds):
             for step in told.step_ms:
                 for order, source in CASES:

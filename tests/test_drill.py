@@ -1,11 +1,12 @@
 """``hgld train --drill``: every failure of a process ends in time, and the run resumes with the same weights."""
 
 import json
+import os
 
 import pytest
 
 from hgld.cli import main
-from hgld.cli.drill import BY_HAND, FAILURES, Outcome, drill
+from hgld.cli.drill import BY_HAND, FAILURES, SRUN, Outcome, drill
 
 SEEN = Outcome("killed", BY_HAND, ("hgld: another process died", ""), 1.0, 2, ())
 
@@ -22,6 +23,14 @@ def test_every_failure_ends_as_promised_and_the_run_resumes(tmp_path):
     assert "the newest checkpoint is" in found["killed"].lines[0]
     assert all("the loss is nan" in line for line in found["nan"].lines)
     assert found["stuck"].seconds > 10 > found["killed"].seconds
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("SLURM_JOB_ID" not in os.environ, reason="needs a job of Slurm with two tasks")
+def test_killed_process_ends_the_job_step_of_srun_and_the_run_resumes(tmp_path):
+    [one] = drill(tmp_path, failures=("killed",), launchers=(SRUN,))
+    assert one.problems == ()
+    assert "the newest checkpoint is" in one.lines[0]
 
 
 @pytest.mark.parametrize(("problems", "code"), [((), 0), (("took 99 s, not 15",), 1)])

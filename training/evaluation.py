@@ -28,7 +28,7 @@ from hgld.evaluation.protocols.benchmark import (
 )
 from hgld.evaluation.protocols.by_labels import AVERAGE
 from hgld.evaluation.report import RetrievalReport
-from hgld.evaluation.row_table import ranked_together, shared_folder
+from hgld.evaluation.row_table import Sharing, shared_folder
 from hgld.evaluation.trained_on import TRAINED_ON
 from hgld.tables import POLARS_FAULTS
 
@@ -272,8 +272,8 @@ def evaluate_task(
         ConfigError: the protocol or a metric is unknown, or options contradict each other.
     """
     processes = splits.embedder.processes
-    together = None if processes.count == 1 else partial(ranked_together, processes=processes)
-    options = replace(options, device=processes.device, share=together)
+    share = None if processes.count == 1 else Sharing(processes, splits.embedder.folder)
+    options = replace(options, device=processes.device, share=share)
     evaluate = _evaluate_by_protocol if task.by_protocol else _evaluate_splits
     report, sides, stated = evaluate(splits, task, options, {"distractors": distractors, "whitening": whitening})
     wait_for_all(processes)  # the main process may remove the embeddings now
@@ -327,7 +327,7 @@ def _evaluate_by_protocol(
             embedded[split] = EmbeddedSplit(
                 side.vectors, part.keys, labels, contents=partial(part.frame.get_column, "sha256")
             )
-        benchmark, stated = Benchmark.of(dataset, embedded).processed(**files)
+        benchmark, stated = Benchmark.of(dataset, embedded).processed(**files, share=options.share)
         ranking = evaluate_protocol(name, benchmark, metrics=ranked or None, options=options)
     report = _join_reports(answers, ranking)
     refuse_undefined(report, f"dataset {dataset.manifest.name}, protocol {name}")

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 
 COUNT = 2
-BY_HAND, TORCHRUN = "by hand", "torchrun"
+BY_HAND, TORCHRUN, SRUN = "by hand", "torchrun", "srun"
 _FAILS_AT = 4  # step at which the failure occurs
 _FULL = 2000  # bytes
 _MINUTES = 0.2  # --process-timeout of the runs
-_GRACE = 45.0  # torchrun waits 30 s for a process after SIGTERM, and then ends itself
+_GRACE = 45.0  # torchrun and Slurm wait 30 s for a process after SIGTERM; then torchrun ends itself
 _ALLOWED = 15.0  # seconds until all other processes have ended
 _LONGEST = 600.0  # seconds after which a run is killed
 _RUN = (
@@ -97,7 +97,7 @@ FAILURES: Mapping[str, Failure] = {
 }
 
 
-_UNDER_TORCHRUN = ("killed", "nan", "stuck")  # torchrun adds the same to every failure: SIGTERM to the other processes
+_LAUNCHED = ("killed", "nan", "stuck")  # torchrun and srun add the same to every failure: SIGTERM to the others
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Outcome:
 
     Attributes:
         failure: key in :data:`FAILURES`.
-        launcher: :data:`BY_HAND` or :data:`TORCHRUN`.
+        launcher: :data:`BY_HAND`, :data:`TORCHRUN` or :data:`SRUN`.
         lines: last line that each process printed to stderr, by its index; empty if it printed none.
         seconds: seconds from the failure to the end of the last other process.
         kept: step of the newest checkpoint.
@@ -131,7 +131,7 @@ def drill(
     device: str = "cpu",
     *,
     failures: Sequence[str] = tuple(FAILURES),
-    launchers: Sequence[str] = (BY_HAND, TORCHRUN),
+    launchers: Sequence[str] = (),
     say: Callable[[str], object] = print,
 ) -> list[Outcome]:
     """Let processes that train a small network fail in every way, resume each run, and compare its weights.
@@ -140,7 +140,8 @@ def drill(
         folder: empty folder for the dataset and the runs.
         device: device of the runs; on ``cuda`` each process needs a GPU.
         failures: keys of :data:`FAILURES`.
-        launchers: programs that start the processes, :data:`BY_HAND` and :data:`TORCHRUN`.
+        launchers: programs that start the processes; default: :data:`BY_HAND`, :data:`TORCHRUN` and, within a job of
+            Slurm, :data:`SRUN`.
         say: function called with a line about each run.
     """
     data = _write_data(folder)
@@ -149,8 +150,8 @@ def drill(
     _ended(_started([*words, str(whole)], whole, BY_HAND))
     expected, found = _digest(whole), []
     saved = {shard: shard.read_bytes() for shard in data.glob("*.tar")}
-    for launcher in launchers:
-        for name in failures if launcher == BY_HAND else [name for name in failures if name in _UNDER_TORCHRUN]:
+    for launcher in launchers or (BY_HAND, TORCHRUN, *([SRUN] if "SLURM_JOB_ID" in os.environ else [])):
+        for name in failures if launcher == BY_HAND else [name for name in failures if name in _LAUNCHED]:
             out = folder / f"{name}-{launcher.replace(' ', '-')}"
             outcome = _try(name, launcher, [*words, str(out)], out)
             for shard, content in saved.items():
@@ -185,16 +186,18 @@ def _write_data(folder: Path) -> Path:
 def _started(
     words: Sequence[str], logs: Path, launcher: str, failure: str = "", mark: str = ""
 ) -> Sequence[BaseProcess]:
-    """Start the processes of a run, or torchrun, which starts them."""
+    """Start the processes of a run, or torchrun or srun, which starts them."""
+    program = ["-m", "hgld.cli.drill", failure, mark, *words]
+    with Listener(("127.0.0.1", 0)) as free:
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.address[1])}
     if launcher == TORCHRUN:
-        program = ["-m", "hgld.cli.drill", failure, mark]
         options = ["--standalone", "--nproc-per-node", str(COUNT), "--redirects", "3", "--log-dir", f"{logs}.logs"]
-        command = [sys.executable, "-m", "torch.distributed.run", *options, *program, *words]
-        arguments = [(command, {}, f"{logs}.log")]
+        arguments = [([sys.executable, "-m", "torch.distributed.run", *options, *program], {}, f"{logs}.log")]
+    elif launcher == SRUN:
+        options = ["--nodes", "1", "--ntasks", str(COUNT), "--kill-on-bad-exit", "--error", f"{logs}.%t.log"]
+        arguments = [(["srun", *options, sys.executable, *program], place, f"{logs}.log")]
     else:
-        with Listener(("127.0.0.1", 0)) as free:
-            port = str(free.address[1])
-        place = {"WORLD_SIZE": str(COUNT), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        place["WORLD_SIZE"] = str(COUNT)
         ranks = [{"RANK": str(index), "LOCAL_RANK": str(index)} for index in range(COUNT)]
         command = [failure, mark, *words]
         arguments = [(command, place | rank, f"{logs}.{rank['RANK']}.log") for rank in ranks]
@@ -208,12 +211,12 @@ def _started(
 
 
 def _begin(command: list[str], variables: dict[str, str], log: str) -> None:
-    """Become one process of a run, or torchrun if the command names a program."""
+    """Become one process of a run, or torchrun or srun if the command begins with a program."""
     os.environ |= variables
     for number, place in ((1, os.devnull), (2, log)):
         os.dup2(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-    if command[0] == sys.executable:
-        os.execv(command[0], command)  # noqa: S606  # torchrun
+    if command[0] in (sys.executable, SRUN):
+        os.execvp(command[0], command)  # noqa: S606  # torchrun or srun
     run_process(command[0], command[1], command[2:])
 
 
@@ -235,7 +238,7 @@ def _try(name: str, launcher: str, words: Sequence[str], out: Path) -> Outcome:
     codes = _ended(_started(words, out, launcher, name, str(mark)), spared)
     problems = []
     seconds = time.time() - float(mark.read_text()) if mark.exists() else float("nan")
-    allowed = failure.seconds + (_GRACE if launcher == TORCHRUN else 0)
+    allowed = failure.seconds + (0 if launcher == BY_HAND else _GRACE)
     if not seconds <= allowed:
         problems.append(f"took {seconds:.0f} s, not {allowed:.0f}")
     if not all(codes):

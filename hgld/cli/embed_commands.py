@@ -54,6 +54,7 @@ def embed(
     """
     from hgld.data.dataset import open_dataset
     from hgld.evaluation.postprocess import Whitening
+    from hgld.evaluation.row_table import Sharing
     from hgld.training.inference.embedding import check_suffix, faults_file, labels_file, write_embeddings
     from hgld.training.inference.kept import embed_in_parts
 
@@ -72,14 +73,17 @@ def embed(
                 return
             count, dim, unreadable = joined
         else:
-            embedded = embedder.embed_readable(dataset, progress)
-            if not embedder.processes.is_main:
-                return
-            write_embeddings(out, embedded.vectors, embedded.dataset, embedded.faults, made=embedded.file)
-            (count, dim), unreadable = embedded.vectors.shape, len(embedded.faults)
+            embedded, processes = embedder.embed_readable(dataset, progress), embedder.processes
+            if processes.is_main:
+                write_embeddings(out, embedded.vectors, embedded.dataset, embedded.faults, made=embedded.file)
+            fitted, fitted_on = None, f"{dataset.manifest.name}, {asked.split or 'all splits'}"
             if fit_whitening is not None:
-                fitted_on = f"{dataset.manifest.name}, {asked.split or 'all splits'}"
-                fitted = Whitening.fit(embedded.vectors, fitted_on=fitted_on, power=asked.whitening_power)
+                how = {"power": asked.whitening_power, "share": Sharing(processes, embedder.folder)}
+                fitted = Whitening.fit(embedded.vectors, fitted_on=fitted_on, **how)
+            if not processes.is_main:
+                return
+            (count, dim), unreadable = embedded.vectors.shape, len(embedded.faults)
+            if fit_whitening is not None and fitted is not None:
                 fitted.save(fit_whitening)
                 echo(f"{fit_whitening}: a whitening learned on {fitted_on}", err=as_json)
     say_warnings(embedder.view_facts([dataset]))

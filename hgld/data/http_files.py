@@ -34,7 +34,7 @@ from hgld.version import __version__
 _Guarded = HTTPConnection if TYPE_CHECKING else object  # at run time, the mixin has no base class
 
 _CHUNK = 1 << 20
-TOGETHER = 64  # maximum number of simultaneous requests of a process; 64 hide 100 ms of latency of 640 images/s
+TOGETHER = 128  # maximum number of simultaneous requests of a process; 128 hide 100 ms of latency of 1,280 images/s
 _MOST_TRAILERS = 100  # maximum number of lines after the last chunk of a body; http.client accepts as many header lines
 _MOST_REDIRECTS = 5
 _LONGEST_TIMEOUT = 1e6  # maximum timeout in seconds; sockets accept at most about 10^9
@@ -354,7 +354,9 @@ class HttpClient:
         response = None
         try:
             seconds, parts = watch.seconds(), urlsplit(place)
-            proxy = None if proxy_bypass(parts.hostname or "") else self._proxies.get(parts.scheme)
+            proxy = self._proxies.get(parts.scheme)
+            if proxy is not None and proxy_bypass(parts.hostname or ""):  # slow: it reads all environment variables
+                proxy = None
             response = (proxy or self._pool).urlopen(
                 method,
                 place,

@@ -35,7 +35,6 @@ from hgld.evaluation.scores import (
     choose_device,
     exact_products,
     open_embeddings,
-    prepare_embeddings,
     score_blocks,
 )
 from hgld.evaluation.statistics import (
@@ -340,8 +339,8 @@ def _expand(
     """Apply query expansion to prepared queries if ``options.query_expansion`` is set."""
     if options.query_expansion is None:
         return query
-    expanded = expand_queries(query[:], gallery[:], options, self_index)
-    return prepare_embeddings(expanded, "query", normalize=False, device=query.device)
+    expanded = expand_queries(query, gallery, options, self_index)
+    return open_embeddings(expanded, "query", normalize=False, device=query.device, is_shared=options.share is not None)
 
 
 def refuse_without_positives(query_labels: np.ndarray, gallery_labels: np.ndarray | None, where: str) -> None:
@@ -472,7 +471,7 @@ class _Ranking:
             )
 
         if self.options.share is not None:
-            return self.options.share(rank, len(self.query))
+            return self.options.share.rank(rank, len(self.query))
         return rank(range(len(self.query)))
 
     def _clusterings(self, metrics: Sequence[Metric]) -> dict[str, str]:

@@ -125,7 +125,7 @@ def evaluate_sides(
     keys = pl.Series(dtype=pl.String)
     splits = {side: EmbeddedSplit(vectors, keys, labels) for side, (vectors, labels) in zip(SIDES, sides, strict=False)}
     benchmark = Benchmark(where, tuple(levels), splits)
-    benchmark, stated = benchmark.processed(distractors=distractors, whitening=whitening)
+    benchmark, stated = benchmark.processed(distractors=distractors, whitening=whitening, share=options.share)
     report = rank_by_labels(benchmark, benchmark["query"], benchmark.splits.get("gallery"), options)
     return replace(report, settings=report.settings | stated)
 

@@ -140,6 +140,44 @@ def nearest_neighbors(
     device = choose_device(query_embeddings, device)
     query = open_embeddings(query_embeddings, "query", normalize=normalize, device=device)
     gallery = open_embeddings(gallery_embeddings, "gallery", normalize=normalize, device=device)
+    blocks = neighbor_blocks(query, gallery, k, self_index, range(len(query)), chunk_size)
+    indices, scores = np.empty((len(query), k), np.int64), np.empty((len(query), k), np.float32)
+    with exact_products(query.device):
+        for queries, found, best in blocks:
+            indices[queries.start : queries.stop], scores[queries.start : queries.stop] = found, best
+            if progress is not None:
+                progress("search", queries.stop, len(query))
+    return indices, scores
+
+
+def neighbor_blocks(
+    query: Tensor | Rows,
+    gallery: Tensor | Rows,
+    k: int,
+    self_index: Array | None,
+    part: range,
+    chunk_size: int | None = None,
+    *,
+    is_shared: bool = False,
+) -> Iterator[tuple[range, np.ndarray, np.ndarray]]:
+    """Return blocks of queries with their nearest neighbors, in the form of :func:`nearest_neighbors`.
+
+    Args:
+        query: (Q, D) float32.
+        gallery: (G, D) float32 on the same device.
+        k: number of neighbors.
+        self_index: (Q,) gallery index of the query itself, or None.
+        part: indices of consecutive queries.
+        chunk_size: number of queries at a time; None: as many as the free memory allows.
+        is_shared: whether several processes search, which share the memory.
+
+    Returns:
+        an iterator over the ranges of q queries, their (q, k) indices and (q, k) scores, best first.
+
+    Raises:
+        InputError: the dimensions differ, or an entry of ``self_index`` is not in the gallery.
+        ConfigError: k is below 1 or exceeds the gallery.
+    """
     index = np.full(len(query), -1) if self_index is None else checked_self_index(self_index, len(query))
     if query.shape[1] != gallery.shape[1]:
         raise InputError(f"query embeddings have {query.shape[1]} dimensions, gallery embeddings {gallery.shape[1]}.")
@@ -148,27 +186,30 @@ def nearest_neighbors(
     most = len(gallery) - int((index >= 0).any())
     if not 1 <= k <= most:
         raise ConfigError(f"k is {k}; expected 1 to {most}, the number of items that a query can find in this gallery.")
-    indices, scores = np.empty((len(query), k), np.int64), np.empty((len(query), k), np.float32)
-    with exact_products(query.device):
-        for queries, found, best in _found(query, gallery, k, index, chunk_size):
+
+    def blocks() -> Iterator[tuple[range, np.ndarray, np.ndarray]]:
+        for queries, found, best in _found(query, gallery, k, index, part, chunk_size, is_shared):
             order = np.lexsort((found, -best), axis=1)
-            part = slice(queries.start, queries.stop)
-            indices[part] = np.take_along_axis(found, order, axis=1)
-            scores[part] = np.take_along_axis(best, order, axis=1)
-            if progress is not None:
-                progress("search", queries.stop, len(query))
-    return indices, scores
+            yield queries, np.take_along_axis(found, order, axis=1), np.take_along_axis(best, order, axis=1)
+
+    return blocks()
 
 
 def _found(
-    query: Tensor | Rows, gallery: Tensor | Rows, k: int, index: np.ndarray, chunk_size: int | None
+    query: Tensor | Rows,
+    gallery: Tensor | Rows,
+    k: int,
+    index: np.ndarray,
+    part: range,
+    chunk_size: int | None,
+    is_shared: bool,
 ) -> Iterator[tuple[range, np.ndarray, np.ndarray]]:
     """Yield the range of q queries, the (q, k) indices of the highest scores in any order, and these scores."""
     depth = k + int((index >= 0).any())
     if query.device.type != "cpu" or not worth_heads(depth, len(gallery)):
-        yield from _by_rows(query, gallery, k, index, range(len(query)), chunk_size)
+        yield from _by_rows(query, gallery, k, index, part, chunk_size, is_shared)
         return
-    for head in ranking_heads(query, gallery, depth, range(len(query))):
+    for head in ranking_heads(query, gallery, depth, part):
         own = index[head.queries.start : head.queries.stop]
         head.scores[torch.from_numpy((head.items == own[:, None]) & (own >= 0)[:, None])] = -torch.inf
         # among equal scores, the item with the lowest index comes first
@@ -176,14 +217,21 @@ def _found(
         found = np.take_along_axis(head.items, place, axis=1).astype(np.int64)
         for row in head.overfull:
             number = head.queries.start + int(row)
-            ((_, found[row], best[row]),) = _by_rows(query, gallery, k, index, range(number, number + 1), chunk_size)
+            alone = range(number, number + 1)
+            ((_, found[row], best[row]),) = _by_rows(query, gallery, k, index, alone, chunk_size, is_shared)
         yield head.queries, found, best
 
 
 def _by_rows(
-    query: Tensor | Rows, gallery: Tensor | Rows, k: int, index: np.ndarray, part: range, chunk_size: int | None
+    query: Tensor | Rows,
+    gallery: Tensor | Rows,
+    k: int,
+    index: np.ndarray,
+    part: range,
+    chunk_size: int | None,
+    is_shared: bool,
 ) -> Iterator[tuple[range, np.ndarray, np.ndarray]]:
-    rows = block_rows(len(part), len(gallery), query.device, chunk_size)
+    rows = block_rows(len(part), len(gallery), query.device, chunk_size, is_shared=is_shared)
     for start, stop, block in score_blocks(query, gallery, rows, part):
         known = np.flatnonzero(index[start:stop] >= 0)
         block[torch.from_numpy(known), torch.from_numpy(index[start:stop][known])] = -torch.inf

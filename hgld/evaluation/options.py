@@ -11,7 +11,6 @@ from hgld.settings import setting
 DEFAULT_METRICS = ("R@1", "AP", "mAP@R", "H-AP", "NDCG", "ASI")
 
 Progress = Callable[[str, int, int | None], None]
-Share = Callable[[Callable[[range], Any], int], Any]
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -36,8 +35,8 @@ class EvaluationOptions:
     The help texts describe the fields that are flags of ``hgld evaluate``. The other fields are:
 
     Attributes:
-        share: function that divides the queries among processes. It is called with the number of queries and a function
-            that ranks consecutive queries, and returns the report of all queries. None: this process ranks all queries.
+        share: division of the evaluation among processes (:class:`hgld.evaluation.row_table.Sharing`); None: this
+            process does everything.
         progress: function that is called with a task name, the number of finished queries and the total number.
     """
 
@@ -86,7 +85,7 @@ class EvaluationOptions:
     chunk_size: int | None = setting(
         None, "Number of queries that are ranked at once.  [default: as many as the free memory allows]", least=1
     )
-    share: Share | None = None
+    share: Any = None
     progress: Progress | None = None
 
     def __post_init__(self) -> None:

@@ -1,27 +1,28 @@
 """Post-processing of embeddings before ranking: whitening, query expansion, pooling over scales, quantization."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
 
 from hgld.errors import ConfigError, InputError, SchemaError, excerpt, quoted
-from hgld.evaluation.neighbors import nearest_neighbors
+from hgld.evaluation.neighbors import neighbor_blocks
 from hgld.evaluation.options import EvaluationOptions
-from hgld.evaluation.scores import choose_device, prepare_embeddings
+from hgld.evaluation.row_table import ALONE, ROWS_AT_ONCE, RowTable, Sharing
+from hgld.evaluation.scores import Rows, choose_device, exact_products, open_embeddings, prepare_embeddings
 from hgld.files import write_atomic
 from hgld.labels import Array
 
 SCHEMA_VERSION = 1
 _METADATA = "hgld.whitening"
 SQUARE_ROOTED = 0.25
-_ROWS_AT_ONCE = 8192
 _LARGEST_CODE = 127
 _MOST_BYTES = 2 << 30
 _RANK_TOLERANCE = 1e-10  # share of the largest variance; a smaller variance is rounding noise of float32
@@ -58,6 +59,7 @@ class Whitening:
         fitted_on: str,
         dimensions: int | None = None,
         power: float = SQUARE_ROOTED,
+        share: Sharing = ALONE,
     ) -> "Whitening":
         """Fit a whitening to embeddings, which are L2-normalised first. Do not evaluate the same items.
 
@@ -68,6 +70,7 @@ class Whitening:
                 is always 0, or from few items) is divided by the smallest variance above 0. So no component is lost,
                 and a classifier can follow the whitening.
             power: exponent of the variances: 0.25 for square-rooted whitening, 0.5 for full whitening, 0 for plain PCA.
+            share: processes that share the work; each of them needs all embeddings, for example mapped from a file.
 
         Raises:
             InputError: there are fewer than two embeddings, or they vary in fewer than ``dimensions`` dimensions.
@@ -77,14 +80,24 @@ class Whitening:
             raise ConfigError(f"power is {power}; expected 0 to 1: 0.25 is square-rooted, 0.5 full whitening.")
         if dimensions is not None and dimensions < 1:
             raise ConfigError(f"dimensions is {dimensions}; expected at least 1.")
-        rows = prepare_embeddings(embeddings, "whitening").numpy()
+        rows = Rows(embeddings, "whitening")
         if len(rows) < 2:
             raise InputError(f"there are {len(rows)} embeddings to fit a whitening; expected at least 2.")
-        mean = rows.mean(axis=0, dtype=np.float64)
-        scatter = np.zeros((rows.shape[1], rows.shape[1]))
-        for start in range(0, len(rows), _ROWS_AT_ONCE):
-            centred = rows[start : start + _ROWS_AT_ONCE] - mean
-            scatter += centred.T @ centred
+
+        def blocks(part: range) -> Iterator[np.ndarray]:
+            for start in range(part.start, part.stop, ROWS_AT_ONCE):
+                yield rows[start : min(start + ROWS_AT_ONCE, part.stop)].numpy().astype(np.float64)
+
+        def scatter_of(part: range) -> np.ndarray:
+            total = np.zeros((rows.shape[1], rows.shape[1]))
+            for block in blocks(part):
+                centred = block - mean
+                total += centred.T @ centred
+            return total
+
+        mean = share.total(lambda part: np.sum([block.sum(axis=0) for block in blocks(part)], axis=0), len(rows))
+        mean /= len(rows)
+        scatter = share.total(scatter_of, len(rows))
         variances, vectors = np.linalg.eigh(scatter / (len(rows) - 1))
         variances, components = variances[::-1], vectors.T[::-1]
         rank = int(np.count_nonzero(variances > max(variances[0], 0) * _RANK_TOLERANCE))
@@ -100,11 +113,12 @@ class Whitening:
         signs = np.sign(components[np.arange(len(components)), largest])
         return cls(mean, components * signs[:, None], variances.copy(), power, fitted_on, len(rows))
 
-    def apply(self, embeddings: Array) -> np.ndarray:
+    def apply(self, embeddings: Array, share: Sharing = ALONE) -> np.ndarray:
         """Whiten embeddings, which are L2-normalised first.
 
         Args:
             embeddings: (N, D) of any floating dtype.
+            share: processes that share the work; the result is then mapped from a file.
 
         Returns:
             (N, C) float32 unit rows.
@@ -113,23 +127,24 @@ class Whitening:
             InputError: the embeddings have the wrong dimension, or an embedding equals the mean, so it has no
                 direction.
         """
-        rows = prepare_embeddings(embeddings, "unwhitened").numpy()
+        rows = Rows(embeddings, "unwhitened")
         if rows.shape[1] != len(self.mean):
             raise InputError(
                 f"embeddings have {rows.shape[1]} dimensions; the whitening was fitted on {self.fitted_on} with "
                 f"{len(self.mean)} dimensions."
             )
         projection = (self.components / self.variances[:, None] ** self.power).T
-        whitened = np.empty((len(rows), len(self.variances)), np.float32)
-        for start in range(0, len(rows), _ROWS_AT_ONCE):
-            part = (rows[start : start + _ROWS_AT_ONCE] - self.mean) @ projection
+        whitened = RowTable((len(rows), len(self.variances)), share.processes, share.folder)
+        for items in share.blocks(len(rows)):
+            part = (rows[items[0] : items[-1] + 1].numpy() - self.mean) @ projection
             norms = np.linalg.norm(part, axis=1, keepdims=True)
             if not norms.all():
                 raise InputError(
-                    f"embedding {start + int((norms == 0).argmax())} equals the whitening's mean: it has no direction."
+                    f"embedding {items[(norms == 0).argmax()]} equals the whitening's mean: it has no direction."
                 )
-            whitened[start : start + len(part)] = part / norms
-        return whitened
+            whitened.write(items, torch.from_numpy(part / norms))
+        whitened.close()
+        return whitened.read().numpy()
 
     def describe(self) -> dict[str, Any]:
         """Return the facts about the whitening that a report's settings hold."""
@@ -182,11 +197,11 @@ class Whitening:
 
 
 def expand_queries(
-    query_embeddings: Array,
-    gallery_embeddings: Array,
+    query_embeddings: Array | Rows,
+    gallery_embeddings: Array | Rows,
     options: EvaluationOptions,
     self_index: np.ndarray | None = None,
-) -> Array:
+) -> Any:
     """Expand queries if ``query_expansion`` is set: add the k nearest gallery items, weighted by score^alpha.
 
     Radenović, Tolias, Chum: "Fine-Tuning CNN Image Retrieval with No Human Annotation", TPAMI 2018. The query itself
@@ -196,12 +211,13 @@ def expand_queries(
     Args:
         query_embeddings: (Q, D) of any floating dtype.
         gallery_embeddings: (G, D) embeddings.
-        options: ``query_expansion`` is (alpha, k); ``device`` is the device to search on.
+        options: ``query_expansion`` is (alpha, k); ``device`` is the device to search on. The processes of ``share``
+            share the queries.
         self_index: (Q,) gallery index of the query itself, which is not counted as a neighbour; -1 if the query is not
             in the gallery.
 
     Returns:
-        (Q, D) float32 unit rows; the unchanged queries if ``query_expansion`` is None.
+        (Q, D) float32 unit rows, on every process; the unchanged queries if ``query_expansion`` is None.
 
     Raises:
         InputError: embeddings have the wrong shape or dtype.
@@ -213,19 +229,26 @@ def expand_queries(
     if not 0 <= alpha < float("inf"):
         raise ConfigError(f"alpha is {alpha}; expected a finite number >= 0.")
     device = choose_device(query_embeddings, options.device)
-    query = prepare_embeddings(query_embeddings, "query").numpy()
-    gallery = prepare_embeddings(gallery_embeddings, "gallery").numpy()
-    ask = {"self_index": self_index, "device": device, "progress": options.progress}
-    places, scores = nearest_neighbors(query, gallery, k, **ask)
-    weights = np.where(scores > 0, np.maximum(scores, 0).astype(np.float64) ** alpha, 0.0)
-    expanded = np.empty_like(query)
-    for start in range(0, len(query), _ROWS_AT_ONCE):
-        part = slice(start, start + _ROWS_AT_ONCE)
-        total = query[part].astype(np.float64)
-        for neighbour in range(k):
-            total += weights[part, neighbour, None] * gallery[places[part, neighbour]]
-        expanded[part] = total / np.linalg.norm(total, axis=1, keepdims=True)
-    return expanded
+    share, is_shared = options.share or ALONE, options.share is not None
+    query = open_embeddings(query_embeddings, "query", device=device, is_shared=is_shared)
+    gallery = open_embeddings(gallery_embeddings, "gallery", device=device, is_shared=is_shared)
+    own = share.own(len(query))
+    expanded = RowTable((len(query), query.shape[1]), share.processes, share.folder)
+    with exact_products(device):
+        for queries, places, scores in neighbor_blocks(query, gallery, k, self_index, own, is_shared=is_shared):
+            weights = np.where(scores > 0, np.maximum(scores, 0).astype(np.float64) ** alpha, 0.0)
+            for start in range(0, len(queries), ROWS_AT_ONCE):
+                part = slice(start, start + ROWS_AT_ONCE)
+                items = np.array(queries[part])
+                total = query[items[0] : items[-1] + 1].cpu().numpy().astype(np.float64)
+                for neighbour in range(k):
+                    found = gallery[torch.from_numpy(places[part, neighbour])].cpu().numpy()
+                    total += weights[part, neighbour, None] * found
+                expanded.write(items, torch.from_numpy(total / np.linalg.norm(total, axis=1, keepdims=True)))
+            if options.progress is not None:
+                options.progress("search", queries.stop - own.start, len(own))
+    expanded.close()
+    return expanded.read()
 
 
 def pool_scales(embeddings: Sequence[Array], *, p: float = 1.0) -> np.ndarray:
@@ -275,8 +298,8 @@ def quantize_embeddings(embeddings: Array, kind: str, *, normalize: bool = True)
         (N, D) float32.
     """
     quantized = np.empty(tuple(embeddings.shape), np.float32)
-    for start in range(0, len(quantized), _ROWS_AT_ONCE):
-        part = slice(start, start + _ROWS_AT_ONCE)
+    for start in range(0, len(quantized), ROWS_AT_ONCE):
+        part = slice(start, start + ROWS_AT_ONCE)
         rows = embeddings[part]
         rows = rows.detach().cpu().double().numpy() if isinstance(rows, Tensor) else np.asarray(rows, np.float64)
         if kind == "binary":

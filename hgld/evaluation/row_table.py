@@ -5,18 +5,20 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hgld.distributed import Processes, from_all, from_main, wait_for_all
+from hgld.distributed import Processes, from_all, from_main, gather, wait_for_all
 from hgld.errors import InputError, storage_errors
 from hgld.evaluation.report import RetrievalReport
 
-_ROWS_AT_ONCE = 4096
+ROWS_AT_ONCE = 4096
 _NUMBERS = itertools.count()
+_MOST_RANGES = 16
 _HINT = "Free space, or set TMPDIR to a larger folder that all processes share."
 
 
@@ -92,7 +94,7 @@ class RowTable:
     def write(self, items: np.ndarray, rows: Tensor) -> None:
         """Write the (n, D) rows of ``items``, (n,) ascending positions that no other process writes."""
         if self.file is None:
-            self._rows[torch.from_numpy(items)] = rows.cpu()
+            self._rows[torch.from_numpy(items)] = rows.float().cpu()
             return
         values = rows.float().cpu().contiguous().numpy()
         starts = np.flatnonzero(np.diff(items, prepend=-2) != 1).tolist()
@@ -147,39 +149,78 @@ def change_rows(
     """
     rows = np.arange(len(table)) if kept is None else np.asarray(kept)
     made = RowTable((len(rows), table.shape[1]), processes, folder)
-    share = -(-len(rows) // processes.count)
-    own = range(len(rows))[processes.index * share : (processes.index + 1) * share]
-    for start in range(own.start, own.stop, _ROWS_AT_ONCE):
-        items = np.arange(start, min(start + _ROWS_AT_ONCE, own.stop))
+    for items in Sharing(processes, folder).blocks(len(rows)):
         made.write(items, change(table[torch.from_numpy(rows[items])]))
     made.close()
     return made.read(), made.file
 
 
-def ranked_together(
-    rank: Callable[[range], RetrievalReport], num_queries: int, processes: Processes
-) -> RetrievalReport:
-    """Share the queries among the processes and evaluate; a query's values do not depend on the sharing.
+@dataclass(frozen=True)
+class Sharing:
+    """Division of an evaluation among processes.
 
-    Args:
-        rank: function that takes a range of query indices and returns the report of these queries.
-        num_queries: number of all queries.
-        processes: processes of the run; every process must call this function.
-
-    Returns:
-        the report of all queries, on every process.
+    Attributes:
+        processes: processes of the run; every process must call every method.
+        folder: folder for their tables, from :func:`shared_folder`.
     """
-    share = -(-num_queries // processes.count)
-    own = range(num_queries)[processes.index * share : (processes.index + 1) * share]
-    values, facts = b"", None
-    if own:
-        report = rank(own)
-        values = report.per_query.select(report.query_metrics).to_numpy().tobytes()
-        of_set = {name: value for name, value in report.values.items() if name not in report.query_metrics}
-        facts = [report.query_metrics, of_set, report.settings]
-    parts = from_all(values, processes)
-    # A process without queries gets the names of the metrics from the main process.
-    names, of_set, settings = from_main(facts, processes)
-    table = np.frombuffer(b"".join(parts)).reshape(num_queries, len(names))
-    columns = {name: table[:, column] for column, name in enumerate(names)}
-    return RetrievalReport.from_columns(columns, settings, num_queries=num_queries, of_set=of_set)
+
+    processes: Processes
+    folder: Path | None
+
+    def own(self, count: int) -> range:
+        """Return this process's share of ``count`` consecutive things."""
+        share = -(-count // self.processes.count)
+        return range(count)[self.processes.index * share : (self.processes.index + 1) * share]
+
+    def blocks(self, count: int) -> Iterator[np.ndarray]:
+        """Yield the positions of this process's rows of a table of ``count`` rows, block by block.
+
+        The blocks do not depend on the number of processes, because a matrix product of other blocks may round
+        differently.
+        """
+        for block in self.own(-(-count // ROWS_AT_ONCE)):
+            yield np.arange(block * ROWS_AT_ONCE, min((block + 1) * ROWS_AT_ONCE, count))
+
+    def total(self, compute: Callable[[range], np.ndarray], count: int) -> np.ndarray:
+        """Add float64 arrays in an order that does not depend on the number of processes.
+
+        Args:
+            compute: function that takes a range of consecutive row positions and returns their array.
+            count: number of rows; they are divided into at most 16 ranges.
+        """
+        edges = np.linspace(0, -(-count // ROWS_AT_ONCE), _MOST_RANGES + 1).astype(int) * ROWS_AT_ONCE
+        ranges = [range(start, min(stop, count)) for start, stop in itertools.pairwise(edges.tolist()) if stop > start]
+        total = np.zeros(())
+        for first in range(0, len(ranges), self.processes.count):
+            here = ranges[first : first + self.processes.count]
+            own = compute(here[min(self.processes.index, len(here) - 1)])
+            parts = gather(torch.from_numpy(own)[None].to(self.processes.device), self.processes)
+            for part in parts[: len(here)].cpu().numpy():
+                total = total + part
+        return total
+
+    def rank(self, rank: Callable[[range], RetrievalReport], num_queries: int) -> RetrievalReport:
+        """Evaluate this process's share of the queries; a query's values do not depend on the sharing.
+
+        Args:
+            rank: function that takes a range of query indices and returns the report of these queries.
+            num_queries: number of all queries.
+
+        Returns:
+            the report of all queries, on every process.
+        """
+        own, values, facts = self.own(num_queries), b"", None
+        if own:
+            report = rank(own)
+            values = report.per_query.select(report.query_metrics).to_numpy().tobytes()
+            of_set = {name: value for name, value in report.values.items() if name not in report.query_metrics}
+            facts = [report.query_metrics, of_set, report.settings]
+        parts = from_all(values, self.processes)
+        # A process without queries gets the names of the metrics from the main process.
+        names, of_set, settings = from_main(facts, self.processes)
+        table = np.frombuffer(b"".join(parts)).reshape(num_queries, len(names))
+        columns = {name: table[:, column] for column, name in enumerate(names)}
+        return RetrievalReport.from_columns(columns, settings, num_queries=num_queries, of_set=of_set)
+
+
+ALONE = Sharing(Processes(0, 1, torch.device("cpu")), None)

@@ -3,7 +3,6 @@
 import io
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from hgld.evaluation.evaluate import evaluate
 from hgld.evaluation.metric import Metric
 from hgld.evaluation.options import DEFAULT_METRICS, EvaluationOptions
 from hgld.evaluation.report import RetrievalReport
-from hgld.evaluation.row_table import RowTable, ranked_together, shared_folder
+from hgld.evaluation.row_table import RowTable, Sharing, shared_folder
 from hgld.labels import Array, Labels, class_columns, label_codes
 
 _SIDES = ("query", "gallery")
@@ -155,7 +154,7 @@ class Retrieval:
         searched = () if gallery is None else (gallery[0], codes[1])
         options = dict(self.options)
         if processes.count > 1:
-            share = partial(ranked_together, processes=processes)
+            share = Sharing(processes, folder)
             options["options"] = replace(options.get("options") or EvaluationOptions(), share=share)
         names = self.levels or self._named
         return evaluate(query[0], codes[0], *searched, levels=names, metrics=self.metrics, **options)

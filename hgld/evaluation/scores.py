@@ -14,13 +14,13 @@ from hgld.labels import Array
 # -- the device -------------------------------------------------------------------------------------------------------
 
 
-def choose_device(embeddings: Array, device: torch.device | str | None) -> torch.device:
+def choose_device(embeddings: "Array | Rows", device: torch.device | str | None) -> torch.device:
     """Return the requested device, or the device of the embeddings (the CPU for arrays).
 
     Raises:
         ConfigError: the device is not available, or cannot compute in float64.
     """
-    wanted = embeddings.device if device is None and isinstance(embeddings, Tensor) else device or "cpu"
+    wanted = embeddings.device if device is None and isinstance(embeddings, Tensor | Rows) else device or "cpu"
     try:
         chosen = torch.device(wanted)
         torch.empty(0, dtype=torch.float64, device=chosen).cpu()  # norms and sums are computed in float64
@@ -191,7 +191,7 @@ def prepare_embeddings(
 
 
 def open_embeddings(
-    embeddings: Array,
+    embeddings: "Array | Rows",
     side: str,
     *,
     normalize: bool = True,
@@ -201,9 +201,11 @@ def open_embeddings(
     """Prepare embeddings at once if they need little memory, else part by part; both methods give the same rows.
 
     On the CPU, large tables of 16-bit numbers are prepared part by part too, and all large tables if ``is_shared``:
-    several processes rank, and their copies would add up. The other arguments and the errors are the same as in
-    :func:`prepare_embeddings`.
+    several processes rank, and their copies would add up. ``Rows`` are returned unchanged. The other arguments and the
+    errors are the same as in :func:`prepare_embeddings`.
     """
+    if isinstance(embeddings, Rows):
+        return embeddings
     rows = Rows(embeddings, side, normalize=normalize, device=device)
     numbers, on_cpu = rows.shape[0] * rows.shape[1], rows.device.type == "cpu"
     few = 4 * numbers <= _SHARE_PREPARED * _free_bytes(rows.device)

@@ -1,6 +1,7 @@
 """Evaluation of embeddings with labels or judgement lists, against reference implementations of the metrics."""
 
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -200,7 +201,7 @@ def test_ranking_split_between_processes_equals_one_ranking_bit_for_bit(cuts, ga
         table = pl.concat([part.per_query for part in parts]).drop("query")
         return RetrievalReport.from_columns({name: table[name].to_numpy() for name in table.columns}, {})
 
-    together = ranked(*sides, metrics=NAMES, chunk_size=5, share=share)
+    together = ranked(*sides, metrics=NAMES, chunk_size=5, share=SimpleNamespace(rank=share))
     assert together.per_query.equals(whole.per_query, null_equal=True)
 
 

@@ -1,6 +1,7 @@
 """Clustering metrics, which have one value for the whole gallery: their values, and their place in reports."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -62,7 +63,7 @@ def test_nmi_is_1_for_separate_classes_and_low_for_shuffled_ones():
 def test_large_tables_are_clustered_by_blocks_or_skipped_and_the_report_says_so(monkeypatch):
     embeddings, labels = blobs(size=50)
     columns = labels[:, None].repeat(1, 3)
-    options = EvaluationOptions(metrics=OF_SET, share=lambda rank, count: rank(range(count)))
+    options = EvaluationOptions(metrics=OF_SET, share=SimpleNamespace(rank=lambda rank, count: rank(range(count))))
 
     def report():
         return evaluate(embeddings, columns, levels=LEVELS, options=options)

@@ -9,6 +9,7 @@ from safetensors.numpy import load_file, save_file
 from sklearn.decomposition import PCA
 
 import hgld.evaluation.postprocess
+import hgld.evaluation.row_table
 from hgld.errors import ConfigError, InputError, SchemaError
 from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import Whitening, expand_queries, pool_scales
@@ -50,7 +51,8 @@ def test_full_whitening_gives_identity_covariance():
 
 
 def test_block_size_does_not_change_whitening(fitted, monkeypatch):
-    monkeypatch.setattr(hgld.evaluation.postprocess, "_ROWS_AT_ONCE", 7)
+    for module in (hgld.evaluation.postprocess, hgld.evaluation.row_table):
+        monkeypatch.setattr(module, "ROWS_AT_ONCE", 7)
     again = Whitening.fit(torch.from_numpy(random_rows(0, 300, 6)), fitted_on="other set")
     np.testing.assert_allclose(again.components, fitted.components, atol=1e-9)
     np.testing.assert_allclose(again.apply(random_rows(1, 20, 6)), fitted.apply(random_rows(1, 20, 6)), atol=1e-6)

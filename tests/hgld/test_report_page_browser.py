@@ -54,7 +54,7 @@ def test_tables_sort_and_the_page_fits_both_widths_and_themes(tmp_path, report):
         page.run("document.querySelector('.map').scrollIntoView({behavior: 'instant'})")
         place = "(r => [r.left, r.top, r.width])(document.querySelector('.map canvas').getBoundingClientRect())"
         around_all = f"{told}.startsWith('24 images: ') && {told}.includes('test/0000')"
-        for _ in range(20):  # opened sections and late pictures may move the canvas under a lasso, which is then drawn again
+        for _ in range(20):  # opened sections and late images may move the canvas under a lasso
             left, top, side = page.run(place)
             page.mouse("mousePressed", left + 1, top + 1)
             for x, y in ((1, 0), (1, 1), (0, 1)):

@@ -1,6 +1,7 @@
 """Two processes embed and evaluate like one process; both exclude an image that one of them cannot read."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,24 @@ import pytest
 from hgld import distributed, open_dataset
 from hgld.cli import main
 from hgld.data.views import TestView
+from hgld.evaluation import postprocess, row_table
+from hgld.evaluation.judgements import ListRelevance
+from hgld.evaluation.options import EvaluationOptions
+from hgld.evaluation.postprocess import Whitening, expand_queries
+from hgld.evaluation.protocols.benchmark import Benchmark, EmbeddedSplit
+from hgld.evaluation.protocols.landmarks import evaluate_trapezoid
 from hgld.evaluation.report import RetrievalReport
-from hgld.evaluation.row_table import RowTable, shared_folder
+from hgld.evaluation.row_table import RowTable, Sharing, shared_folder
 from hgld.training.inference.embedder import load_run
 from hgld.training.inference.embedding import embed
 from tests.forked import together
 from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
 from tests.training.untrained_run import write_run
+
+FURTHER = {
+    "embed": lambda file: ("--fit-whitening", file),
+    "evaluate": lambda file: ("--whitening", file, "--query-expansion", "2,3"),
+}
 
 
 def of_run(places, data):
@@ -58,7 +70,7 @@ def test_embeddings_by_two_processes_equal_single_process_embeddings(places, run
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("more", "of"), [((), "data"), (("--scales", "1,0.5"), "damaged")], ids=["plain", "scales, damaged"]
+    ("more", "of"), [((), "data"), (("--scales", "1,0.5"), "damaged")], ids=["whitened, expanded", "scales, damaged"]
 )
 def test_embeddings_and_report_of_several_processes_are_bit_identical_to_one(more, of, places, run):
     """No process gathers embeddings: all map one file, rank their own queries, and leave no other file behind."""
@@ -66,15 +78,59 @@ def test_embeddings_and_report_of_several_processes_are_bit_identical_to_one(mor
     for count in (1, 2, 4):
         out = places / f"{count}-{of}"
         for verb, file in (("embed", out / "e.npy"), ("evaluate", out / "r.json")):
-            result = run(verb, *of_run(places, of), *more, "--batch-size", 5, "--out", file, processes=count)
+            further = {
+                "embed": ("--fit-whitening", out / "w.safetensors"),
+                "evaluate": ("--whitening", out / "w.safetensors"),
+            }[verb]
+            further = () if of == "damaged" else (*further, *(["--query-expansion", "2,3"] * (verb == "evaluate")))
+            result = run(verb, *of_run(places, of), *more, *further, "--batch-size", 5, "--out", file, processes=count)
             assert result.returncode == 0, result.stderr
         report = RetrievalReport.load_json(out / "r.json")
         whole[count] = [(out / "e.npy").read_bytes(), report.values, report.settings, report.per_query]
         files = {"e.npy", "e.labels.parquet", "r.json", "r.per_query.parquet"}
-        assert {path.name for path in out.iterdir()} == files | ({"e.faults.csv"} if of == "damaged" else set())
+        assert {path.name for path in out.iterdir()} == files | (
+            {"e.faults.csv"} if of == "damaged" else {"w.safetensors"}
+        )
     for count in (2, 4):
         assert whole[count][:3] == whole[1][:3]
         assert whole[count][3].equals(whole[1][3], null_equal=True)
+
+
+@pytest.mark.slow
+def test_whitening_and_query_expansion_of_several_processes_are_bit_identical_to_one(tmp_path):
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "rows.npy", rng.normal(size=(1003, 24)) * np.linspace(1, 3, 24))
+    for count in (1, 2, 3, 4):
+        result = together(process_embeddings, tmp_path, folder=tmp_path, count=count)
+        assert result.returncode == 0, result.stderr
+    found = {}
+    for count in (1, 2, 3, 4):
+        with np.load(tmp_path / f"{count}.npz") as arrays:
+            found[count] = dict(arrays)
+        for name, whole in found[1].items():
+            np.testing.assert_array_equal(found[count][name], whole)
+    assert all(np.isfinite(whole).all() for whole in found[1].values())
+
+
+def process_embeddings(folder):
+    """Whiten and expand in small blocks, and check on every process that the results are mapped from files."""
+    for module in (postprocess, row_table):
+        module.ROWS_AT_ONCE = 16
+    with distributed.process_group("cpu", str) as processes, shared_folder(processes) as place:
+        share, rows = Sharing(processes, place), np.load(folder / "rows.npy", mmap_mode="r")
+        whitening = Whitening.fit(rows, fitted_on="rows", dimensions=20, share=share)
+        white = whitening.apply(rows, share)
+        options = EvaluationOptions(query_expansion=(2.0, 3), share=share if processes.count > 1 else None)
+        expanded = expand_queries(white, white, options, np.arange(len(white)))
+        split = EmbeddedSplit(white, pl.Series(["a"]), np.zeros((len(white), 1)))
+        further = replace(split, vectors=rows[:30, :20])
+        gallery, _ = Benchmark("b", ("fine",), {"distractors": further}).with_distractors(split, options.share)
+        judged = ListRelevance(1033, [[np.array([row + 1, row + 2])] for row in range(1003)])
+        report = evaluate_trapezoid(expanded, gallery, {"": judged}, options)
+        if processes.is_main:
+            found = {"white": white, "expanded": expanded, "gallery": gallery, "mAP": report.per_query["mAP"]}
+            np.savez(folder / f"{processes.count}.npz", mean=whitening.mean, axes=whitening.components, **found)
+        distributed.wait_for_all(processes)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -15,7 +16,7 @@ from hgld.data.views import TestView
 from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError, StorageError
 from hgld.evaluation.options import EvaluationOptions
-from hgld.evaluation.row_table import ranked_together
+from hgld.evaluation.row_table import Sharing
 from hgld.report_page.runs import read_runs
 from hgld.training.config import BatchConfig, LossConfig, OptimizerConfig
 from hgld.training.evaluation import (
@@ -156,7 +157,7 @@ def test_report_joined_from_several_processes_equals_single_process_report(model
 
     def rank(part):
         ranked.extend(part)
-        options = EvaluationOptions(metrics=metrics, share=lambda rank, count: rank(part))
+        options = EvaluationOptions(metrics=metrics, share=SimpleNamespace(rank=lambda rank, count: rank(part)))
         return evaluate(rows, labels, levels=LEVELS, options=options)
 
     class Spoken(Exception):
@@ -173,11 +174,11 @@ def test_report_joined_from_several_processes_equals_single_process_report(model
     monkeypatch.setattr("hgld.evaluation.row_table.from_all", speaking)
     for processes in everyone:
         with pytest.raises(Spoken):
-            ranked_together(rank, len(rows), processes)
+            Sharing(processes, None).rank(rank, len(rows))
     assert sorted(ranked) == list(range(len(rows)))
     monkeypatch.setattr("hgld.evaluation.row_table.from_all", lambda data, processes: said)
     for processes in everyone:
-        report = ranked_together(rank, len(rows), processes)
+        report = Sharing(processes, None).rank(rank, len(rows))
         assert report.per_query.equals(whole.per_query, null_equal=True)
         assert (report.values, report.undefined, report.settings) == (whole.values, whole.undefined, whole.settings)
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
-from torch import Tensor
 
 from hgld.data.dataset import ShardDataset, open_dataset
 from hgld.data.format import JUDGEMENTS, LISTS, MANIFEST
@@ -19,6 +18,7 @@ from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import Whitening
 from hgld.evaluation.protocols import Protocol, at_finest, protocol_names, protocol_of
 from hgld.evaluation.report import RetrievalReport
+from hgld.evaluation.row_table import ALONE, RowTable, Sharing
 from hgld.labels import Array
 
 DISTRACTORS = "distractors"
@@ -77,8 +77,12 @@ class Benchmark:
         """Return the table of the keys in each named list (list, key); empty if the dataset has no lists."""
         return pl.DataFrame(schema={"list": pl.String, "key": pl.String}) if self.lists is None else self.lists
 
-    def with_distractors(self, side: EmbeddedSplit) -> tuple[Array, np.ndarray]:
+    def with_distractors(self, side: EmbeddedSplit, share: Sharing | None) -> tuple[Array, np.ndarray]:
         """Return embeddings and labels of a split, followed by the distractors if there are any.
+
+        Args:
+            side: the split.
+            share: processes that share the work; they join the embeddings in one file.
 
         Raises:
             InputError: the distractors have another dimension.
@@ -92,10 +96,18 @@ class Benchmark:
                 "two tables of the same dimension."
             )
         known = np.concatenate([side.labels, np.full((len(further), side.labels.shape[1]), -1)])
+        if share is not None:
+            made = RowTable((len(known), vectors.shape[1]), share.processes, share.folder)
+            for begin, part in ((0, vectors), (len(vectors), further)):
+                for items in share.blocks(len(part)):
+                    made.write(begin + items, torch.as_tensor(part[items[0] : items[-1] + 1]))
+            made.close()
+            return made.read(), known
         if isinstance(vectors, np.ndarray) and isinstance(further, np.ndarray):
-            return np.concatenate([vectors, further]), known
-        device = vectors.device if isinstance(vectors, Tensor) else "cpu"
-        return torch.cat([torch.as_tensor(vectors), torch.as_tensor(further).to(device)]), known
+            # not more precise than a table of several processes, so that both give the same values
+            return np.concatenate([vectors, further.astype(np.result_type(vectors, np.float32))]), known
+        first = torch.as_tensor(vectors)
+        return torch.cat([first, torch.as_tensor(further).to(first)]), known
 
     def listed(self, name: str, split: str) -> np.ndarray:
         """Return the positions of a list's keys in a split, in the order of the split.
@@ -153,13 +165,14 @@ class Benchmark:
         return cls(dataset.manifest.name, dataset.levels, splits, dataset.judgements, dataset.listed)
 
     def processed(
-        self, *, distractors: str | Path | None, whitening: str | Path | None
+        self, *, distractors: str | Path | None, whitening: str | Path | None, share: Sharing | None = None
     ) -> tuple["Benchmark", dict[str, Any]]:
         """Replace the distractors by the embeddings of a file, then whiten all embeddings.
 
         Args:
             distractors: file of embeddings; None: keep the distractors of the benchmark.
             whitening: file of a :class:`hgld.evaluation.postprocess.Whitening`; None: do not whiten.
+            share: processes that share the work.
 
         Returns:
             the benchmark, and report settings that list the files and the whitening.
@@ -174,7 +187,8 @@ class Benchmark:
         if whitening is not None:
             loaded = Whitening.load(whitening)
             stated["whitening"] = loaded.describe()
-            splits = {n: replace(split, vectors=loaded.apply(split.vectors)) for n, split in splits.items()}
+            together = share or ALONE
+            splits = {n: replace(one, vectors=loaded.apply(one.vectors, together)) for n, one in splits.items()}
         return replace(self, splits=splits), stated
 
 

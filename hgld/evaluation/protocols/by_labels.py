@@ -90,7 +90,7 @@ def rank_by_labels(
     stated: dict[str, Any] = {"levels_without_labels": without} if without else {}
     self_index, sides = None, [(query.vectors, query.labels[:, kept])]
     if gallery is not None or benchmark.distractors is not None:
-        vectors, labels = benchmark.with_distractors(query if gallery is None else gallery)
+        vectors, labels = benchmark.with_distractors(query if gallery is None else gallery, options.share)
         sides.append((vectors, labels[:, kept]))
     if benchmark.distractors is not None:
         stated["distractors"] = len(benchmark.distractors)

@@ -25,7 +25,8 @@ from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import expand_queries
 from hgld.evaluation.protocols.benchmark import DISTRACTORS, Benchmark
 from hgld.evaluation.report import RetrievalReport
-from hgld.evaluation.scores import block_rows, choose_device, exact_products, prepare_embeddings, score_blocks
+from hgld.evaluation.row_table import ALONE
+from hgld.evaluation.scores import Rows, block_rows, choose_device, exact_products, open_embeddings, score_blocks
 from hgld.labels import Array
 
 # -- Google Landmarks v2 ----------------------------------------------------------------------------------------------
@@ -46,7 +47,7 @@ def evaluate_gldv2(benchmark: Benchmark, options: EvaluationOptions) -> Retrieva
     """
     query = benchmark["query"]
     judged, left_out = benchmark.judged("query", "gallery", ("relevant",))
-    gallery, _ = benchmark.with_distractors(benchmark["gallery"])
+    gallery, _ = benchmark.with_distractors(benchmark["gallery"], options.share)
     metric = f"mAP@{_DEPTH}"
     relevance = ListRelevance(len(gallery), judged)
     report = evaluate_judged(
@@ -91,7 +92,7 @@ def evaluate_revisited(benchmark: Benchmark, options: EvaluationOptions) -> Retr
     for ending, of in (("", plain), ("+distractors", benchmark)):
         if ending and of.distractors is None:
             continue
-        gallery, _ = of.with_distractors(of["gallery"])
+        gallery, _ = of.with_distractors(of["gallery"], options.share)
         tasks: dict[str, RelevanceSource] = {
             difficulty: ListRelevance(
                 len(gallery),
@@ -117,7 +118,7 @@ def evaluate_holidays(benchmark: Benchmark, options: EvaluationOptions) -> Retri
         InputError: no image of the list could be embedded.
     """
     items, queries = benchmark["test"], benchmark.listed("queries", "test")
-    gallery, _ = benchmark.with_distractors(benchmark["test"])
+    gallery, _ = benchmark.with_distractors(benchmark["test"], options.share)
     groups, places = items.labels[:, 0], np.arange(len(items))
     relevant = [np.flatnonzero((groups == groups[q]) & (groups >= 0) & (places != q)) for q in queries]
     relevance = ListRelevance(len(gallery), [[part] for part in relevant], [np.array([query]) for query in queries])
@@ -134,7 +135,7 @@ def evaluate_copydays(benchmark: Benchmark, options: EvaluationOptions) -> Retri
     Returns:
         a report of ``mAP``. Its settings count the copies without an original in the gallery, whose value is undefined.
     """
-    query, (gallery, labels) = benchmark["query"], benchmark.with_distractors(benchmark["gallery"])
+    query, (gallery, labels) = benchmark["query"], benchmark.with_distractors(benchmark["gallery"], options.share)
     relevance = LabelRelevance(query.labels[:, :1], labels[:, :1])
     asking = expand_queries(query.vectors, gallery, options)
     settings = {"distractors": len(gallery) - len(benchmark["gallery"])}
@@ -215,7 +216,7 @@ def positive_positions(ordered: np.ndarray, positive: np.ndarray, left_out: np.n
 
 
 def evaluate_trapezoid(
-    query_embeddings: Array,
+    query_embeddings: Array | Rows,
     gallery_embeddings: Array,
     tasks: Mapping[str, RelevanceSource],
     options: EvaluationOptions,
@@ -241,9 +242,10 @@ def evaluate_trapezoid(
         InputError: embeddings have the wrong shape or dtype, or their number differs from the judgements'.
         ConfigError: the device is not available.
     """
-    device = choose_device(query_embeddings, options.device)
-    query = prepare_embeddings(query_embeddings, "query", normalize=options.normalize, device=device)
-    gallery = prepare_embeddings(gallery_embeddings, "gallery", normalize=options.normalize, device=device)
+    device, is_shared = choose_device(query_embeddings, options.device), options.share is not None
+    how: dict[str, Any] = {"normalize": options.normalize, "device": device, "is_shared": is_shared}
+    query = open_embeddings(query_embeddings, "query", **how)
+    gallery = open_embeddings(gallery_embeddings, "gallery", **how)
     if query.shape[1] != gallery.shape[1]:
         raise InputError(f"query embeddings have {query.shape[1]} dimensions, gallery embeddings {gallery.shape[1]}.")
     names = [f"{m}{'/' * bool(task)}{task}" for task in tasks for m in ("mAP", *(f"mP@{k}" for k in precision_at))]
@@ -251,24 +253,29 @@ def evaluate_trapezoid(
     # larger blocks than usual, so that a gallery with distractors is read only a few times
     if options.chunk_size is None:
         rows = max(rows, min(len(query), _BLOCK_SCORES // len(gallery)))
-    values: list[list[float]] = []
-    with exact_products(query.device):
-        for start, stop, scores in score_blocks(query, gallery, rows):
-            judged = [relevance.block(start, stop, torch.device("cpu")) for relevance in tasks.values()]
-            for row, row_scores in enumerate(scores.cpu().numpy()):
-                ordered = np.sort(row_scores)
-                values.append([])
-                for block in judged:
-                    rows_out, items_out = block.left_out
-                    positive = np.flatnonzero(block.grades[row].numpy())
-                    left_out = row_scores[items_out[rows_out == row]]
-                    positions = positive_positions(ordered, row_scores[positive], left_out)
-                    values[-1].append(trapezoid_ap(positions))
-                    values[-1].extend(truncated_precision(positions, k) for k in precision_at)
-            if options.progress is not None:
-                options.progress("rank", stop, len(query))
-    columns = dict(zip(names, np.array(values, np.float64).T, strict=True))
     stated = {"average_precision": "trapezoid rule", "queries": len(query), "gallery": len(gallery)}
     stated |= {"dimensions": query.shape[1], "normalized": options.normalize}
     stated |= {"scores": "float32, TF32 off", "ties": "against the query", "device": query.device.type}
-    return RetrievalReport.from_columns(columns, {**(settings or {}), **stated})
+
+    def rank(part: range) -> RetrievalReport:
+        values: list[list[float]] = []
+        with exact_products(device):
+            for start, stop, scores in score_blocks(query, gallery, rows, part):
+                judged = [relevance.block(start, stop, torch.device("cpu")) for relevance in tasks.values()]
+                for row, row_scores in enumerate(scores.cpu().numpy()):
+                    ordered = np.sort(row_scores)
+                    values.append([])
+                    for block in judged:
+                        rows_out, items_out = block.left_out
+                        positive = np.flatnonzero(block.grades[row].numpy())
+                        left_out = row_scores[items_out[rows_out == row]]
+                        positions = positive_positions(ordered, row_scores[positive], left_out)
+                        values[-1].append(trapezoid_ap(positions))
+                        values[-1].extend(truncated_precision(positions, k) for k in precision_at)
+                if options.progress is not None:
+                    options.progress("rank", stop - part.start, len(part))
+        columns = dict(zip(names, np.array(values, np.float64).T, strict=True))
+        facts = {**(settings or {}), **stated}
+        return RetrievalReport.from_columns(columns, facts, first_query=part.start, num_queries=len(part))
+
+    return (options.share or ALONE).rank(rank, len(query))
