@@ -12,8 +12,8 @@ reference and sends requests to the review server. An action is a request, a pos
 * One action accepts the remaining names of a screen.
 
 The table also counts keys and clicks: a click on a name (none if it is the next one), and ``]`` until the block is
-marked. A group among the nine of the screen takes a digit. Other groups take ``m``, the first letters until the list
-begins with the group, and Enter. A new group takes ``w``, its name and Enter; ``a`` accepts.
+marked. A group among the nine of the screen takes a digit. Other groups take ``m``, the first letters of a word
+until the list begins with the group, and Enter. A new group takes ``w``, its name and Enter; ``a`` accepts.
 
 A name is right if it is in its reference group. Without predefined names (``--found``), machine-made groups are first
 matched to reference groups one to one, so that most names are right. The tables show the number of actions, as a share
@@ -44,13 +44,14 @@ import io
 import json
 import math
 import os
+import re
 import statistics
 import tempfile
 import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -91,6 +92,7 @@ BARS = (0.8, 0.9, 0.95)
 DRAWN = 0.9
 MARGIN = "b. margin sampling"
 MOST_TARGETS = 9  # groups with a digit key
+WORD = re.compile(r"\b\w")  # the first letter of a word
 TOKEN = "benchmark"  # token of the review page; requests bypass the network
 
 
@@ -396,7 +398,7 @@ class Annotator:
         labels = sorted({*self._predefined, *(label for label in self.place.values() if label is not None)})
         if group not in labels:
             return 2 + len(group)
-        return 2 + typed(group, labels)
+        return 2 + typed(group, labels, screen["targets"])
 
     def _sort(self, screen: dict[str, Any]) -> None:
         """Move blocks of names to their groups, the most useful first; then accept the remaining names."""
@@ -577,18 +579,34 @@ def margin_sampling(annotator: Annotator, learner: Learner, labels: Mapping[int,
         best = np.sort(shares[rest], 1)
         asked = rest[np.argsort(best[:, -1] - best[:, -2])[: max(1, len(names) // 100)]].tolist()
         for i in asked:
-            is_near = says[i] in np.argsort(-shares[i])[:MOST_TARGETS]
-            keys += 1 if is_near else 2 + typed(groups[says[i]], groups)
+            near = [groups[k] for k in np.argsort(-shares[i])[:MOST_TARGETS]]
+            keys += 1 if groups[says[i]] in near else 2 + typed(groups[says[i]], groups, near)
         answered += asked
 
 
-def typed(label: str, labels: Sequence[str]) -> int:
-    """Return how many letters of a label are typed until it is the first in the page's list, at least 1."""
-    for count in range(1, len(label)):
-        start = label[:count].lower()
-        if next(sorted_label for sorted_label in sorted(labels) if sorted_label.lower().startswith(start)) == label:
-            return count
-    return len(label)
+def typed(label: str, labels: Sequence[str], digits: Collection[str]) -> int:
+    """Return how many letters are typed until the page's list begins with a label.
+
+    The letters begin the label or one of its words. The list has exact matches first, then labels and words that begin
+    with the letters, then other matches; labels with a digit key come after the others of their kind.
+    """
+    texts = [(one.lower(), one in digits) for one in sorted(labels)]
+    words = {text: [found.start() for found in WORD.finditer(text)] for text, _ in texts}
+
+    def rank(text: str, has_digit: bool, letters: str) -> float:
+        if text == letters:
+            return 0
+        begins = any(text.startswith(letters, at) for at in words[text])
+        place = 1 if text.startswith(letters) else 2 if begins else 3 if letters in text else math.inf
+        return 2 * place + has_digit
+
+    text = label.lower()
+    for count in range(1, len(text)):
+        for start in words[text]:
+            letters = text[start : start + count]
+            if min(texts, key=lambda one: rank(*one, letters))[0] == text:
+                return count
+    return len(text)
 
 
 # -- the table -----------------------------------------------------------------------------------------------------

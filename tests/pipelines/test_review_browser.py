@@ -1,5 +1,6 @@
 """The review page in headless Chromium: keyboard, mouse, fast key presses, layout and contrast."""
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -230,6 +231,24 @@ def test_last_screen_asks_for_the_classes_of_groups_and_the_page_says_which_are_
         page.until("document.getElementById('names').dataset.empty.includes('at every level')")
     made = {d.group: d.top for d in decisions(build) if isinstance(d, SetTop)}
     assert made == {"bridge": "human-made", "castle": "human-made", "lake": "natural"}
+
+
+def test_typed_letters_list_labels_first_that_have_no_digit_key_and_begin_with_them(tmp_path):
+    labels = ["Terns", "Tyrants", "the west", "Western terns"]
+    fields = json.dumps([{"name": "to", "label": "To", "options": labels, "digits": labels[:1], "mustExist": True}])
+    options = "[...document.querySelectorAll('#to-options span')].map((one) => one.textContent)"
+    with page_of(write_build(tmp_path / "build"), tmp_path / "profile") as page:
+        page.run(f"import('/dialog.js').then((dialog) => {{ dialog.ask({{ title: '', fields: {fields} }}) }})")
+        listed = {}
+        for letters in ("t", "terns", "wes"):
+            page.run(f"document.getElementById('to').value = '', document.getElementById('to').focus(), {DIALOG}")
+            page.write(letters)
+            listed[letters] = page.run(options)
+        assert listed == {
+            "t": ["Tyrants", "the west", "Terns", "Western terns"],
+            "terns": ["Terns", "Western terns"],
+            "wes": ["Western terns", "the west"],
+        }
 
 
 def test_screen_of_the_queue_can_be_completed_with_the_keyboard(tmp_path):

@@ -523,7 +523,7 @@ const act = {
     const near = chosen.length === 1 ? [chosen[0].next, chosen[0].group] : [];
     const answer = await asked({ action: "move", title: `Move ${count(chosen.length, "name")}`, about: some(namesOf(chosen)), button: "Move",
       fields: [asksClasses() ? { name: "to", label: screen.above, options: model.classes(screen.above), mustExist: !model.isOpen(screen.above) }
-        : { name: "to", label: "To the group", options: labels(), first: [...new Set([...targets(), ...near])].filter((label) => label !== null), mustExist: true }] });
+        : { name: "to", label: "To the group", options: labels(), first: [...new Set([...targets(), ...near])].filter((label) => label !== null), digits: targets(), mustExist: true }] });
     if (answer) put(chosen, answer.to, answer.why);
   },
   async confirm(explain) {

@@ -28,8 +28,8 @@ dialog.addEventListener("keydown", (event) => {
 dialog.addEventListener("close", () => { if (!dialog.open) answered(null); }); // if the browser closed it, for instance by a phone's back key
 
 // Ask for the fields of a decision. Each of `fields`: {name, label, value, options, first, mustExist, mustBeNew, taken,
-// optional}; `options` may be a promise, `first` are options that come before all other options. Resolves to {name: text, why},
-// or null if the person cancels. A reason is optional.
+// optional}; `options` may be a promise, `first` are options that come before all other options, `digits` options that
+// also have a digit key. Resolves to {name: text, why}, or null if the person cancels. A reason is optional.
 export function ask({ title, about, fields = [], action, button }) {
   const known = reasons.get(action) ?? [];
   const why = node("input", { id: "why", maxLength: 5000, autocomplete: "off", dir: "auto" });
@@ -86,6 +86,9 @@ function objection(answer, fields) {
   return null;
 }
 
+// True if a word of the text begins with what was typed.
+const beginsWord = (text, typed) => [...text.matchAll(/(?<![\p{L}\p{N}])[\p{L}\p{N}]/gu)].some(({ index }) => text.startsWith(typed, index));
+
 // A combobox with the options that match the typed text. Arrow keys choose; Enter accepts the marked option and decides.
 function choose({ field, input, options: box }, submit) {
   let fitting = [], at = -1, typing = false, reasonOf = new Map();
@@ -102,7 +105,11 @@ function choose({ field, input, options: box }, submit) {
   };
   const draw = () => {
     const typed = typing ? input.value.trim().toLowerCase() : ""; // the proposed text does not filter the options
-    const rank = (label) => (label.toLowerCase() === typed ? 0 : label.toLowerCase().startsWith(typed) ? 1 : 2);
+    // The exact label, then labels and words that begin with the text, then the rest; options with a digit key come last.
+    const rank = (label) => {
+      const text = label.toLowerCase(), place = text === typed ? 0 : text.startsWith(typed) ? 1 : beginsWord(text, typed) ? 2 : 3;
+      return place && 2 * place + (field.digits ?? []).includes(label);
+    };
     fitting = typed ? field.all.filter((label) => label.toLowerCase().includes(typed)).sort((a, b) => rank(a) - rank(b)) : [...new Set([...first, ...field.all.slice(0, 50)])];
     fitting = fitting.slice(0, 50);
     at = Math.min(at, fitting.length - 1);
