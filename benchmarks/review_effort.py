@@ -12,8 +12,8 @@ reference and sends requests to the review server. An action is a request, a pos
 * One action accepts the remaining names of a screen.
 
 The table also counts keys and clicks: a click on a name (none if it is the next one), and ``]`` until the block is
-marked. A group among the nine of the screen takes a digit. Other groups take ``m``, the first letters of a word
-until the list begins with the group, and Enter. A new group takes ``w``, its name and Enter; ``a`` accepts.
+marked. A group among the nine of the screen takes a digit. Other groups take ``m``, and in its list a digit, after the
+first letters of a word if necessary. A new group takes ``w``, its name and Enter; ``a`` accepts.
 
 A name is right if it is in its reference group. Without predefined names (``--found``), machine-made groups are first
 matched to reference groups one to one, so that most names are right. The tables show the number of actions, as a share
@@ -92,7 +92,7 @@ BARS = (0.8, 0.9, 0.95)
 DRAWN = 0.9
 MARGIN = "b. margin sampling"
 MOST_TARGETS = 9  # groups with a digit key
-WORD = re.compile(r"\b\w")  # the first letter of a word
+WORD, WITH_DIGIT = re.compile(r"\b\w"), re.compile(r"\d")  # the first letter of a word; a label with a digit
 TOKEN = "benchmark"  # token of the review page; requests bypass the network
 
 
@@ -393,12 +393,13 @@ class Annotator:
 
     def _group_keys(self, group: str, screen: Mapping[str, Any]) -> int:
         """Return the number of keys that choose a group, as the page's digits and its dialog do."""
-        if group in screen["targets"]:
+        digits, following = screen["targets"][:MOST_TARGETS], screen["targets"][MOST_TARGETS:]
+        if group in digits:
             return 1
         labels = sorted({*self._predefined, *(label for label in self.place.values() if label is not None)})
         if group not in labels:
             return 2 + len(group)
-        return 2 + typed(group, labels, screen["targets"])
+        return 1 + listed(group, labels, digits, following)
 
     def _sort(self, screen: dict[str, Any]) -> None:
         """Move blocks of names to their groups, the most useful first; then accept the remaining names."""
@@ -579,17 +580,25 @@ def margin_sampling(annotator: Annotator, learner: Learner, labels: Mapping[int,
         best = np.sort(shares[rest], 1)
         asked = rest[np.argsort(best[:, -1] - best[:, -2])[: max(1, len(names) // 100)]].tolist()
         for i in asked:
-            near = [groups[k] for k in np.argsort(-shares[i])[:MOST_TARGETS]]
-            keys += 1 if groups[says[i]] in near else 2 + typed(groups[says[i]], groups, near)
+            near = [groups[k] for k in np.argsort(-shares[i])]
+            digits, following = near[:MOST_TARGETS], near[MOST_TARGETS : 2 * MOST_TARGETS]
+            group = groups[says[i]]
+            keys += 1 if group in digits else 1 + listed(group, groups, digits, following)
         answered += asked
 
 
-def typed(label: str, labels: Sequence[str], digits: Collection[str]) -> int:
-    """Return how many letters are typed until the page's list begins with a label.
+def listed(label: str, labels: Sequence[str], digits: Collection[str], first: Sequence[str]) -> int:
+    """Return the number of keys that choose a label in the page's list of groups.
 
-    The letters begin the label or one of its words. The list has exact matches first, then labels and words that begin
-    with the letters, then other matches; labels with a digit key come after the others of their kind.
+    A digit chooses among the first nine labels of the list, if no label contains a digit. Otherwise letters are typed
+    until the label comes first, and then Enter. The list begins with ``first``, and labels of ``digits`` come last. The
+    letters begin the label or one of its words: the list then has exact matches first, then labels and words that begin
+    with the letters, then other matches, each kind with labels of ``digits`` last.
     """
+    rest = [one for one in sorted(labels) if one not in digits and one not in first]
+    shown = 1 if any(WITH_DIGIT.search(one) for one in labels) else MOST_TARGETS
+    if shown > 1 and label in [*first, *rest][:shown]:
+        return 1
     texts = [(one.lower(), one in digits) for one in sorted(labels)]
     words = {text: [found.start() for found in WORD.finditer(text)] for text, _ in texts}
 
@@ -604,9 +613,10 @@ def typed(label: str, labels: Sequence[str], digits: Collection[str]) -> int:
     for count in range(1, len(text)):
         for start in words[text]:
             letters = text[start : start + count]
-            if min(texts, key=lambda one: rank(*one, letters))[0] == text:
-                return count
-    return len(text)
+            best = sorted(texts, key=lambda one: rank(*one, letters))[:shown]
+            if text in [one for one, _ in best]:
+                return count + 1
+    return len(text) + 1
 
 
 # -- the table -----------------------------------------------------------------------------------------------------

@@ -234,11 +234,15 @@ def test_last_screen_asks_for_the_classes_of_groups_and_the_page_says_which_are_
 
 
 def test_typed_letters_list_labels_first_that_have_no_digit_key_and_begin_with_them(tmp_path):
-    labels = ["Terns", "Tyrants", "the west", "Western terns"]
+    labels = ["Terns", "Tyrants", "Western terns", "the west"]
     fields = json.dumps([{"name": "to", "label": "To", "options": labels, "digits": labels[:1], "mustExist": True}])
     options = "[...document.querySelectorAll('#to-options span')].map((one) => one.textContent)"
     with page_of(write_build(tmp_path / "build"), tmp_path / "profile") as page:
-        page.run(f"import('/dialog.js').then((dialog) => {{ dialog.ask({{ title: '', fields: {fields} }}) }})")
+        page.run(
+            f"import('/dialog.js').then((dialog) => {{ dialog.ask({{ title: '', fields: {fields} }})"
+            ".then((answer) => { window.chosen = answer.to; }); })"
+        )
+        assert page.run(options) == ["Tyrants", "Western terns", "the west", "Terns"]  # Terns has a digit key
         listed = {}
         for letters in ("t", "terns", "wes"):
             page.run(f"document.getElementById('to').value = '', document.getElementById('to').focus(), {DIALOG}")
@@ -249,6 +253,10 @@ def test_typed_letters_list_labels_first_that_have_no_digit_key_and_begin_with_t
             "terns": ["Terns", "Western terns"],
             "wes": ["Western terns", "the west"],
         }
+        page.press("2")
+        page.until(f"!{DIALOG} && window.chosen === 'the west'")
+        page.run(PRESS.format(key="2", repeat="true"))  # the key is still held down
+        assert page.run(PROGRESS).count(" 0 decisions") == 1
 
 
 def test_screen_of_the_queue_can_be_completed_with_the_keyboard(tmp_path):

@@ -25,7 +25,7 @@ from ..groups.cluster import kmeans
 from .learner import Estimates
 
 SCREEN = 80  # maximum number of names per screen; 40 need 6% more actions and show as many names in all
-TARGETS = 9  # groups per screen that have a digit key
+TARGETS = 18  # groups per screen: nine with a digit key, nine that the page's list of groups begins with
 SCREENS = 12  # maximum number of screens in a queue
 TOGETHER = 5  # names to ask again wait until there are this many, or until nothing else is asked
 MOST_LINKED = 2000

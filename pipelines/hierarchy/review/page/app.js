@@ -29,7 +29,7 @@ const KEYS = [
   ]],
   ["Names, here and in every list", [
     ["1 … 9", "put them into one of the groups above the list"],
-    ["m", "move them to another group"],
+    ["m", "move them to another group of a list, by a digit or letters"],
     ["c", "confirm them where they are"],
     ["w", "make a new group of them"],
     ["d", "drop them; in the list of groups the group"],
@@ -523,7 +523,7 @@ const act = {
     const near = chosen.length === 1 ? [chosen[0].next, chosen[0].group] : [];
     const answer = await asked({ action: "move", title: `Move ${count(chosen.length, "name")}`, about: some(namesOf(chosen)), button: "Move",
       fields: [asksClasses() ? { name: "to", label: screen.above, options: model.classes(screen.above), mustExist: !model.isOpen(screen.above) }
-        : { name: "to", label: "To the group", options: labels(), first: [...new Set([...targets(), ...near])].filter((label) => label !== null), digits: targets(), mustExist: true }] });
+        : { name: "to", label: "To the group", options: labels(), first: [...(inQueue() ? screen.nextTargets : []), ...near], digits: targets(), mustExist: true }] });
     if (answer) put(chosen, answer.to, answer.why);
   },
   async confirm(explain) {
@@ -674,6 +674,7 @@ let held = null; // the key that is held down: its repeats decide nothing
 
 document.addEventListener("keyup", () => { held = null; }, true);
 document.addEventListener("keydown", (event) => { // a held key makes one decision only, also if it opened a dialog
+  if (!event.repeat && /^[1-9]$/.test(event.key)) held = event.key; // also in a dialog, which it closes
   const moves = /^(Arrow|Page|Home|End|Tab|Backspace|Delete|[jk]$)/.test(event.key);
   if (event.repeat && (held === event.key || event.target.closest("button")) && !moves) { event.preventDefault(); event.stopPropagation(); }
 }, true);

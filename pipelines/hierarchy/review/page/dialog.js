@@ -92,7 +92,7 @@ const beginsWord = (text, typed) => [...text.matchAll(/(?<![\p{L}\p{N}])[\p{L}\p
 // A combobox with the options that match the typed text. Arrow keys choose; Enter accepts the marked option and decides.
 function choose({ field, input, options: box }, submit) {
   let fitting = [], at = -1, typing = false, reasonOf = new Map();
-  const first = field.first ?? [];
+  const digits = field.digits ?? [], first = (field.first ?? []).filter((label) => label !== null && !digits.includes(label));
   field.all = Array.isArray(field.options) ? field.options : [];
   input.setAttribute("role", "combobox");
   input.setAttribute("aria-controls", box.id);
@@ -103,18 +103,22 @@ function choose({ field, input, options: box }, submit) {
     at = -1;
     draw();
   };
+  // Digits choose among the first nine options, unless they could be typed for a label.
+  const takesDigits = () => field.mustExist && !field.all.some((label) => /\d/.test(label));
   const draw = () => {
     const typed = typing ? input.value.trim().toLowerCase() : ""; // the proposed text does not filter the options
     // The exact label, then labels and words that begin with the text, then the rest; options with a digit key come last.
     const rank = (label) => {
       const text = label.toLowerCase(), place = text === typed ? 0 : text.startsWith(typed) ? 1 : beginsWord(text, typed) ? 2 : 3;
-      return place && 2 * place + (field.digits ?? []).includes(label);
+      return place && 2 * place + digits.includes(label);
     };
-    fitting = typed ? field.all.filter((label) => label.toLowerCase().includes(typed)).sort((a, b) => rank(a) - rank(b)) : [...new Set([...first, ...field.all.slice(0, 50)])];
+    fitting = typed ? field.all.filter((label) => label.toLowerCase().includes(typed)).sort((a, b) => rank(a) - rank(b)) : [...new Set([...first, ...field.all.filter((label) => !digits.includes(label)).slice(0, 50), ...digits])];
     fitting = fitting.slice(0, 50);
     at = Math.min(at, fitting.length - 1);
+    const isNumbered = takesDigits();
     box.replaceChildren(...fitting.map((label, index) => {
       const option = node("div", { id: `${box.id}-${index}`, role: "option", className: index === at ? "active" : "" }, [
+        ...(isNumbered && index < 9 ? [node("kbd", { textContent: index + 1 })] : []),
         node("span", { textContent: label, dir: "auto" }),
         ...(reasonOf.get(label) ? [node("small", { className: "dim", textContent: reasonOf.get(label), dir: "auto" })] : []),
       ]);
@@ -132,6 +136,11 @@ function choose({ field, input, options: box }, submit) {
       at = Math.max(0, Math.min(at + (event.key === "ArrowDown" ? 1 : -1), fitting.length - 1));
       draw();
       event.preventDefault();
+    } else if (/^[1-9]$/.test(event.key) && !event.repeat && !event.ctrlKey && !event.altKey && !event.metaKey && takesDigits()) {
+      event.preventDefault();
+      if (fitting[event.key - 1] === undefined) return;
+      take(fitting[event.key - 1]);
+      submit();
     } else if (event.key === "Enter" && !event.repeat && at >= 0 && fitting[at] !== undefined) {
       take(fitting[at]);
       submit();

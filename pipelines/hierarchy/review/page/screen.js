@@ -1,7 +1,7 @@
 // An open screen of the queue: its marks, its ranges of similar names, and its decisions.
 // The names keep their order while the screen is open, even if their estimates change.
 
-const MOST_TARGETS = 9; // maximum number of classes: one per digit key
+const DIGITS = 9; // one digit key per group or class
 export const LONGEST = 10000; // maximum number of names per decision
 
 export class Screen {
@@ -64,8 +64,11 @@ export class Screen {
 
   // The first classes of the asked level, or the most probable groups of the names.
   get targets() {
-    return this.above ? this.model.classes(this.above).slice(0, MOST_TARGETS) : this.asked.targets;
+    return (this.above ? this.model.classes(this.above) : this.asked.targets).slice(0, DIGITS);
   }
+
+  // The next most probable groups, which the list of groups begins with.
+  get nextTargets() { return this.asked.targets.slice(DIGITS); }
 }
 
 export const namesOf = (items) => items.map((item) => item.name);
