@@ -25,7 +25,7 @@ TABLES = {  # (page, heading of a section with result tables): files with these 
     ("benchmarks/README.md", "Predefined groups"): ("names_into.csv",),
     ("benchmarks/README.md", "Error probability of a placement"): ("placement_uncertainty.csv",),
     ("benchmarks/README.md", "Expected number of wrong names"): ("review_trust.csv",),
-    ("benchmarks/README.md", "Quality on real images"): ("quality.csv",),
+    ("benchmarks/README.md", "Quality on real images"): ("quality.csv", "quality_pretrained.csv"),
     ("benchmarks/README.md", "Wrong labels"): ("wrong_labels.csv",),
     ("docs/how-to/evaluate.md", "Several models: a leaderboard"): ("leaderboard.csv",),
     ("docs/project/scale.md", "Embeddings and evaluation"): ("millions.csv",),
