@@ -182,7 +182,7 @@ def draw_severity(figures: Figures, found: Mapping[str, Severity], levels: Seque
             axes.grid(visible=False)
             axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, handlelength=1, columnspacing=1)
 
-        note = f"{severities.queries} queries that have an item of their own {clean(levels[0])} in the gallery."
+        note = f"{severities.queries:,} queries that have an item of their own {clean(levels[0])} in the gallery."
         title, term = f"Grades by rank, {clean(name)}", "mistake severity"
         drawn.append(figures.draw(f"{split}-severity-{name}", title, draw, term=term, note=note, height=2.4))
     return drawn

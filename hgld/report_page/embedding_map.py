@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MOST_POINTS = 50_000
 _MOST_ANCHORS = 600  # t-SNE takes 2 ms per point
+_ITERATIONS = 500  # 1,000, scikit-learn's default, take twice as long and improve the trustworthiness by less than 0.01
 _FEWEST_POINTS = 4
 _LEAST_SPREAD = 1e-6  # spread of unit rows about their mean; rounding alone causes up to a tenth of this
 _NEAREST = 5  # anchors that place another item
@@ -47,7 +48,8 @@ def tsne(points: np.ndarray, seed: int = 0) -> np.ndarray:
     init = "pca" if points.shape[1] > 1 else "random"
     rows = points.astype(np.float64)  # float32 would round cosine distances below 1e-7 to 0
     with threadpool_limits(1):  # one thread, so that the map does not depend on the number of cores
-        return TSNE(metric="cosine", init=init, perplexity=perplexity, random_state=seed).fit_transform(rows)
+        made = TSNE(metric="cosine", init=init, perplexity=perplexity, max_iter=_ITERATIONS, random_state=seed)
+        return made.fit_transform(rows)
 
 
 def why_no_map(points: np.ndarray) -> str:

@@ -164,6 +164,8 @@ class Figures:
                 drawn = axes.plot(line.across, line.up, line.style, color=color, marker=marker, markersize=2.7)
                 entries.append((drawn[0], line.label))
             axes.set(**axes_properties)
+            if axes_properties.get("xlabel") in ("step", "epoch"):
+                axes.xaxis.get_major_locator().set_params(integer=True)
             draw_legend(axes, entries, title=legend, title_fontsize=6.2, loc="best")
 
         return self.draw(name, title, draw, term=term, note=note)

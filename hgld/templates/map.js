@@ -9,6 +9,7 @@ function show(figure, map) {
   const [canvas, choice, legend, said] = ["canvas", "select", ".legend", "[role=status]"].map((part) => figure.querySelector(part));
   const pictured = [...figure.querySelectorAll("[data-point]")].map((tile) => [tile, Number(tile.dataset.point)]);
   const context = canvas.getContext("2d"), count = map.x.length;
+  const dots = document.createElement("canvas").getContext("2d"); // drawn per choice, and copied while a lasso moves
   const [SIDE, PAD, MOST_COLORS, MOST_NAMED, MOST_KEYS] = [4095, 8, 10, 4, 24];
   let level = map.levels[map.levels.length - 1], largest = [], chosen = null, lasso = [], size = 0;
   for (const one of map.levels) choice.add(new Option(one.name, one.name, false, one === level));
@@ -20,25 +21,30 @@ function show(figure, map) {
   };
   const every = Array.from({ length: count }, (_, i) => i);
   const place = (i) => [PAD + (map.x[i] / SIDE) * (size - 2 * PAD), PAD + (map.y[i] / SIDE) * (size - 2 * PAD)];
-  const draw = () => {
+  const drawDots = () => {
     const style = getComputedStyle(document.documentElement);
     const colors = [...Array(MOST_COLORS).keys()].map((i) => style.getPropertyValue(`--s${i}`).trim());
     const radius = count > 5000 ? 2 : count > 800 ? 3 : 5;
     const layers = Array.from({ length: MOST_COLORS + 1 }, () => []);
     const colorOf = new Map(largest.map(([label], i) => [label, i]));
     for (const i of every) layers[colorOf.get(level.classes[i]) ?? MOST_COLORS].push(i);
-    context.clearRect(0, 0, size, size);
+    dots.clearRect(0, 0, size, size);
+    dots.globalAlpha = 0.85;
     for (const [color, layer] of [...layers.entries()].reverse()) { // other classes are below the largest
-      context.fillStyle = colors[color] ?? style.getPropertyValue("--others").trim();
+      dots.fillStyle = colors[color] ?? style.getPropertyValue("--others").trim();
       for (const i of layer) {
         const [x, y] = place(i);
-        context.globalAlpha = chosen && !chosen.has(i) ? 0.12 : 0.85;
-        context.fillRect(x - radius / 2, y - radius / 2, radius, radius);
+        if (chosen) dots.globalAlpha = chosen.has(i) ? 0.85 : 0.12;
+        dots.fillRect(x - radius / 2, y - radius / 2, radius, radius);
       }
     }
-    context.globalAlpha = 1;
+    draw();
+  };
+  const draw = () => {
+    context.clearRect(0, 0, size, size);
+    if (size) context.drawImage(dots.canvas, 0, 0, size, size);
     if (!lasso.length) return;
-    context.strokeStyle = style.getPropertyValue("--ink").trim();
+    context.strokeStyle = getComputedStyle(canvas).getPropertyValue("--ink").trim();
     context.beginPath();
     for (const point of lasso) context.lineTo(...point);
     context.closePath();
@@ -58,7 +64,7 @@ function show(figure, map) {
       const keys = points.slice(0, MOST_KEYS).map((i) => map.keys[i]).join(", ");
       said.textContent = `${points.length.toLocaleString("en")} images: ${named.join(", ")}${rest}. ${keys}${points.length > MOST_KEYS ? ", …" : ""}`;
     } else said.textContent = `${count.toLocaleString("en")} images.`;
-    draw();
+    drawDots();
   };
   const color = () => {
     level = map.levels.find((one) => one.name === choice.value);
@@ -78,10 +84,10 @@ function show(figure, map) {
   };
   const isInside = ([x, y], shape) => { // a ray to the right crosses the shape's edges an odd number of times
     let isOdd = false;
-    shape.forEach(([ax, ay], i) => {
-      const [bx, by] = shape[(i + 1) % shape.length];
+    for (let i = 0, last = shape.length - 1; i < shape.length; last = i, i += 1) {
+      const [ax, ay] = shape[i], [bx, by] = shape[last];
       if (ay > y !== by > y && x < ax + ((y - ay) * (bx - ax)) / (by - ay)) isOdd = !isOdd;
-    });
+    }
     return isOdd;
   };
   canvas.addEventListener("pointerdown", (event) => {
@@ -103,14 +109,16 @@ function show(figure, map) {
   });
   canvas.addEventListener("pointercancel", () => { lasso = []; draw(); });
   choice.addEventListener("change", color);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawDots);
   color();
   new ResizeObserver(() => {
     const ratio = devicePixelRatio || 1;
     size = canvas.clientWidth;
-    [canvas.width, canvas.height] = [size * ratio, size * ratio];
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    draw();
+    for (const one of [context, dots]) {
+      [one.canvas.width, one.canvas.height] = [size * ratio, size * ratio];
+      one.setTransform(ratio, 0, 0, ratio, 0, 0);
+    }
+    drawDots();
   }).observe(canvas);
   performance.mark("map drawn");
 }
