@@ -591,9 +591,10 @@ def listed(label: str, labels: Sequence[str], digits: Collection[str], first: Se
     """Return the number of keys that choose a label in the page's list of groups.
 
     A digit chooses among the first nine labels of the list, if no label contains a digit. Otherwise letters are typed
-    until the label comes first, and then Enter. The list begins with ``first``, and labels of ``digits`` come last. The
-    letters begin the label or one of its words: the list then has exact matches first, then labels and words that begin
-    with the letters, then other matches, each kind with labels of ``digits`` last.
+    until the label comes first, and then Enter. The list begins with ``first``, and labels of ``digits`` come last.
+
+    The letters begin the label or one of its words. Then exact matches come first, then labels and words that begin
+    with the letters, then other matches. Labels of ``digits`` come last among matches of their kind.
     """
     rest = [one for one in sorted(labels) if one not in digits and one not in first]
     shown = 1 if any(WITH_DIGIT.search(one) for one in labels) else MOST_TARGETS

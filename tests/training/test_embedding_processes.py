@@ -114,8 +114,7 @@ def test_whitening_and_query_expansion_of_several_processes_are_bit_identical_to
 
 def process_embeddings(folder):
     """Whiten and expand in small blocks, and check on every process that the results are mapped from files."""
-    for module in (postprocess, row_table):
-        module.ROWS_AT_ONCE = 16
+    postprocess.ROWS_AT_ONCE = row_table.ROWS_AT_ONCE = 16
     with distributed.process_group("cpu", str) as processes, shared_folder(processes) as place:
         share, rows = Sharing(processes, place), np.load(folder / "rows.npy", mmap_mode="r")
         whitening = Whitening.fit(rows, fitted_on="rows", dimensions=20, share=share)
