@@ -165,7 +165,7 @@ class Figures:
                 entries.append((drawn[0], line.label))
             axes.set(**axes_properties)
             if axes_properties.get("xlabel") in ("step", "epoch"):
-                axes.xaxis.get_major_locator().set_params(integer=True)
+                axes.locator_params(axis="x", integer=True)
             draw_legend(axes, entries, title=legend, title_fontsize=6.2, loc="best")
 
         return self.draw(name, title, draw, term=term, note=note)
