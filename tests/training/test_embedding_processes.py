@@ -78,11 +78,7 @@ def test_embeddings_and_report_of_several_processes_are_bit_identical_to_one(mor
     for count in (1, 2, 4):
         out = places / f"{count}-{of}"
         for verb, file in (("embed", out / "e.npy"), ("evaluate", out / "r.json")):
-            further = {
-                "embed": ("--fit-whitening", out / "w.safetensors"),
-                "evaluate": ("--whitening", out / "w.safetensors"),
-            }[verb]
-            further = () if of == "damaged" else (*further, *(["--query-expansion", "2,3"] * (verb == "evaluate")))
+            further = () if of == "damaged" else FURTHER[verb](out / "w.safetensors")
             result = run(verb, *of_run(places, of), *more, *further, "--batch-size", 5, "--out", file, processes=count)
             assert result.returncode == 0, result.stderr
         report = RetrievalReport.load_json(out / "r.json")
