@@ -90,6 +90,7 @@ function show(figure, map) {
     }
     return isOdd;
   };
+  canvas.addEventListener("mousedown", (event) => event.preventDefault()); // if text is selected, a lasso would drag it
   canvas.addEventListener("pointerdown", (event) => {
     lasso = [[event.offsetX, event.offsetY]];
     canvas.setPointerCapture(event.pointerId);
