@@ -232,6 +232,7 @@ def _measure_model(
         report = evaluate_task(splits, task, **_further_options(asked, options))
         if spent is not None:
             spent.dimensions = embedder.model.dim
+            spent.parameters = sum(one.numel() for one in embedder.model.parameters())
         is_main = embedder.processes.is_main
     if not is_main:
         return None
@@ -343,7 +344,8 @@ def _rank_models(
         if measured is not None:
             report = measured[0]
             speed = round(spent.images / max(spent.seconds, 1e-9), 2)
-            cost = {"dimensions": spent.dimensions, "images_per_second": speed}
+            size = {"dimensions": spent.dimensions, "parameters": spent.parameters}
+            cost = size | {"images_per_second": speed}
             reports[name] = replace(report, settings=report.settings | cost)
             models.append({"model": name, **cost, "settings": report.settings})
     if not is_main_process():
@@ -359,8 +361,9 @@ def _rank_models(
             print_json(facts)
         elif table:
             print_scores({asked.split or asked.query_split or "model": table}, ())
-            speeds = [[m["model"], str(m["dimensions"]), f"{m['images_per_second']:,.1f}"] for m in models]
-            echo(text_table(["model", "dimensions", "images/s (reading, decoding, embedding)"], speeds))
+            costs = ("dimensions", "parameters", "images_per_second")
+            rows = [[model["model"], *(f"{model[cost]:,}" for cost in costs)] for model in models]
+            echo(text_table(["model", "dimensions", "parameters", "images/s (reading, decoding, embedding)"], rows))
     return code
 
 

@@ -168,10 +168,10 @@ def audit(
     options.progress("judge classes", 0, None)
     faults = list(find_class_faults(unit[judged], classes, ancestors))
     for level, name in enumerate(level_texts):
-        kinds = ("one", "parent") if level + 1 < len(level_texts) else ("one",)
-        lacking = [kind for kind in kinds if not any((f.kind, f.level) == (kind, level) for f in faults)]
+        kinds = {"one": "duplicate"} | ({"parent": "misplaced"} if level + 1 < len(level_texts) else {})
+        lacking = [kinds[kind] for kind in kinds if not any((f.kind, f.level) == (kind, level) for f in faults)]
         if lacking:
-            notes.append(f"{name}: too few classes for an audit ({', '.join(lacking)}).")
+            notes.append(f"{name}: too few classes to search for {' or '.join(lacking)} classes.")
     copies = []
     if splits is None or len(set(splits)) < 2:
         notes.append("copies across splits are not searched, because there is only one split.")

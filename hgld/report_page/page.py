@@ -103,7 +103,8 @@ def _split_section(
             missing.append(f"{name}: curves, maps and galleries show seed {next(iter(evaluation.seeds))}.")
         if evaluation.ranked is None or tuple(evaluation.levels) != levels:
             reason = evaluation.why_not if evaluation.ranked is None else f"its levels differ from {leading}"
-            missing.append(f"{name}: no curves, maps and galleries, because {reason}.")
+            if "images_per_second" not in evaluation.report.settings:  # a leaderboard is about scores and costs alone
+                missing.append(f"{name}: no curves, maps and galleries, because {reason}.")
             continue
         ranked[name] = evaluation.first_seed
         curves[name] = MeanCurves(gain_of(evaluation), len(levels))
@@ -136,6 +137,7 @@ def _split_section(
         "place": place,
         "best": best,
         "measured": evaluations[best].report.settings,
+        "costs": [(n, e.report.settings) for n, e in evaluations.items() if "images_per_second" in e.report.settings],
         "epochs": [f"{name}: epoch {e.epoch}" for name, e in evaluations.items() if e.epoch is not None],
         "scores": scores,
         "curves": draw_precision_recall(figures, curves, levels, note, split) if curves else [],

@@ -393,8 +393,8 @@ def _read_embeddings(report: RetrievalReport, path: Path, folder: Path) -> tuple
     if not isinstance(files, dict) or not {"embeddings", "labels"} <= set(files):
         if "checkpoint" in settings:
             return None, (
-                "`hgld evaluate --checkpoint` keeps no embeddings (`hgld embed` writes them, and `hgld evaluate "
-                "--embeddings` reports on the files)"
+                "hgld evaluate --checkpoint keeps no embeddings (hgld embed writes them, and hgld evaluate "
+                "--embeddings reports on the files)"
             )
         return None, f"{path.name} does not state its embedding files"
     if {"distractors", "whitening"} & set(files) or "query_expansion" in settings:

@@ -468,7 +468,7 @@ def test_an_evaluation_of_a_checkpoint_is_compared_with_its_run(tmp_path):
     [table] = re.findall(r'<table class="scores sortable">.*?</table>', text, re.DOTALL)
     assert re.findall(r'<th scope="row">([^<]*)', table)[:2] == ["run", "again"]
     assert "p = " in table
-    assert "`hgld evaluate --checkpoint` keeps no embeddings" in text
+    assert "hgld evaluate --checkpoint keeps no embeddings" in text
     assert "<h2>Test</h2>" in text
 
 

@@ -71,6 +71,9 @@ def test_leaderboard_of_several_models_includes_raw_pixels(places, no_figures, t
     dimensions = {model["model"]: model["dimensions"] for model in board["models"]}
     assert dimensions == {"raw pixels, 32 px": 3072, "run": 6, "small": 144}
     assert all(model["images_per_second"] > 0 for model in board["models"])
+    parameters = {model["model"]: model["parameters"] for model in board["models"]}
+    assert parameters["raw pixels, 32 px"] == 0
+    assert parameters["run"] > parameters["small"] > 1000, "the run has a projection"
     sizes = {model["model"]: model["settings"]["image_size"] for model in board["models"]}
     assert sizes == {"raw pixels, 32 px": 32, "run": 24, "small": 24}
     alone = [*of_net(places, "--json", "--metrics", "R@1,H-AP")]
@@ -91,7 +94,9 @@ def test_leaderboard_of_several_models_includes_raw_pixels(places, no_figures, t
         "small.json",
     }
     page = (tmp_path / "board.html").read_text()
-    assert all(name in page for name in ("raw pixels, 32 px", "images_per_second", "small"))
+    costs = page.partition("<h3>Size and cost</h3>")[2].partition("</table>")[0]
+    assert all(name in costs for name in ("raw pixels, 32 px", ">3,072<", ">run<", f">{parameters['run']:,}<"))
+    assert "no curves" not in page
     code, printed, err = hgld("report", tmp_path / "board", "--latex", tmp_path / "t.tex", "--json")
     assert code == 0, err
     assert "    small & " in (tmp_path / "t.tex").read_text()

@@ -96,11 +96,13 @@ class Spent:
         images: number of images, over all processes.
         seconds: wall time, seconds.
         dimensions: dimension of the embeddings.
+        parameters: number of the model's parameters.
     """
 
     images: int = 0
     seconds: float = 0.0
     dimensions: int = 0
+    parameters: int = 0
 
 
 @dataclass(frozen=True)
