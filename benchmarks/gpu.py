@@ -122,27 +122,32 @@ def version_of(package: str) -> str:
 
 def kernels(bench: Bench) -> Iterator[Case]:
     """Report registers, shared memory and spills of every kernel."""
-    from hgld.losses.kernels import triton_pairs
-
+    steps = {"sup": {"smooth": False}, "sigmoid": {"smooth": True}}
+    variants: dict[tuple[str, str], Values] = {("sum_parts", ""): {}}
+    for step, options in steps.items():
+        variants["rank_positives", f" {step}"] = options | {"is_split": False}
+        variants["rank_positives", f" {step}, items shared"] = options | {"is_split": True}
+        variants["reach_items", f" {step}"] = options
     for capability in (90,) if bench.asked_for_toys else (80, 90, 100):
-        for name in ("_rank_positives", "_reach_items"):
-            for smooth in (False, True):
-                kernel = getattr(triton_pairs, name)
-                told = f"sm_{capability} {name.strip('_')} {'sigmoid' if smooth else 'sup'}"
-                yield told, lambda kernel=kernel, smooth=smooth, c=capability: compiled_kernel(kernel, c, smooth=smooth)
+        for (name, told), options in variants.items():
+            yield (
+                f"sm_{capability} {name}{told}",
+                lambda n=name, o=options, c=capability: compiled_kernel(f"_{n}", c, o),
+            )
 
 
-def compiled_kernel(kernel: Any, capability: int, *, smooth: bool) -> Values:
+def compiled_kernel(name: str, capability: int, options: Values) -> Values:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.backends.nvidia.compiler import get_ptxas
     from triton.compiler import ASTSource
 
-    from hgld.losses.kernels.triton_pairs import _BLOCK_ITEMS, _BLOCK_POSITIVES
+    from hgld.losses.kernels import triton_pairs
 
-    types = {"size": "i32", "num_grades": "i32", "grades": "*u8", "starts": "*i32"}
+    kernel = getattr(triton_pairs, name)
+    types = {"grades": "*u8", "starts": "*i32", **dict.fromkeys(("size", "num_grades", "num_queries", "most"), "i32")}
     types |= dict.fromkeys(("inverse", "rho", "delta", "line"), "fp32")
-    constants = {"smooth": smooth, "block_k": _BLOCK_POSITIVES, "block_j": _BLOCK_ITEMS}
+    constants = {"block_k": triton_pairs._BLOCK_POSITIVES, "block_j": triton_pairs._BLOCK_ITEMS, **options}
     signature = {name: "constexpr" if name in constants else types.get(name, "*fp32") for name in kernel.arg_names}
     places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     made = triton.compile(
@@ -330,7 +335,7 @@ def gemm_speed(bench: Bench, items: int) -> Values:
 def memories(bench: Bench) -> Iterator[Case]:
     for bank in bench.sizes((60_000, 1_000_000), (300,)):
         for name in ("SmoothAP", "SupHAP"):
-            for items in bench.sizes((256,), (16,)):
+            for items in bench.sizes((1, 16, 256), (16,)):
                 yield (
                     f"{name}, {items} queries against {bank:,}",
                     lambda n=name, b=items, m=bank: loss_speed(bench, f"hgld {n}", b, m),

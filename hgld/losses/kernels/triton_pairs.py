@@ -1,8 +1,12 @@
-"""The rank metrics and their gradients over all pairs: two fused GPU kernels in float32.
+"""The rank metrics and their gradients over all pairs: fused GPU kernels in float32.
 
-Rows are laid out by ascending grade, so that the positives of a row are contiguous at its end. Neither kernel stores a
-table of all pairs: the first kernel loops over the items for a block of positives, the second kernel over the positives
-for a block of items.
+Rows are laid out by ascending grade, so that the positives of a row are contiguous at its end. No kernel stores a table
+of all pairs: ``_rank_positives`` loops over the items for a block of positives, ``_reach_items`` over the positives for
+a block of items.
+
+A query against a large memory has few positives, so one program per block of positives would leave most of a GPU idle.
+Therefore several programs share the items of such a query, and ``_sum_parts`` adds their sums. The number of programs
+depends only on the numbers of items and positives, so the same input gives the same bits.
 
 ``TRITON_INTERPRET=1`` runs the kernels on the CPU, to test their results.
 """
@@ -19,6 +23,7 @@ from hgld.losses.kernels.objectives import Objective, Positives, Sigmoid, Surrog
 _MOST_ITEMS = 1 << 21  # (query, item) pairs per launch: about 300 MB of workspace
 _BLOCK_POSITIVES = 32
 _BLOCK_ITEMS = 64  # a block has 32 x 64 pairs for 128 threads, so each accumulator takes 16 registers
+_ITEMS_PER_PROGRAM = 4096  # 64 steps of a program's loop; with fewer items, the sums of many programs would cost more
 
 
 def triton_rank_metric(
@@ -69,10 +74,18 @@ def _block(
     row_args = (ordered, grade, gains.float(), starts, size, gains.shape[1], *step)
     found = ordered.new_zeros(4, num_queries, size)
     found[1] = 1.0
-    blocks: dict[str, Any] = {"smooth": smooth, "block_k": _BLOCK_POSITIVES, "block_j": _BLOCK_ITEMS}
-    hrank, rank, hrank_slope, rank_slope = found.unbind()
+    tile: dict[str, Any] = {"block_k": _BLOCK_POSITIVES, "block_j": _BLOCK_ITEMS}
+    blocks = {"smooth": smooth, **tile}
     rank_positives: Any = _rank_positives[grid(num_queries, size, _BLOCK_POSITIVES)]
-    rank_positives(*row_args, hrank, rank, hrank_slope, rank_slope, **blocks)
+    most = triton.cdiv(size, _ITEMS_PER_PROGRAM)
+    if most == 1:
+        rank_positives(*row_args, *found, most, is_split=False, **blocks)
+    else:
+        parts = ordered.new_empty(4, num_queries, triton.cdiv(size, _BLOCK_POSITIVES) * _BLOCK_POSITIVES)
+        rank_positives(*row_args, *parts, most, is_split=True, **blocks)
+        sum_parts: Any = _sum_parts[grid(4 * num_queries, size, _BLOCK_POSITIVES)]
+        sum_parts(parts, found, starts, size, num_queries, most, **tile)
+    hrank, rank, hrank_slope, rank_slope = found
     gain = gains.gather(1, grade.long())
     norm = torch.where(grade > 0, norms[:, None], torch.inf)
     query = torch.arange(num_queries, device=grade.device)[:, None].expand_as(grade)
@@ -84,6 +97,15 @@ def _block(
     reach_items(*row_args, *chain, gradient, **blocks)
     slopes.scatter_(1, order, gradient)
     return terms.values.sum(dim=1)
+
+
+@triton.jit
+def _num_parts(start, size, most, block_k: tl.constexpr):
+    """Return the number of programs that share the items of a block of positives.
+
+    A query has one program per block of its items. Its blocks of positives share these programs equally.
+    """
+    return tl.minimum(tl.cdiv(size, block_k) // tl.maximum(tl.cdiv(size - start, block_k), 1), most)
 
 
 @triton.jit
@@ -102,14 +124,30 @@ def _rank_positives(
     ranks,
     hrank_slopes,
     rank_slopes,
+    most,
+    is_split: tl.constexpr,
     smooth: tl.constexpr,
     block_k: tl.constexpr,
     block_j: tl.constexpr,
 ):
-    """Compute hrank, rank and their derivatives with respect to the scores of a block of one query's positives."""
+    """Compute hrank, rank and their derivatives with respect to the scores of a block of one query's positives.
+
+    With ``is_split``, the sums are over a part of the items only, and each program writes to its own places.
+    """
     blocks = tl.cdiv(size, block_k)
     row = (tl.program_id(0) // blocks).to(tl.int64)
-    begin = tl.load(starts + row) + tl.program_id(0) % blocks * block_k
+    program = tl.program_id(0) % blocks
+    start = tl.load(starts + row)
+    if is_split:
+        num_parts = _num_parts(start, size, most, block_k)
+        width = tl.cdiv(tl.cdiv(size, block_j), num_parts) * block_j
+        begin = start + program // num_parts * block_k
+        begin_items = program % num_parts * width
+        end_items = tl.minimum(begin_items + width, size)
+    else:
+        begin = start + program * block_k
+        begin_items = 0
+        end_items = size
     if begin < size:
         k = begin + tl.arange(0, block_k)
         inside = k < size
@@ -120,7 +158,7 @@ def _rank_positives(
         ranks_at = tl.zeros([block_k, block_j], tl.float32)
         hrank_slopes_at = tl.zeros([block_k, block_j], tl.float32)
         rank_slopes_at = tl.zeros([block_k, block_j], tl.float32)
-        for first in range(0, size, block_j):
+        for first in range(begin_items, end_items, block_j):
             j = first + tl.arange(0, block_j)
             other = tl.load(scores + row * size + j, mask=j < size, other=float("-inf"))
             other_grade = tl.load(grades + row * size + j, mask=j < size, other=0).to(tl.int32)
@@ -145,12 +183,32 @@ def _rank_positives(
         hrank = tl.sum(hranks_at, axis=1)
         rank = tl.sum(ranks_at, axis=1)
         if smooth:  # the positive itself counts 1: the loop added its sigmoid(0) = 0.5, so 0.5 is missing
-            hrank += 0.5 * gain
-            rank += 0.5
-        tl.store(hranks + row * size + k, hrank, mask=inside)
-        tl.store(ranks + row * size + k, rank, mask=inside)
-        tl.store(hrank_slopes + row * size + k, tl.sum(hrank_slopes_at, axis=1), mask=inside)
-        tl.store(rank_slopes + row * size + k, tl.sum(rank_slopes_at, axis=1), mask=inside)
+            missing = tl.where(begin_items == 0, 0.5, 0.0)
+            hrank += missing * gain
+            rank += missing
+        at = (row * blocks + program) * block_k + tl.arange(0, block_k) if is_split else row * size + k
+        tl.store(hranks + at, hrank, mask=inside)
+        tl.store(ranks + at, rank, mask=inside)
+        tl.store(hrank_slopes + at, tl.sum(hrank_slopes_at, axis=1), mask=inside)
+        tl.store(rank_slopes + at, tl.sum(rank_slopes_at, axis=1), mask=inside)
+
+
+@triton.jit
+def _sum_parts(parts, totals, starts, size, num_queries, most, block_k: tl.constexpr, block_j: tl.constexpr):
+    """Add the sums of the programs that shared the items of a block of positives, for each of the four results."""
+    blocks = tl.cdiv(size, block_k)
+    row = (tl.program_id(0) // blocks).to(tl.int64)  # of the table (4, q, ...) seen as (4 q, ...)
+    block = tl.program_id(0) % blocks
+    start = tl.load(starts + row % num_queries)
+    k = start + block * block_k + tl.arange(0, block_k)
+    if start + block * block_k < size:
+        num_parts = _num_parts(start, size, most, block_k)
+        total = tl.zeros([block_j, block_k], tl.float32)
+        for first in range(0, num_parts, block_j):
+            part = first + tl.arange(0, block_j)
+            at = (row * blocks + block * num_parts + part)[:, None] * block_k + tl.arange(0, block_k)[None, :]
+            total += tl.load(parts + at, mask=(part < num_parts)[:, None] & (k < size)[None, :], other=0.0)
+        tl.store(totals + row * size + k, tl.sum(total, axis=0), mask=k < size)
 
 
 @triton.jit
