@@ -386,6 +386,43 @@ def from_all(data: bytes, processes: Processes) -> list[bytes]:
     return [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)]
 
 
+def row_shares(count: int, processes: Processes) -> list[slice]:
+    """Divide ``count`` rows into one share of consecutive rows per process; the last shares may be empty."""
+    size = -(-count // processes.count)
+    return [slice(min(index * size, count), min((index + 1) * size, count)) for index in range(processes.count)]
+
+
+def exchange_rows(table: Tensor, processes: Processes) -> None:
+    """Give every process the rows of a (N, ...) table that the other processes have changed, each in its share."""
+    for index, rows in enumerate(row_shares(len(table), processes)):
+        if rows.start < rows.stop:
+            dist.broadcast(table[rows], index)
+
+
+def join_rows(own: Tensor, count: int, processes: Processes) -> Tensor:
+    """Join the shares of all processes on the main process.
+
+    One share after another passes through a process's memory, so no GPU needs room for the whole table.
+
+    Args:
+        own: this process's share of the rows.
+        count: number of rows N of the table.
+        processes: the run's processes.
+
+    Returns:
+        (N, ...) on the CPU of the main process; without meaning on all other processes.
+    """
+    whole = own.new_empty((count if processes.is_main else 0, *own.shape[1:]), device="cpu")
+    for index, rows in enumerate(row_shares(count, processes)):
+        if rows.start < rows.stop:
+            mine = index == processes.index
+            part = own if mine else own.new_empty((rows.stop - rows.start, *own.shape[1:]))
+            dist.broadcast(part, index)
+            if processes.is_main:
+                whole[rows] = part.cpu()
+    return whole
+
+
 def share_statistics(module: nn.Module, processes: Processes) -> None:
     """Copy the running statistics of batch norms from the main process to all, so that all have the same model."""
     for norm in module.modules():

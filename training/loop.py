@@ -42,7 +42,7 @@ from .evaluation import ROWS, evaluate_splits, keep_reports
 from .inference.embedding import autocast, keep_freed_memory
 from .log import FAULTS, RESUME_HINT, RunLog, RunSummary, Timing, write_faults
 from .models.embedding_model import prepare_images
-from .optimizers import groups_of, set_rates
+from .optimizers import groups_of, set_rates, step_optimizers
 from .plan import plan_table
 from .progress import ProgressReporter, metric_text
 from .state import TrainState, check_folder, prepare_run, save_run, set_frozen
@@ -372,8 +372,7 @@ def _step(state: TrainState, backward: Backward, batch: Batch) -> StepValues:
     if math.isfinite(loss) and math.isfinite(length):
         if config.clip_norm:
             torch.nn.utils.clip_grads_with_norm_(moving, config.clip_norm, norm)
-        for optimizer in state.optimizers:
-            optimizer.step()
+        step_optimizers(state.optimizers, state.processes)
         if state.average is not None:
             state.average.update_parameters(state.model)
     elif not may_fall:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
+from hgld.distributed import Processes, exchange_rows, join_rows, row_shares
 from hgld.errors import InputError
 
 from .config import OptimizerConfig
@@ -33,17 +34,32 @@ def weight_average(model: nn.Module, decay: float) -> AveragedModel:
 
 PARTS = ("backbone", "head", "proxies")
 Named = Sequence[tuple[str, nn.Parameter]]
+ALONE = Processes(0, 1, torch.device("cpu"))
+_SPLIT_NUMBERS = 1 << 22  # smaller tables of the loss are not split: Adam's moments of 4 M numbers take 34 MB
 
 
-def build_optimizers(config: OptimizerConfig, parameters: Mapping[str, Named]) -> list[Optimizer]:
+def build_optimizers(
+    config: OptimizerConfig, parameters: Mapping[str, Named], processes: Processes = ALONE
+) -> list[Optimizer]:
     """Build the optimizers of a run: one for the model, and one for the loss's own parameters if it has any.
+
+    Several processes split large tables of the loss (proxies, classifiers) by rows: each updates its share of the rows
+    and keeps the optimizer's state of these rows only (:func:`step_optimizers`).
 
     Args:
         config: types, rates and decay of the optimizers.
         parameters: named parameters of the ``backbone``, the ``head`` and the loss (``proxies``). A scalar among the
             proxies is a boundary (beta) with a separate rate. Scalars have no weight decay; vectors (biases, norms)
             have weight decay only with ``decay_all``.
+        processes: processes of the run.
     """
+
+    def own_rows(part: str, parameter: nn.Parameter) -> nn.Parameter:
+        is_split = part == "proxies" and parameter.ndim > 1 and parameter.numel() >= _SPLIT_NUMBERS
+        if processes.count == 1 or not is_split:
+            return parameter
+        return nn.Parameter(parameter.detach()[row_shares(len(parameter), processes)[processes.index]])
+
     rates = {"backbone": config.lr, "head": config.lr_head, "proxies": config.lr_proxies, "beta": config.lr_beta}
     groups: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
     for part in PARTS:
@@ -58,6 +74,7 @@ def build_optimizers(config: OptimizerConfig, parameters: Mapping[str, Named]) -
             groups[part == "proxies"].append(
                 {
                     "params": [p for _, p in named],
+                    "own": [own_rows(part, p) for _, p in named],
                     "names": [f"{part}/{n}" for n, _ in named],
                     "part": part,
                     "rate": rate,
@@ -118,40 +135,73 @@ def set_rates(
         )
 
 
-def optimizer_state(optimizers: Iterable[Optimizer]) -> dict[str, Tensor]:
-    """Return the optimizers' state as tensors named ``{part}/{parameter}|{state}``."""
+def step_optimizers(optimizers: Iterable[Optimizer], processes: Processes = ALONE) -> None:
+    """Do a step of every optimizer; the gradients and, after the step, the weights are equal on all processes.
+
+    An optimizer changes each number by itself, so a split table gets the same bits as a whole table.
+    """
+    for optimizer in optimizers:
+        whole = [group["params"] for group in optimizer.param_groups]
+        split = [pair for group in optimizer.param_groups for pair in zip(group["params"], group["own"], strict=True)]
+        split = [(parameter, own) for parameter, own in split if own is not parameter]
+        for parameter, own in split:
+            rows = row_shares(len(parameter), processes)[processes.index]
+            own.data, own.grad = parameter.detach()[rows], None if parameter.grad is None else parameter.grad[rows]
+        for group in optimizer.param_groups:
+            group["params"] = group["own"]
+        optimizer.step()
+        for group, parameters in zip(optimizer.param_groups, whole, strict=True):
+            group["params"] = parameters
+        for parameter, own in split:
+            own.grad = None
+            exchange_rows(parameter.detach(), processes)
+
+
+def optimizer_state(optimizers: Iterable[Optimizer], processes: Processes = ALONE) -> dict[str, Tensor]:
+    """Return the optimizers' state as tensors named ``{part}/{parameter}|{state}``.
+
+    Every process must call this. Tensors of split tables are whole on the main process only.
+    """
     state = {}
-    for name, parameter, optimizer in _members(optimizers):
-        for key, value in optimizer.state.get(parameter, {}).items():
+    for name, parameter, own, optimizer in _members(optimizers):
+        for key, value in optimizer.state.get(own, {}).items():
             if value is not None:  # SGD's momentum is None before the first step
-                state[f"{name}|{key}"] = torch.as_tensor(value)
+                tensor = torch.as_tensor(value)
+                is_split = own is not parameter and tensor.ndim > 0
+                state[f"{name}|{key}"] = join_rows(tensor, len(parameter), processes) if is_split else tensor
     return state
 
 
-def restore_optimizers(optimizers: Sequence[Optimizer], state: Mapping[str, Tensor]) -> None:
-    """Restore the state that :func:`optimizer_state` returned.
+def restore_optimizers(
+    optimizers: Sequence[Optimizer], state: Mapping[str, Tensor], processes: Processes = ALONE
+) -> None:
+    """Restore the state that :func:`optimizer_state` returned, on any number of processes.
 
     Raises:
         InputError: the state belongs to other parameters.
     """
-    members = {name: (parameter, optimizer) for name, parameter, optimizer in _members(optimizers)}
+    members = {name: (parameter, own, optimizer) for name, parameter, own, optimizer in _members(optimizers)}
     for optimizer in optimizers:
         optimizer.state.clear()
     for key, value in state.items():
         name, _, entry = key.rpartition("|")
-        parameter, optimizer = members.get(name, (None, None))
-        if parameter is None or optimizer is None or (value.ndim and value.shape != parameter.shape):
+        member = members.get(name)
+        if member is None or (value.ndim and value.shape != member[0].shape):
             raise InputError(
                 f"the optimizer's state {key!r} of shape {tuple(value.shape)} fits no parameter of this run, because "
                 "it belongs to another model. Start a new run, with --init-from for the weights."
             )
+        parameter, own, optimizer = member
         # Adam keeps its count of steps on the CPU unless it is fused; moments are on their parameter's device.
         on_cpu = entry == "step" and not optimizer.defaults.get("fused")
-        optimizer.state[parameter][entry] = value.to("cpu" if on_cpu else parameter.device, copy=True)
+        if value.ndim and own is not parameter:
+            value = value[row_shares(len(parameter), processes)[processes.index]]
+        optimizer.state[own][entry] = value.to("cpu" if on_cpu else parameter.device, copy=True)
 
 
-def _members(optimizers: Iterable[Optimizer]) -> Iterator[tuple[str, nn.Parameter, Optimizer]]:
+def _members(optimizers: Iterable[Optimizer]) -> Iterator[tuple[str, nn.Parameter, nn.Parameter, Optimizer]]:
+    """Yield name, parameter, the own rows of the parameter (or the parameter itself) and optimizer."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            for name, parameter in zip(group["names"], group["params"], strict=True):
-                yield name, parameter, optimizer
+            for name, parameter, own in zip(group["names"], group["params"], group["own"], strict=True):
+                yield name, parameter, own, optimizer

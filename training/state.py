@@ -187,7 +187,7 @@ def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes,
         wrapped=distributed.wrap_model(model, processes, sync_batch_norm=run.sync_batch_norm),
         criterion=criterion,
         optimizers=build_optimizers(
-            optimizer, {**model.parameter_groups(), "proxies": list(criterion.named_parameters())}
+            optimizer, {**model.parameter_groups(), "proxies": list(criterion.named_parameters())}, processes
         ),
         scaler=GradScaler(processes.device.type, enabled=optimizer.amp == "fp16"),
         average=weight_average(model, optimizer.ema) if optimizer.ema else None,
@@ -350,7 +350,7 @@ def _restore(state: TrainState, before: Checkpoint, path: Path) -> None:
     """Restore a run from a checkpoint; forget the run's best checkpoint if another metric chose it."""
     _load(state.model, before.tensors.get("model", {}), path / "model.safetensors")
     _load(state.criterion, before.tensors.get("criterion", {}), path / "criterion.safetensors")
-    restore_optimizers(state.optimizers, before.tensors.get("optimizer", {}))
+    restore_optimizers(state.optimizers, before.tensors.get("optimizer", {}), state.processes)
     try:
         state.scaler.load_state_dict(before.state["scaler"])
         for name in _RESTORED:
@@ -396,6 +396,7 @@ def save_run(state: TrainState) -> None:
     for module in (state.model, state.average):
         if module is not None:
             distributed.share_statistics(module, state.processes)
+    of_optimizers = optimizer_state(state.optimizers, state.processes)
     if state.processes.is_main:
         record = {name: getattr(state, name) for name in _RESTORED}
         record |= {"data": state.data.facts, "best_of": list(state.best_of), "scaler": state.scaler.state_dict()}
@@ -408,7 +409,7 @@ def save_run(state: TrainState) -> None:
             tensors = {
                 "model": state.model.state_dict(),
                 "criterion": state.criterion.state_dict(),
-                "optimizer": optimizer_state(state.optimizers),
+                "optimizer": of_optimizers,
             }
             if state.average is not None:
                 tensors["ema"] = state.average.module.state_dict()

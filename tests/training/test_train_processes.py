@@ -4,6 +4,7 @@ Signals, errors and restarts are tested under torchrun. Training is tested in fo
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,8 +15,10 @@ from subprocess import DEVNULL, PIPE
 import pytest
 import torch
 
+from hgld.distributed import join_rows
 from hgld.evaluation.options import EvaluationOptions
-from hgld.training.checkpoint import find_checkpoint
+from hgld.training import optimizers
+from hgld.training.checkpoint import find_checkpoint, read_checkpoint
 from hgld.training.config import CONFIG, read_config, save_config, with_fields
 from hgld.training.evaluation import SplitEmbedder, evaluate_task, parse_task
 from hgld.training.finetune import finetune_config
@@ -151,6 +154,36 @@ def test_cross_batch_memory_of_two_processes_is_restored_by_one_process(data, tm
     train(config, str(data), whole)
     assert_alike(whole, run)
     assert [row.keys() for row in read_rows(run / "log.csv")] == [row.keys() for row in read_rows(whole / "log.csv")]
+
+
+def run_split(*arguments):
+    """Train as ``run``, with all tables of the loss split; print the rows that this process keeps the moments of."""
+
+    def join(own, count, processes):
+        print(f"process {processes.index} keeps {len(own)} of {count} rows", flush=True)
+        return join_rows(own, count, processes)
+
+    optimizers._SPLIT_NUMBERS, optimizers.join_rows = 1, join
+    run(*arguments)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_split_tables_of_the_loss_end_in_the_bits_of_whole_tables(optimizer, data, tmp_path):
+    config = options(**ALIKE | {"optimizer": optimizer, "weight_decay_proxies": 0.1}, epochs=2)
+    file = tmp_path / "config.json"
+    save_config(config, file)
+    for out, work, *stop in (("whole", run), ("split", run_split, STEPS + 1), ("split", run_split)):
+        place = tmp_path / out
+        result = forked.together(work, file, str(data), place, *stop, folder=tmp_path, count=2)
+        assert result.returncode == 0, result.stderr
+    kept = set(re.findall(r"process (\d) keeps (\d+) of (\d+) rows", result.stdout))
+    assert {index for index, _, _ in kept} == {"0", "1"}
+    assert sum(int(rows) for _, rows, _ in kept) == int(kept.pop()[2])
+    whole, split = (read_checkpoint(find_checkpoint(tmp_path / out)).tensors for out in ("whole", "split"))
+    assert any("proxies/" in name for name in whole["optimizer"])
+    for name, tensors in whole.items():
+        assert tensors.keys() == split[name].keys()
+        assert all(torch.equal(tensor, split[name][key]) for key, tensor in tensors.items())
 
 
 def stop_after_an_epoch():
