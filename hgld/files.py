@@ -10,6 +10,7 @@ import fcntl
 import itertools
 import json
 import os
+import pickletools
 import shutil
 import stat
 import warnings
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from hgld.errors import InputError, StorageError, excerpt
+from hgld.memory import MEMORY
 
 PART = ".part"
 _CALLS = itertools.count()
@@ -44,7 +46,7 @@ def fault_point(change: str) -> None:
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
-_MOST_JSON_BYTES = 1 << 28
+_MOST_JSON_BYTES = 1 << 26  # a text with one emoji takes nine times its size
 # maximum number of JSON values: each takes about 100 bytes of memory, even if it has 2 bytes in the file
 _MOST_JSON_VALUES = 1 << 22
 
@@ -88,7 +90,10 @@ def parse_json(
     if len(data) > max_values and (values := sum(data.count(mark) for mark in marks)) > max_values:  # type: ignore[arg-type]
         raise InputError(f"{where}: JSON of {values:,} values and brackets; expected at most {max_values:,}.")
     try:
-        found = json.loads(data)
+        with MEMORY.hold(len(data) + 100 * min(len(data), max_values), where):
+            found = json.loads(data)
+    except InputError:
+        raise
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: not valid JSON ({excerpt(error)}).") from error
     if kind is not None and not isinstance(found, kind):
@@ -117,6 +122,40 @@ def read_json(path: Path, *, max_bytes: int = _MOST_JSON_BYTES, fix: str = "", *
         raise InputError(f"{path}: cannot be read ({error.strerror or error}). {fix}".rstrip()) from error
     except InputError as error:
         raise InputError(f"{error} {fix}".rstrip()) from error
+
+
+# maximum size of a safetensors header: 160,000 tensors; parsing takes 20 times as much memory
+_MOST_TENSOR_NAMES = 1 << 24
+_MOST_OPCODES = 1 << 21  # each can make an object of 60 to 200 bytes
+
+
+@contextmanager
+def reading_tensors(path: Path) -> Iterator[None]:
+    """Reserve memory for the tensors of a file (safetensors, pickle) while the ``with`` block reads them.
+
+    Raises:
+        InputError: the tensors take more memory than the machine has, or the file names too many of them.
+        OSError: the file cannot be read.
+    """
+    with open_regular(path) as file:
+        names, size = int.from_bytes(file.read(8), "little"), os.fstat(file.fileno()).st_size
+    if path.suffix == ".safetensors" and _MOST_TENSOR_NAMES < names < size:
+        raise InputError(f"{path}: a header of {names:,} bytes; expected at most {_MOST_TENSOR_NAMES:,}.")
+    with MEMORY.hold(size, str(path)):
+        yield
+
+
+def check_pickles(file: BinaryIO, count: int = 1) -> None:
+    """Parse the opcodes of pickles in a row, without making their objects.
+
+    Raises:
+        ValueError: a pickle has more opcodes than any file that hgld reads, ends early, or makes a ``bytearray``, which
+            could have any size.
+    """
+    opcodes = (opcode for _ in range(count) for opcode in pickletools.genops(file))
+    for number, (_, name, _) in enumerate(opcodes):
+        if number > _MOST_OPCODES or name in ("builtins bytearray", "__builtin__ bytearray"):
+            raise ValueError(f"more than {_MOST_OPCODES:,} opcodes" if number > _MOST_OPCODES else name)
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from hgld.tables import POLARS_FAULTS
 
 _UNKNOWN = r"^(?:-[0-9]+)?$"  # texts that mean an unknown class: empty, or a number below 0
 _DIGITS = r"^[+-]?[0-9]+$"
+_MOST_NAME_BYTES = 1 << 16  # parquet can store a name of megabytes once for millions of rows
 
 
 class Labelled(Protocol):
@@ -313,13 +314,16 @@ def known_classes(column: pl.Series, where: str, *, is_csv: bool = False) -> pl.
     """Return class ids or names. A CSV column holds ids if every cell is a canonical number (01 is a name).
 
     Raises:
-        TableError: the column has another type, or holds numbers with a fraction.
+        TableError: the column has another type, or holds numbers with a fraction or very long names.
     """
     dtype = column.dtype
     if dtype.is_integer() or dtype == pl.Null:
         return column
     if not (dtype == pl.String or isinstance(dtype, pl.Categorical | pl.Enum)):
         raise TableError(f"{where} holds {dtype}; expected integer class ids or class names.")
+    names = column if dtype == pl.String else column.unique().cast(pl.String)
+    if (names.str.len_bytes() > _MOST_NAME_BYTES).any():
+        raise TableError(f"{where} holds a name of more than {_MOST_NAME_BYTES:,} bytes; expected shorter names.")
     texts = column.cast(pl.String).str.strip_chars()
     names = texts.set(texts.str.contains(_UNKNOWN), None)
     known = names.drop_nulls()

@@ -1,9 +1,9 @@
-"""Maximum memory that a process uses to read one table, and to decode images in several threads.
+"""Account of the memory in which the threads of a process read files of others: tables, JSON, tensors and images.
 
 The environment variable ``HGLD_MEMORY`` sets this limit in bytes, or with K, M, G or T (powers of 1,024). The default
-is 2% of the memory of the machine or its container, and at least 512 MiB. If the images of several threads would take
-more together, threads wait. A single image may take more than the limit, because the size of an image has its own
-limit.
+is 2% of the memory of the machine or its container, and at least 512 MiB. If the files of several threads would take
+more together, threads wait. A single file may take more than the limit in proportion to its size, but never more than
+the machine has.
 """
 
 import os
@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from hgld.errors import ConfigError, quoted
+from hgld.errors import ConfigError, InputError, quoted
 
 VARIABLE = "HGLD_MEMORY"
 _LEAST, _SHARE = 1 << 29, 0.02
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_UNCOUNTED = 1 << 24  # decoded images up to this many bytes are not counted, because a lock would take too long
+_UNCOUNTED = 1 << 24  # files and images up to this many bytes are not counted, because a lock would take too long
 
 
 @cache
@@ -81,24 +81,35 @@ class SharedMemory:
         """Forget all reserved memory; a forked process calls this, because it has no threads of its parent."""
         self._held = 0
         self._changed = threading.Condition()
+        self._own = threading.local()  # bytes that the current thread holds
 
     @contextmanager
-    def hold(self, size: int) -> Iterator[None]:
-        """Wait until ``size`` more bytes fit into the threads' limit, or no thread holds memory; then hold them."""
+    def hold(self, size: int, what: str = "") -> Iterator[None]:
+        """Wait until ``size`` more bytes fit into the threads' limit, or no other thread holds memory; then hold them.
+
+        Raises:
+            InputError: the machine has less memory. The message begins with ``what``.
+        """
         if size <= _UNCOUNTED:
             yield
             return
         limit = memory_limit()
+        if size > (most := max(limit, machine_memory())):
+            raise InputError(f"{what}: {size >> 20:,} MiB in memory; this machine has {most >> 20:,} MiB.")
+        own = getattr(self._own, "held", 0)
         with self._changed:
-            self._changed.wait_for(lambda: not self._held or self._held + size <= limit)
+            # a thread that already holds memory never waits, because two such threads would wait for each other
+            self._changed.wait_for(lambda: own or not self._held or self._held + size <= limit)
             self._held += size
+        self._own.held = own + size
         try:
             yield
         finally:
+            self._own.held = own
             with self._changed:
                 self._held -= size
                 self._changed.notify_all()
 
 
-DECODING = SharedMemory()
-os.register_at_fork(after_in_child=DECODING.reset)
+MEMORY = SharedMemory()
+os.register_at_fork(after_in_child=MEMORY.reset)

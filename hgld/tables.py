@@ -19,9 +19,9 @@ from typing import Any, BinaryIO
 
 import polars as pl
 
-from hgld.errors import SchemaError, StorageError, TableError, excerpt, quoted
+from hgld.errors import InputError, SchemaError, StorageError, TableError, excerpt, quoted
 from hgld.files import open_regular, write_atomic
-from hgld.memory import memory_limit
+from hgld.memory import MEMORY, memory_limit
 
 POLARS_FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # polars panics on some damaged parquet files
 NUMPY_FAULTS = (  # numpy raises these for malicious npy headers, which are Python literals of any depth
@@ -30,7 +30,7 @@ NUMPY_FAULTS = (  # numpy raises these for malicious npy headers, which are Pyth
 )
 MAX_CSV_BYTES = 1 << 30
 _MAX_COLUMNS = 1 << 14
-_MOST_GROWTH = 64  # if a table is larger, its size in memory may be at most this multiple of its file's size
+_MOST_GROWTH = 8  # if a table is larger, its size in memory may be at most this multiple of its file's size
 # first bytes of gzip, zlib and zstd files
 _COMPRESSED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda", b"\x28\xb5\x2f\xfd")
 
@@ -61,8 +61,9 @@ def read_parquet(
         fix: last sentence of error messages: how to fix an unusable file.
 
     Raises:
-        TableError: the file is not readable parquet, a column is missing or has a wrong type, or the columns to read
-            take more memory than both the limit of :mod:`hgld.memory` and 64 times the file's size.
+        TableError: the file is not readable parquet, or a column is missing or has a wrong type. Or the columns to read
+            take more memory than the machine has, or than both the limit of :mod:`hgld.memory` and 8 times the file's
+            size.
     """
     with _footer_of(source, where, fix) as footer:
         scan = _scan(source)
@@ -81,7 +82,8 @@ def read_parquet(
                 f"{footer.rows:,} rows that take {size >> 20:,} MiB or more in memory, in a file of {footer.size:,} "
                 f"bytes; expected at most {budget >> 20:,} MiB."
             )
-        return (scan if rows is None else scan.slice(*rows)).select(wanted).collect()
+        with MEMORY.hold(size, f"{footer.rows:,} rows"):
+            return (scan if rows is None else scan.slice(*rows)).select(wanted).collect()
 
 
 def parquet_schema(source: Source, *, where: str | None = None, fix: str = "") -> pl.Schema:
@@ -177,7 +179,7 @@ def _footer_of(source: Source, where: str | None = None, fix: str = "") -> Itera
     try:
         with io.BytesIO(source) if isinstance(source, bytes) else open_regular(Path(source)) as file:
             yield _Footer(file)
-    except TableError as error:
+    except InputError as error:
         raise TableError(f"{name}: {error} {fix}".rstrip()) from error
     except OSError as error:
         raise TableError(f"{name}: cannot be read ({error.strerror or error}). {fix}".rstrip()) from error
@@ -193,7 +195,7 @@ class _Footer:
     """
 
     _MAGIC = b"PAR1"
-    _MOST_BYTES = 1 << 25
+    _MOST_BYTES = 1 << 23  # 10 s of parsing; a table of a billion rows has 5 MB
     _PAGE_BYTES = 1 << 10  # each page counts as at least this many bytes of memory
     _WIDTHS = (1, 4, 8, 12, 4, 8, 16)  # bytes of a value in memory per physical type, from boolean to byte array
 
@@ -371,7 +373,8 @@ def read_csv(
         wanted = list(columns if columns is not None else schema or [])
         _check_columns(wanted, header, f"{name}: ")
         options = {"infer_schema": infer, "infer_schema_length": None, "schema_overrides": schema}
-        return pl.read_csv(data, columns=wanted or None, **options)
+        with MEMORY.hold(16 * cells, name):
+            return pl.read_csv(data, columns=wanted or None, **options)
     except (csv.Error, *POLARS_FAULTS) as error:
         decode_table(name, data)
         raise TableError(f"{name}: not a readable CSV table ({excerpt(error)}).") from error

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from hgld.errors import InputError, excerpt, quoted, storage_errors
-from hgld.files import read_json, write_atomic, write_folder
+from hgld.files import read_json, reading_tensors, write_atomic, write_folder
 from hgld.user_cache import digest_of, file_digest
 
 from .config import is_validation, read_record
@@ -236,7 +236,8 @@ def read_tensors(path: Path, state: Mapping[str, Any], name: str) -> dict[str, T
                 f"{file}: its SHA-256 is not the one in {STATE}. Restore the file, or remove the checkpoint's folder "
                 "to resume from the previous one."
             )
-        return load_file(file)
+        with reading_tensors(file):
+            return load_file(file)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(

@@ -7,9 +7,10 @@ checkpoint first removes the rows of steps that it will repeat.
 import csv
 import io
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +23,7 @@ from .progress import metric_text, metrics_text
 TENSORBOARD = "tensorboard"
 RESUME_HINT = "The run's checkpoints are complete. Free space and run the same command again."
 _WANDB_ID = "wandb-id"
+_MOST_BYTES = 1 << 25  # maximum size of a log: 300,000 lines
 
 
 class Logger(Protocol):
@@ -203,22 +205,30 @@ def write_faults(run: Path, step: int, epoch: int, process: int, faults: Sequenc
         _append(run / name, {"step": step, "epoch": epoch, "fault": fault})
 
 
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a log; an empty list if the file does not exist yet.
+def iter_rows(path: Path) -> Iterator[dict[str, str]]:
+    """Yield the rows of a log; no rows if the file does not exist yet.
 
     Raises:
-        InputError: the file is not a table of UTF-8 text.
+        InputError: the file is not a table of UTF-8 text, or is too large.
     """
     if not path.is_file():
-        return []
+        return
+    if (size := path.stat().st_size) > _MOST_BYTES:
+        raise InputError(f"{path}: {size:,} bytes; expected a log of at most {_MOST_BYTES:,}. Move it away.")
     try:
         with open(path, newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+            for row in csv.DictReader(file):
+                if None not in row and None not in row.values():  # ignore an incomplete last line
+                    yield row
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(
             f"{path}: not a table of UTF-8 text ({excerpt(error)}). Remove it; hgld then starts a new one."
         ) from error
-    return [row for row in rows if None not in row and None not in row.values()]  # ignore an incomplete last line
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Return all rows of :func:`iter_rows`."""
+    return list(iter_rows(path))
 
 
 def _append(path: Path, row: Mapping[str, Any]) -> None:
@@ -234,7 +244,7 @@ def _append(path: Path, row: Mapping[str, Any]) -> None:
             _replace(path, [*read_rows(path), shown], list(dict.fromkeys([*columns, *shown])))
 
 
-def _replace(path: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+def _replace(path: Path, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
     table = io.StringIO(newline="")
     writer = csv.DictWriter(table, columns)
     writer.writeheader()
@@ -243,9 +253,9 @@ def _replace(path: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence[st
 
 
 def _keep_rows(path: Path, column: str, until: int) -> None:
-    rows = [row for row in read_rows(path) if row[column].isdigit() and int(row[column]) <= until]
-    if rows:
-        _replace(path, rows, list(rows[0]))
+    rows = (row for row in iter_rows(path) if row[column].isdigit() and int(row[column]) <= until)
+    if first := next(rows, None):
+        _replace(path, chain([first], rows), list(first))
     else:
         path.unlink(missing_ok=True)
 

@@ -38,7 +38,7 @@ from hgld.data.images import (
 )
 from hgld.data.views import Interpolation, ViewParameters, vary
 from hgld.errors import ConfigError, ImageError, InputError, excerpt
-from hgld.memory import DECODING
+from hgld.memory import MEMORY
 
 
 def decode_whole(image: EncodedImage, boxed: Size | None = None) -> Pixels:
@@ -65,7 +65,7 @@ def _whole(image: EncodedImage, boxed: Size | None) -> Iterator[Pixels]:
         try:
             with open_image(image.data) as picture:
                 check_size(image, picture.size, boxed)
-                held.enter_context(DECODING.hold(decoded_bytes(image.data, math.prod(picture.size))))
+                held.enter_context(MEMORY.hold(decoded_bytes(image.data, math.prod(picture.size))))
                 pixels = decoded_rgb(image.data, picture)
         except ImageError as error:
             raise InputError(f"{image.where}: cannot be decoded as an image ({excerpt(error)}).") from error
@@ -117,7 +117,7 @@ def _resized_crop(image: EncodedImage, turn: Turn, parameters: ViewParameters, r
         check_size(image, header, boxed)
         region = stored_rectangle((left, top, width, height), *upright_size(*header, turn), turn)
         reduction = next((d for d in _REDUCTIONS if region[2] >= d * target[0] and region[3] >= d * target[1]), 1)
-        with DECODING.hold(decoded_bytes(image.data, math.prod(header))):
+        with MEMORY.hold(decoded_bytes(image.data, math.prod(header))):
             pixels = _decode_jpeg(image.data, header, reduction)
             if pixels is not None:
                 return _resize_reduced(pixels, region, reduction, target, parameters.interpolation)

@@ -222,7 +222,7 @@ def _is_box(box: list[Any]) -> bool:
 #
 # ``dataset.json`` lists the files of a dataset directory and states where its content came from.
 
-MAX_MANIFEST_BYTES = 1 << 28
+MAX_MANIFEST_BYTES = 1 << 26
 
 
 class SplitFacts(TypedDict):

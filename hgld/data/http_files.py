@@ -513,20 +513,21 @@ class HttpRanges:
             if status not in (200, 206):
                 raise fault_of_status(response)
             length = _stated_length(response, start, stop)
-            most, body = stop - start if length is None else length, bytearray()
+            most = stop - start if length is None else length
+            body = io.BytesIO()  # its value is not copied
             try:
-                while len(body) <= most and (chunk := response.read1(min(_CHUNK, most + 1 - len(body)))):
-                    body += chunk
+                while body.tell() <= most and (chunk := response.read1(min(_CHUNK, most + 1 - body.tell()))):
+                    body.write(chunk)
             except (RemoteFault, urllib3.exceptions.HTTPError) as error:
                 fault = error if isinstance(error, RemoteFault) else _broken(error)
-                fault.received = bytes(body)
+                fault.received = body.getvalue()
                 raise fault from None
-            if len(body) > most:
+            if body.tell() > most:
                 raise RemoteFault(f"the response has more than the {most} requested bytes")
-            if length is not None and len(body) < length:
-                said = f"the response ended after {len(body)} of {length} bytes"
-                raise RemoteFault(said, passing=True, received=bytes(body))
-            return bytes(body)
+            if length is not None and body.tell() < length:
+                said = f"the response ended after {body.tell()} of {length} bytes"
+                raise RemoteFault(said, passing=True, received=body.getvalue())
+            return body.getvalue()
 
 
 def fault_of_status(response: urllib3.BaseHTTPResponse) -> RemoteFault:

@@ -108,7 +108,8 @@ class RemoteFiles:
                 if start + len(came) == stop:
                     return bytes(came)
                 try:
-                    return bytes(came + served.get(self._url(name), start + len(came), stop, deadline))
+                    rest = served.get(self._url(name), start + len(came), stop, deadline)
+                    return bytes(came) + rest if came else rest
                 except RemoteFault as fault:
                     came.extend(fault.received)
                     fault.progress = bool(fault.received)

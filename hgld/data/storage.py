@@ -18,6 +18,7 @@ from braceexpand import braceexpand
 from hgld.addresses import HTTP, without_secrets
 from hgld.data.format import MANIFEST, MAX_MANIFEST_BYTES, FileFacts, Manifest
 from hgld.errors import ConfigError, InputError, StorageError, quoted
+from hgld.memory import VARIABLE, memory_limit
 
 if TYPE_CHECKING:
     from hgld.data.remote_files import RemoteFiles
@@ -129,9 +130,6 @@ class LocalFiles:
 
 SCHEMES = (*HTTP, "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "hf", "hdfs", "webhdfs", "memory")
 
-_MOST_TABLE_BYTES = 1 << 29  # maximum size of a file that the manifest does not list
-# Maximum size of a file that the manifest lists: tables are held in memory, and the manifest may state a wrong size.
-_MOST_STATED_BYTES = 1 << 33
 _UNSAFE_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
 
 
@@ -221,11 +219,12 @@ class ShardStorage:
         """
         if isinstance(self._files, LocalFiles):
             return self._files.path(_checked(name))
-        most = _MOST_TABLE_BYTES if stated is None else stated["bytes"]
-        if most > _MOST_STATED_BYTES:
+        limit = memory_limit()
+        most = limit if stated is None else stated["bytes"]
+        if most > limit:
             raise InputError(
-                f"{self.where}/{name}: {most} bytes according to {MANIFEST}; a table at a URL may have at most "
-                f"{_MOST_STATED_BYTES}. Copy the dataset to a disk."
+                f"{self.where}/{name}: {most:,} bytes according to {MANIFEST}; a table at a URL may have at most "
+                f"{limit:,}. Set {VARIABLE} to a larger amount, or copy the dataset to a disk."
             )
         data = self.read_file(name, most)
         if stated is not None and hashlib.sha256(data).hexdigest() != stated["sha256"]:

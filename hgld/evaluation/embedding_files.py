@@ -9,6 +9,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from hgld.errors import InputError, TableError, excerpt, quoted
+from hgld.files import reading_tensors
 from hgld.labels import Array, known_classes
 from hgld.tables import NUMPY_FAULTS, read_csv, read_parquet
 
@@ -54,13 +55,13 @@ def _read_npy(file: Path) -> np.ndarray:
 
 
 def _read_safetensors(file: Path) -> Tensor:
-    with safe_open(str(file), framework="pt") as stored:
+    with reading_tensors(file), safe_open(str(file), framework="pt") as stored:
         names = list(stored.keys())
         tables = [name for name in names if len(stored.get_slice(name).get_shape()) == 2]
         chosen = ["embeddings"] if "embeddings" in names else tables
         if len(chosen) != 1:
             raise InputError(
-                f"{file} holds the tensors {', '.join(names) or '(none)'}; expected one two-dimensional "
+                f"{file} holds the tensors {excerpt(', '.join(names)) or '(none)'}; expected one two-dimensional "
                 "tensor, or a tensor named 'embeddings'."
             )
         return stored.get_tensor(chosen[0])

@@ -17,7 +17,7 @@ from hgld.evaluation.neighbors import neighbor_blocks
 from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.row_table import ALONE, ROWS_AT_ONCE, RowTable, Sharing
 from hgld.evaluation.scores import Rows, choose_device, exact_products, open_embeddings, prepare_embeddings
-from hgld.files import write_atomic
+from hgld.files import parse_json, reading_tensors, write_atomic
 from hgld.labels import Array
 
 SCHEMA_VERSION = 1
@@ -176,8 +176,8 @@ class Whitening:
         try:
             if file.stat().st_size > _MOST_BYTES:
                 raise SchemaError(f"{file}: {file.stat().st_size} bytes; a whitening has at most {_MOST_BYTES}.")
-            with safe_open(str(file), framework="numpy") as stored:
-                facts = json.loads((stored.metadata() or {}).get(_METADATA, "{}"))
+            with reading_tensors(file), safe_open(str(file), framework="numpy") as stored:
+                facts = parse_json((stored.metadata() or {}).get(_METADATA, "{}"), str(file), kind=dict)
                 if (version := facts.get("schema_version")) != SCHEMA_VERSION:
                     raise SchemaError(
                         f"{file}: whitening schema version is {quoted(version)}; this hgld reads version "

@@ -3,7 +3,10 @@
 The memory is that of the process and its children together.
 """
 
+import copy
+import hashlib
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -14,10 +17,13 @@ from tempfile import TemporaryFile
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
 
+from tests.hgld.range_server import Asked, serve
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 
 pytestmark = pytest.mark.slow
@@ -121,6 +127,14 @@ def deep_brackets(dataset: Path, folder: Path) -> str:
     return OPEN.format(str(folder))
 
 
+def long_text(dataset: Path, folder: Path) -> str:
+    """A text of 60 MB in which one emoji makes every character take four bytes."""
+    (copied(dataset, folder) / "dataset.json").write_text(
+        json.dumps(["a" * 60_000_000 + "\N{GRINNING FACE}"], ensure_ascii=False)
+    )
+    return OPEN.format(str(folder))
+
+
 def many_rows(dataset: Path, folder: Path) -> str:
     folder.mkdir()
     pl.select(label=pl.repeat("a", 150_000_000, dtype=pl.String)).write_parquet(folder / "labels.parquet")
@@ -185,13 +199,90 @@ def compressed_weights(dataset: Path, folder: Path) -> str:
     return READ_WEIGHTS.format(str(folder / "weights.pt"))
 
 
+def million_tensors(dataset: Path, folder: Path) -> str:
+    """Weights of a million empty tensors, all in the header."""
+    folder.mkdir()
+    tensors = (f'"{number}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}' for number in range(1_000_000))
+    header = "{" + ",".join(tensors) + "}"
+    (folder / "weights.safetensors").write_bytes(len(header).to_bytes(8, "little") + header.encode())
+    return READ_WEIGHTS.format(str(folder / "weights.safetensors"))
+
+
+def repacked(folder: Path, pickled: bytes) -> str:
+    """Write weights as torch.save does, with another pickle; return the program that reads them."""
+    folder.mkdir()
+    torch.save({"x": torch.zeros(1)}, folder / "small.pt")
+    with zipfile.ZipFile(folder / "small.pt") as small, zipfile.ZipFile(folder / "weights.pt", "w") as packed:
+        for info in small.infolist():
+            packed.writestr(info.filename, pickled if info.filename.endswith("data.pkl") else small.read(info))
+    return READ_WEIGHTS.format(str(folder / "weights.pt"))
+
+
+def pickled_lists(dataset: Path, folder: Path) -> str:
+    return repacked(folder, b"\x80\x02" + b"]" * 60_000_000 + b".")
+
+
+def pickled_bytearray(dataset: Path, folder: Path) -> str:
+    """A call of bytearray(4_000_000_000) in 40 bytes."""
+    size = (4_000_000_000).to_bytes(5, "little")
+    return repacked(folder, b"\x80\x02}q\x00U\x01ac__builtin__\nbytearray\n\x8a\x05" + size + b"\x85Rs.")
+
+
+def shared_bytes(dataset: Path, folder: Path) -> str:
+    """A zip file in which 100 members are the same 64 MB."""
+    folder.mkdir()
+    torch.save({str(number): torch.zeros(1) for number in range(100)}, folder / "small.pt")
+    with zipfile.ZipFile(folder / "small.pt") as small, zipfile.ZipFile(folder / "weights.pt", "w") as packed:
+        tensors = [info.filename for info in small.infolist() if "/data/" in info.filename]
+        for info in small.infolist():
+            if info.filename not in tensors[1:]:
+                packed.writestr(info.filename, bytes(1 << 26) if info.filename in tensors else small.read(info))
+        first = packed.getinfo(tensors[0])
+        for name in tensors[1:]:
+            packed.filelist.append(copy.copy(first))
+            packed.filelist[-1].filename = name
+    return READ_WEIGHTS.format(str(folder / "weights.pt"))
+
+
+def ground_truth_of_lists(dataset: Path, folder: Path) -> str:
+    folder.mkdir()
+    (folder / "gnd_roxford5k.pkl").write_bytes(b"\x80\x02" + b"]" * (60 << 20) + b".")
+    return (
+        "from pathlib import Path; from hgld.evaluation.protocols.ground_truths import read_revisited; "
+        f"read_revisited(Path({str(folder / 'gnd_roxford5k.pkl')!r}))"
+    )
+
+
+def long_log(dataset: Path, folder: Path) -> str:
+    folder.mkdir()
+    (folder / "log.csv").write_text("step,loss\n" + "1,2\n" * 25_000_000)
+    path = str(folder / "log.csv")
+    return f"from pathlib import Path; from hgld.training.log import read_rows; read_rows(Path({path!r}))"
+
+
+def many_row_groups(dataset: Path, folder: Path) -> str:
+    folder.mkdir()
+    pl.DataFrame({"label": ["a"] * 150_000}).write_parquet(folder / "labels.parquet", row_group_size=1)
+    return f"from hgld.tables import read_parquet; read_parquet({str(folder / 'labels.parquet')!r})"
+
+
+def long_names(dataset: Path, folder: Path) -> str:
+    """Rows of a class name of a million letters, which parquet stores once."""
+    folder.mkdir()
+    names = pa.DictionaryArray.from_arrays(np.zeros(20_000, np.int32), ["x" * 1_000_000])
+    pq.write_table(pa.table({"label": names}), folder / "labels.parquet")
+    path = str(folder / "labels.parquet")
+    return f"from hgld.evaluation.embedding_files import read_labels; read_labels({path!r}, None)"
+
+
 @pytest.mark.parametrize(
     ("attack", "error"),
     [
         (six_large_webp, ""),
         (wide_index, ""),
-        (brackets, "values and brackets; expected at most"),
-        (deep_brackets, "values and brackets; expected at most"),
+        (brackets, "more than 67108864 bytes"),
+        (deep_brackets, "more than 67108864 bytes"),
+        (long_text, "expected a JSON object"),
         (many_rows, "MiB or more in memory"),
         (long_embeddings, "MiB"),
         (endless_braces, "more than 100000 shards"),
@@ -200,6 +291,14 @@ def compressed_weights(dataset: Path, folder: Path) -> str:
         (brackets_from_a_wiki, "values and brackets; expected at most"),
         (safetensors_of_a_terabyte, "cannot be read as weights"),
         (compressed_weights, "is compressed"),
+        (million_tensors, "a header of"),
+        (pickled_lists, "more than 2,097,152 opcodes"),
+        (pickled_bytearray, "bytearray"),
+        (shared_bytes, "bytes, more than the file"),
+        (ground_truth_of_lists, "more than 2,097,152 opcodes"),
+        (long_log, "expected a log of at most"),
+        (many_row_groups, "a footer of"),
+        (long_names, "a name of more than 65,536 bytes"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
@@ -210,5 +309,37 @@ def test_hostile_files_are_read_with_limited_memory_and_time_or_refused_with_one
     print(f"{attack.__name__}: {(memory - usual[0]) >> 20} MiB, {seconds - usual[1]:.1f} CPU s")  # pytest -s shows it
     assert error in last
     assert bool(error) == bool(last)
+    assert memory - usual[0] < MOST_MEMORY
+    assert seconds - usual[1] < MOST_SECONDS
+
+
+class LyingManifest:
+    """A server's dataset whose index is zeros, with the size and SHA-256 that its manifest states."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self.size, digest = size, hashlib.sha256()
+        for _ in range(size >> 20):
+            digest.update(bytes(1 << 20))
+        manifest = json.loads((folder / "dataset.json").read_text())
+        manifest["files"]["index.parquet"] = {"bytes": size, "sha256": digest.hexdigest()}
+        (folder / "dataset.json").write_text(json.dumps(manifest))
+
+    def __call__(self, asked: Asked) -> None:
+        start, stop = map(int, re.fullmatch(r"bytes=(\d+)-(\d+)", asked.handler.headers["Range"]).groups())
+        data = bytes(min(stop + 1, self.size) - start)
+        asked.partial(data, Content_Range=f"bytes {start}-{start + len(data) - 1}/{self.size}")
+
+
+@pytest.mark.enable_socket
+@pytest.mark.parametrize(
+    ("size", "error"), [(400 << 20, "no parquet signature"), (1_500 << 20, "according to dataset.json")]
+)
+def test_server_that_also_writes_the_manifest_costs_limited_memory(size, error, dataset, usual, tmp_path):
+    folder = copied(dataset, tmp_path / "served")
+    with serve(folder) as server:
+        server.lie, server.about = LyingManifest(folder, size), "index.parquet"
+        memory, seconds, last = used_by(OPEN.format(server.url))
+    print(f"index of {size >> 20} MiB: {(memory - usual[0]) >> 20} MiB, {seconds - usual[1]:.1f} CPU s")
+    assert error in last
     assert memory - usual[0] < MOST_MEMORY
     assert seconds - usual[1] < MOST_SECONDS

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hgld import memory
-from hgld.errors import ConfigError
-from hgld.memory import DECODING, SharedMemory, memory_limit
+from hgld.errors import ConfigError, InputError
+from hgld.memory import MEMORY, SharedMemory, memory_limit
 
 MIB = 1 << 20
 
@@ -74,13 +74,26 @@ def test_memory_is_free_again_after_an_error():
 
 
 def _holds_all() -> None:
-    with DECODING.hold(memory_limit()):
+    with MEMORY.hold(memory_limit()):
         pass
 
 
 def test_forked_process_does_not_wait_for_threads_of_its_parent():
-    with DECODING.hold(memory_limit()):
+    with MEMORY.hold(memory_limit()):
         child = multiprocessing.get_context("fork").Process(target=_holds_all)
         child.start()
         child.join(30)
     assert child.exitcode == 0
+
+
+def test_thread_that_holds_memory_does_not_wait_for_more():
+    account = SharedMemory()
+    with account.hold(memory_limit()), account.hold(memory_limit()):
+        pass
+
+
+def test_more_memory_than_the_machine_has_is_refused_with_its_size(monkeypatch):
+    monkeypatch.setattr(memory, "machine_memory", lambda: 2 << 30)
+    expected = pytest.raises(InputError, match=r"weights\.pt: 4,096 MiB in memory; this machine has 2,048 MiB")
+    with expected, SharedMemory().hold(4 << 30, "weights.pt"):
+        pass

@@ -19,7 +19,7 @@ from hgld.prediction.calibration import CALIBRATION
 from ..batches import square_view
 from ..checkpoint import STATE, find_checkpoint, read_state, selection_of, state_text
 from ..config import CONFIG, read_config
-from ..log import EVALUATIONS, read_rows
+from ..log import EVALUATIONS, iter_rows
 from ..models.embedding_model import EmbeddingModel
 from ..models.networks import write_new_folder
 from .classification import CLASSES
@@ -165,7 +165,7 @@ def run_contents(run: Path, address: str) -> Contents:
     checkpoint = find_checkpoint(run)
     folder = checkpoint.parent.parent
     state, config = read_state(checkpoint), read_config(folder / CONFIG)
-    rows = [row for row in read_rows(folder / EVALUATIONS) if row["step"] == str(state["step"])]
+    rows = [row for row in iter_rows(folder / EVALUATIONS) if row["step"] == str(state["step"])]
     # columns of other splits' levels are empty
     last = {name: text for name, text in rows[-1].items() if text} if rows else {}
     values = {name: float(text) for name, text in last.items() if name not in ("step", "epoch", "split")}

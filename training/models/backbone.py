@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from hgld.data.views import TestView
 from hgld.errors import ConfigError, InputError, MissingResourceError, excerpt, quoted, some
+from hgld.files import check_pickles, reading_tensors
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -163,7 +164,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         size = path.stat().st_size
         if size > _MOST_BYTES:
             raise InputError(f"{path} has {size} bytes; expected weights of at most {_MOST_BYTES}.")
-        found: object = load_file(path) if path.suffix == ".safetensors" else _read_pickled(path)
+        with reading_tensors(path):
+            found: object = load_file(path) if path.suffix == ".safetensors" else _read_pickled(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
     except _UNREADABLE as error:
@@ -263,11 +265,22 @@ def _read_pickled(path: Path) -> object:
         raise InputError(f"{path}: suffix {quoted(path.suffix)}; expected weights as {', '.join(_SUFFIXES)}.")
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
-            packed = [info.filename for info in archive.infolist() if info.compress_type != zipfile.ZIP_STORED]
-        if packed:  # torch.save does not compress; a compressed member could expand to any size
-            raise InputError(
-                f"{path}: its member {quoted(packed[0])} is compressed, but torch.save never compresses. Save it again."
-            )
+            members = archive.infolist()
+            packed = [info.filename for info in members if info.compress_type != zipfile.ZIP_STORED]
+            if packed:  # torch.save does not compress; a compressed member could expand to any size
+                raise InputError(
+                    f"{path}: its member {quoted(packed[0])} is compressed, but torch.save never compresses. Save it "
+                    "again."
+                )
+            if (stated := sum(info.file_size for info in members)) > path.stat().st_size:  # members can share bytes
+                raise InputError(f"{path}: its members have {stated:,} bytes, more than the file.")
+            for info in members:
+                if info.filename.endswith(".pkl"):
+                    with archive.open(info) as file:
+                        check_pickles(file)
+    else:  # before torch 1.6: five pickles, then the numbers
+        with open(path, "rb") as file:
+            check_pickles(file, 5)
     # torch warns of unusual pickle protocols, and then reads the file or raises an error.
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Detected pickle protocol")

@@ -2,7 +2,6 @@
 
 import io
 import pickle
-import pickletools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from hgld.errors import InputError, TableError, excerpt, quoted
+from hgld.files import check_pickles
 from hgld.tables import read_csv, read_text
 
 # -- In-Shop ----------------------------------------------------------------------------------------------------------
@@ -261,8 +261,7 @@ def _read_pickle(file: Path) -> Any:
         if size > _MOST_PICKLE_BYTES:
             raise InputError(f"{file}: {size} bytes; expected a pickle of at most {_MOST_PICKLE_BYTES}.")
         data = file.read_bytes()
-        for _ in pickletools.genops(data):  # raises an error for a length beyond the end of the file
-            pass
+        check_pickles(io.BytesIO(data))
         return _PlainUnpickler(io.BytesIO(data), encoding="latin-1").load()
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror}).") from error
