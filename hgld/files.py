@@ -49,6 +49,7 @@ def fault_point(change: str) -> None:
 _MOST_JSON_BYTES = 1 << 26  # a text with one emoji takes nine times its size
 # maximum number of JSON values: each takes about 100 bytes of memory, even if it has 2 bytes in the file
 _MOST_JSON_VALUES = 1 << 22
+_FEW_JSON_BYTES = 1 << 16
 
 
 def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
@@ -87,10 +88,12 @@ def parse_json(
     if len(data) > max_bytes:
         raise InputError(f"{where}: more than {max_bytes:,} bytes; expected a smaller JSON file.")
     marks = (b"[", b"{", b",", b":") if isinstance(data, bytes) else ("[", "{", ",", ":")
-    if len(data) > max_values and (values := sum(data.count(mark) for mark in marks)) > max_values:  # type: ignore[arg-type]
+    # short texts need no count: a text has fewer values than characters
+    values = sum(data.count(mark) for mark in marks) if len(data) > min(max_values, _FEW_JSON_BYTES) else 0  # type: ignore[arg-type]
+    if values > max_values:
         raise InputError(f"{where}: JSON of {values:,} values and brackets; expected at most {max_values:,}.")
     try:
-        with MEMORY.hold(len(data) + 100 * min(len(data), max_values), where):
+        with MEMORY.hold(len(data) + 100 * values, where):
             found = json.loads(data)
     except InputError:
         raise

@@ -6,7 +6,6 @@ The memory is that of the process and its children together.
 import copy
 import hashlib
 import json
-import re
 import resource
 import subprocess
 import sys
@@ -325,7 +324,7 @@ class LyingManifest:
         (folder / "dataset.json").write_text(json.dumps(manifest))
 
     def __call__(self, asked: Asked) -> None:
-        start, stop = map(int, re.fullmatch(r"bytes=(\d+)-(\d+)", asked.handler.headers["Range"]).groups())
+        start, stop = map(int, asked.handler.headers["Range"].removeprefix("bytes=").split("-"))
         data = bytes(min(stop + 1, self.size) - start)
         asked.partial(data, Content_Range=f"bytes {start}-{start + len(data) - 1}/{self.size}")
 

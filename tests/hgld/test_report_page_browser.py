@@ -64,7 +64,7 @@ def test_tables_sort_and_the_page_fits_both_widths_and_themes(tmp_path, report):
             page.mouse("mouseReleased", left + 1, top + side - 1)
             if page.run(around_all):
                 break
-        assert page.run(around_all), (page.run(told), left, top, side, page.run(place))
+        assert page.run(around_all), (page.run(told), page.run(place))
         page.run("document.querySelector('.map .legend button').focus()")
         page.press("Enter")
         page.until(f"/^12 images: .* 12[.] /.test({told})")  # all images of one of two classes
