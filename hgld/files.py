@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import IO, Any, BinaryIO, TypeVar
 
 from hgld.errors import InputError, StorageError, excerpt
 from hgld.memory import MEMORY
@@ -148,7 +148,7 @@ def reading_tensors(path: Path) -> Iterator[None]:
         yield
 
 
-def check_pickles(file: BinaryIO, count: int = 1) -> None:
+def check_pickles(file: IO[bytes], count: int = 1) -> None:
     """Parse the opcodes of pickles in a row, without making their objects.
 
     Raises:

@@ -175,7 +175,7 @@ def _refuse_test_choice(config: "TrainConfig", data: str) -> None:
 
 
 def _print_recipes(as_json: bool, *, papers: bool) -> None:
-    from hgld.training.recipes import RECIPES
+    from hgld.training.recipes import BROKEN, RECIPES
 
     rows, cells = [], []
     columns = ("name", "dataset", "loss", "backbone", "pretrained", "summary")
@@ -191,9 +191,11 @@ def _print_recipes(as_json: bool, *, papers: bool) -> None:
         cells.append([row[column] for column in columns])
         cells[-1][-1] += f" Published: {recipe.brief}." if recipe.setting.paper else ""
     if as_json:
-        print_json({"recipes": rows})
+        print_json({"recipes": rows, "broken": BROKEN})
         return
     echo(text_table(columns, cells), nl=False)
+    for line in BROKEN:
+        echo(line)
     if not papers:
         echo(f"--papers lists {len(RECIPES) - len(rows)} more, one for each row that papers report.")
 

@@ -25,7 +25,8 @@ from hgld.tables import read_csv
 
 _KEPT = re.compile(r"(?P<split>.+)-epoch-(?P<epoch>\d{1,9})\.json")
 _SWEEP = "sweep.csv"  # file name of the table of hgld train --sweep, whose first columns are the swept fields
-_MOST_LOG_BYTES = 256 << 20
+_MOST_LOG_BYTES = 64 << 20
+_MOST_LOG_VALUES = 1 << 22  # each takes about 60 bytes of memory
 _MOST_CONFIG_BYTES = 1 << 20
 
 
@@ -458,6 +459,8 @@ def _read_log(path: Path) -> pl.DataFrame:
         raise InputError(f"{path}: {path.stat().st_size} bytes; expected a log of at most {_MOST_LOG_BYTES}.")
     data = path.read_bytes()
     data = data[: data.rfind(b"\n") + 1]
+    if len(data) > _MOST_LOG_VALUES and (values := data.count(b",") + data.count(b"\n")) > _MOST_LOG_VALUES:
+        raise InputError(f"{path}: {values:,} values; expected a log of at most {_MOST_LOG_VALUES:,}.")
     return read_csv(data, where=str(path)) if data else pl.DataFrame()
 
 

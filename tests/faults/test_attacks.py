@@ -265,6 +265,22 @@ def many_row_groups(dataset: Path, folder: Path) -> str:
     return f"from hgld.tables import read_parquet; read_parquet({str(folder / 'labels.parquet')!r})"
 
 
+def log_of_a_report(dataset: Path, folder: Path) -> str:
+    folder.mkdir()
+    (folder / "log.csv").write_text("step,loss\n" + "1,2\n" * 15_000_000)
+    command = ["report", str(folder), "--out", str(folder / "report.html")]
+    return f"from hgld.cli import main; main({command})"
+
+
+def many_decisions(dataset: Path, folder: Path) -> str:
+    folder.mkdir()
+    (folder / "decisions.yaml").write_text("decisions: [" + "{}," * 5_000_000 + "]")
+    return (
+        "from pathlib import Path; from hgld.pipelines.hierarchy.review.decisions import read_decisions; "
+        f"read_decisions([Path({str(folder / 'decisions.yaml')!r})])"
+    )
+
+
 def long_names(dataset: Path, folder: Path) -> str:
     """Rows of a class name of a million letters, which parquet stores once."""
     folder.mkdir()
@@ -296,6 +312,8 @@ def long_names(dataset: Path, folder: Path) -> str:
         (shared_bytes, "bytes, more than the file"),
         (ground_truth_of_lists, "more than 2,097,152 opcodes"),
         (long_log, "expected a log of at most"),
+        (log_of_a_report, "values; expected a log of at most"),
+        (many_decisions, "too many fields and values"),
         (many_row_groups, "a footer of"),
         (long_names, "a name of more than 65,536 bytes"),
     ],

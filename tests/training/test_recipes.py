@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from hgld import Hierarchy
+from hgld.cli import main
 from hgld.errors import ConfigError
 from hgld.losses.registry import LOSSES as ALL_LOSSES
 from hgld.published import PAPERS, published_values
@@ -253,10 +254,33 @@ def test_recipes_of_installed_packages_are_registered(monkeypatch):
     monkeypatch.setattr(recipes, "entry_points", lambda group: [point] if group == "hgld.recipes" else [])
     recipes._register_installed()
     assert load_recipe("own-cub").loss.alpha == 2.0
-    gone = EntryPoint("gone", "no_such_package:RECIPES", group)
-    monkeypatch.setattr(recipes, "entry_points", lambda group: [gone])
-    with pytest.raises(ConfigError, match=r"installed package, 'no_such_package:RECIPES', .*uninstall it"):
-        recipes._register_installed()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import no_such_module", "ModuleNotFoundError"),
+        ("raise ValueError('not today')", "ValueError: not today"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("RECIPES = [1]", "TypeError"),
+    ],
+)
+def test_broken_installed_package_costs_one_line_of_the_list(monkeypatch, tmp_path, capsys, text, reason):
+    module = f"broken_recipes_{len(text)}"
+    (tmp_path / f"{module}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(recipes, "RECIPES", dict(RECIPES))
+    monkeypatch.setattr(recipes, "BROKEN", [])
+    points = [EntryPoint("broken", f"{module}:RECIPES", "hgld.recipes"), EntryPoint("own", f"{__name__}:OWN", "")]
+    monkeypatch.setattr(recipes, "entry_points", lambda group: points)
+    recipes._register_installed()
+    assert load_recipe("own-cub").loss.alpha == 2.0
+    said = f"The recipes of '{module}:RECIPES' cannot be loaded ({reason}"
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        load_recipe("gone")
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["train", "--list"])
+    assert said in capsys.readouterr().out
 
 
 def test_importing_recipes_imports_no_heavy_library():

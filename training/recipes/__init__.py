@@ -7,7 +7,7 @@ trained (``table``), and the values that papers report (``published``).
 import difflib
 from importlib.metadata import entry_points
 
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, excerpt
 
 from ..config import TrainConfig
 from .recipe import Recipe
@@ -18,6 +18,9 @@ ENTRY_POINTS = "hgld.recipes"
 
 RECIPES: dict[str, Recipe] = {}
 """All recipes by name."""
+
+BROKEN: list[str] = []
+"""A message per installed package whose recipes cannot be used."""
 
 
 def register_recipe(recipe: Recipe) -> Recipe:
@@ -44,7 +47,7 @@ def find_recipe(name: str) -> Recipe:
     if name not in RECIPES:
         near = difflib.get_close_matches(name, RECIPES, n=1)
         hint = f"Did you mean {near[0]!r}?" if near else "`hgld train --list` names them all."
-        raise ConfigError(f"there is no recipe {name!r}. {hint}")
+        raise ConfigError(" ".join([f"there is no recipe {name!r}. {hint}", *BROKEN]))
     return RECIPES[name]
 
 
@@ -60,13 +63,12 @@ def load_recipe(name: str) -> TrainConfig:
 def _register_installed() -> None:
     for point in entry_points(group=ENTRY_POINTS):
         try:
-            recipes = point.load()
-        except (ImportError, AttributeError) as error:
-            raise ConfigError(
-                f"recipes of an installed package, {point.value!r}, cannot be loaded ({error}). Repair or uninstall it."
-            ) from error
-        for recipe in recipes:
-            register_recipe(recipe)
+            for recipe in point.load():
+                recipe()  # raises an error for invalid fields
+                register_recipe(recipe)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # the package's code may raise any error
+            reason = f"{type(error).__name__}: {excerpt(error)}"
+            BROKEN.append(f"The recipes of {point.value!r} cannot be loaded ({reason}). Repair or uninstall it.")
 
 
 for _family in FAMILIES:

@@ -37,6 +37,7 @@ MAX_BYTES = 16 * 2**20
 _MAX_TEXT = {"who": 100, "why": 5_000}
 _MAX_LABEL = 500
 _MAX_DEPTH = 8
+_MAX_EVENTS = 1 << 20  # fields and values; each takes about 300 bytes of memory
 
 # YAML allows these characters only as escapes.
 _NOT_IN_YAML = {code: f"\\u{code:04x}" for code in (0xFEFF, 0xFFFE, 0xFFFF)}
@@ -326,7 +327,9 @@ def _load(text: str) -> Any:
     The events are checked first, because deep nesting crashes the loader, and aliases can expand without end.
     """
     depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
+    for number, event in enumerate(yaml.parse(text, Loader=_Loader)):
+        if number > _MAX_EVENTS:
+            raise yaml.MarkedYAMLError(problem="too many fields and values", problem_mark=event.start_mark)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent) or depth > _MAX_DEPTH:
             said = "nested too deep" if depth > _MAX_DEPTH else f"*{event.anchor} is a YAML alias; write '*' in quotes"
