@@ -139,7 +139,8 @@ class Journal:
 
         Raises:
             StaleError: another program changed the file; nothing is written.
-            StorageError: the disk is full or the file not writable; the file is unchanged.
+            StorageError: the disk is full or the file not writable; the file is unchanged, or the message says that the
+                disk confirmed neither the decision nor its removal.
         """
         with self._locked() as file:
             file.seek(0)
@@ -154,6 +155,7 @@ class Journal:
             except OSError:
                 os.ftruncate(file.fileno(), len(before))
                 self._known = self._read_stamp()
+                self._confirm_removal()
                 raise
             self._known = self._read_stamp()
         for decision in decisions:
@@ -185,6 +187,10 @@ class Journal:
             os.ftruncate(file.fileno(), len(text) - len(tail))
             del self.entries[-len(taken) :]
             self._known = self._read_stamp()
+        self._confirm_removal()
+        return taken
+
+    def _confirm_removal(self) -> None:
         try:
             sync(self.path)
         except OSError as error:
@@ -192,7 +198,6 @@ class Journal:
                 f"{self.path}: the decision was removed, but the disk did not confirm it ({error.strerror}); after "
                 "a power failure it may be there again."
             ) from error
-        return taken
 
     @contextmanager
     def _locked(self) -> Iterator[FileIO]:
@@ -202,6 +207,8 @@ class Journal:
                 if self.changed_elsewhere:
                     raise StaleError
                 yield file
+        except StorageError:
+            raise
         except OSError as error:
             raise StorageError(
                 f"{self.path}: the decision could not be written: {error.strerror or error}. "
