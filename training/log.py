@@ -23,7 +23,7 @@ from .progress import metric_text, metrics_text
 TENSORBOARD = "tensorboard"
 RESUME_HINT = "The run's checkpoints are complete. Free space and run the same command again."
 _WANDB_ID = "wandb-id"
-_MOST_BYTES = 1 << 25  # maximum size of a log: 300,000 lines
+_MOST_BYTES = 1 << 26  # maximum size of a log, as in hgld report: 600,000 lines
 
 
 class Logger(Protocol):
@@ -241,7 +241,7 @@ def _append(path: Path, row: Mapping[str, Any]) -> None:
             file.seek(0, io.SEEK_END)
             csv.DictWriter(file, columns).writerow(shown)
         else:  # another dataset may have other levels, so the columns may change
-            _replace(path, [*read_rows(path), shown], list(dict.fromkeys([*columns, *shown])))
+            _replace(path, chain(iter_rows(path), [shown]), list(dict.fromkeys([*columns, *shown])))
 
 
 def _replace(path: Path, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:

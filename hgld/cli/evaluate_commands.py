@@ -344,8 +344,7 @@ def _rank_models(
         if measured is not None:
             report = measured[0]
             speed = round(spent.images / max(spent.seconds, 1e-9), 2)
-            size = {"dimensions": spent.dimensions, "parameters": spent.parameters}
-            cost = size | {"images_per_second": speed}
+            cost = {"dimensions": spent.dimensions, "parameters": spent.parameters, "images_per_second": speed}
             reports[name] = replace(report, settings=report.settings | cost)
             models.append({"model": name, **cost, "settings": report.settings})
     if not is_main_process():

@@ -51,7 +51,7 @@ def checked_self_index(self_index: Array, num_queries: int) -> np.ndarray:
 _BLOCK_SCORES = 16_000_000  # scores per block on the CPU: 64 MB
 _FEWEST_ROWS = 128  # minimum number of queries per block: with fewer, reading the gallery from memory dominates
 _ENOUGH_ROWS = 256  # queries per block; larger blocks are hardly faster
-_SHARED_ROWS = 64  # queries per block of each of several processes: 4% more CPU time than with 128, half the scores
+_SHARED_ROWS = 64  # queries per block of each of several processes, whose blocks are in memory at the same time
 _ENOUGH_SCORES = 1 << 28  # scores per block; blocks beyond 1 GB are not worth the memory
 # Gallery items per product: on the CPU their embeddings fit into the cache; on a GPU only the items of a large gallery.
 _TILE = {"cpu": 2048, "cuda": 1 << 16}
@@ -276,9 +276,10 @@ def block_rows(
             raise ConfigError(f"chunk_size is {chunk_size}; expected at least 1 query.")
         return min(chunk_size, num_queries)
     kind = "cuda" if device.type == "cuda" else "cpu"
-    enough = max(_FEWEST_ROWS * num_gallery, min(_ENOUGH_ROWS * num_gallery, _ENOUGH_SCORES))
     if is_shared:
         enough = _SHARED_ROWS * num_gallery
+    else:
+        enough = max(_FEWEST_ROWS * num_gallery, min(_ENOUGH_ROWS * num_gallery, _ENOUGH_SCORES))
     wanted = max(_BLOCK_SCORES, enough) if device.type == "cpu" else _MOST_SCORES
     affordable = int(_free_bytes(device) * _SHARE_OF_FREE / _SCORE_BYTES[kind])
     return max(1, min(num_queries, min(wanted, affordable) // num_gallery))
