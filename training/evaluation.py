@@ -1,6 +1,7 @@
 """Evaluation of a model on splits of the run's dataset and other datasets; every process embeds and ranks its share."""
 
 import hashlib
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -464,7 +465,7 @@ def _keep_embeddings(run: Path, name: str, split: Embedded) -> dict[str, str]:
 
 
 def file_names(titles: Mapping[_T, str]) -> dict[_T, str]:
-    """Return a safe, distinct file name for each title.
+    """Return a safe file name for each title; the names are distinct for disks that ignore case, too.
 
     Args:
         titles: titles by unique identifier; titles may repeat.
@@ -474,9 +475,10 @@ def file_names(titles: Mapping[_T, str]) -> dict[_T, str]:
         long or not unique, the end of the name and a digest of the identifier.
     """
     plain = {of: "".join(c if c.isalnum() or c in "-_." else "-" for c in title) for of, title in titles.items()}
-    shared, names = Counter(plain.values()), dict(plain)
+    folded = {of: unicodedata.normalize("NFC", name).casefold() for of, name in plain.items()}
+    shared, names = Counter(folded.values()), dict(plain)
     for of, name in plain.items():
-        if shared[name] > 1 or len(name) > _LONGEST_NAME:
+        if shared[folded[of]] > 1 or len(name) > _LONGEST_NAME:
             digest = hashlib.sha256(str(of).encode("utf-8", "surrogateescape")).hexdigest()
             names[of] = f"{name[-_LONGEST_NAME:]}-{digest[:8]}"
     return names

@@ -45,15 +45,13 @@ def precision_recall(
     kept = np.flatnonzero((gains > 0)[grades])
     if not len(kept):
         return None
-    wanted = recalls * (1 - 1e-12)
-    places, grades = kept if places is None else places[kept], grades[kept]
-    gain = gains[grades]
+    places, gain = kept if places is None else places[kept], gains[grades[kept]]
     recall = np.cumsum(gain)
-    at = np.minimum(np.searchsorted(recall / recall[-1], wanted), len(places) - 1)
+    at = np.minimum(np.searchsorted(recall, recalls * (1 - 1e-12) * recall[-1]), len(places) - 1)
     shared = np.zeros(len(at))
-    for grade in np.flatnonzero(gains):
-        found = np.searchsorted(np.flatnonzero(grades == grade), at, side="right")
-        shared += found * np.minimum(gain[at], gains[grade])
+    for value in np.unique(gains[gains > 0]):
+        found = np.searchsorted(np.flatnonzero(gain == value), at, side="right")
+        shared += found * np.minimum(gain[at], value)
     return shared / ((places[at] + 1) * gain[at])
 
 
@@ -72,14 +70,16 @@ class MeanCurves:
         self._sums, self._defined = np.zeros((num_levels + 1, len(RECALLS))), np.zeros(num_levels + 1, np.int64)
 
     def add(self, grades: np.ndarray) -> None:
-        """Add a query to the mean curves, given the (G,) grades of its whole ranking, best first."""
-        counts = np.bincount(grades, minlength=len(self._levels) + 1)
-        places = np.flatnonzero(grades)  # most items of a large gallery have grade 0 and change no curve
-        for i, gains in enumerate([*self._levels, self._gain.of_counts(torch.from_numpy(counts[None])).numpy()[0]]):
-            curve = precision_recall(grades[places], gains, places=places)
-            if curve is not None:
-                self._sums[i] += curve
-                self._defined[i] += 1
+        """Add queries to the mean curves, given the (Q, G) grades of their whole rankings, best first."""
+        counts = np.stack([(grades == grade).sum(axis=1) for grade in range(len(self._levels) + 1)], axis=1)
+        for ranking, gains in zip(grades, self._gain.of_counts(torch.from_numpy(counts)).numpy(), strict=True):
+            places = np.flatnonzero(ranking > 0)  # most items of a large gallery have grade 0 and change no curve
+            relevant = ranking[places]
+            for i, gain in enumerate([*self._levels, gains]):
+                curve = precision_recall(relevant, gain, places=places)
+                if curve is not None:
+                    self._sums[i] += curve
+                    self._defined[i] += 1
 
     def means(self) -> list[np.ndarray | None]:
         """Return the curves of every level, finest first, then of the hierarchy; None for a curve without queries."""

@@ -15,6 +15,7 @@ from hgld.report_page.runs import Evaluation, Ranked
 
 MOST_QUERIES = 2000
 FIRST_RANKS = 20
+_SORTED_AT_A_TIME = 16  # bounds the memory of the integers that sort whole rankings
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +48,8 @@ def first_ranks(
     Args:
         ranked: embeddings and labels.
         normalize: whether scores are cosine similarities.
-        visit: function that is called per query with the grades of the whole gallery, best first. If there are more
-            than :data:`MOST_QUERIES` queries, it is called for a sample of this size, drawn with seed 0.
+        visit: function that is called for some queries at a time with the (q, G) grades of the whole gallery, best
+            first. Of more than :data:`MOST_QUERIES` queries it gets a sample of this size, drawn with seed 0.
         task: name of the task for ``progress``.
         progress: function that is called with the task, the number of finished queries and the total.
 
@@ -69,8 +70,10 @@ def first_ranks(
         found.grades[rows] = np.take_along_axis(grades, found.items[rows], axis=1)
         found.findable[rows] = findable
         if visit is not None:
-            for row in np.flatnonzero(sampled[rows]):
-                visit(_ordered_grades(scores[row], grades[row])[: num_gallery - leave_one_out])
+            chosen = np.flatnonzero(sampled[rows])
+            for at in range(0, len(chosen), _SORTED_AT_A_TIME):
+                some = chosen[at : at + _SORTED_AT_A_TIME]
+                visit(_ordered_grades(scores[some], grades[some])[:, : num_gallery - leave_one_out])
         if progress is not None:
             progress(task, rows.stop, num_queries)
     return found
@@ -100,7 +103,7 @@ def _blocks(ranked: Ranked, normalize: bool) -> Iterator[tuple[int, np.ndarray, 
 
 
 def _ordered_grades(scores: np.ndarray, grades: np.ndarray) -> np.ndarray:
-    """Return (G,) uint8 grades by descending score, equal scores by ascending grade."""
+    """Return (q, G) uint8 grades by descending score, equal scores by ascending grade."""
     bits = (scores + 0.0).view(np.int32)  # adding 0.0 turns -0.0 into 0.0, so that equal scores have equal bits
     ascending = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits).astype(np.int64)
     keys = (~ascending << 8) | grades  # one sort of integers orders scores and ties exactly

@@ -236,6 +236,67 @@ def counted_changes(root: Path) -> Iterator[list[str]]:
 
 
 @contextmanager
+def nfs_removals(root: Path) -> Iterator[list[Path]]:
+    """Remove and replace open files under a folder as an NFS client does.
+
+    The client renames an open file to ``.nfs`` and a number ("silly rename"). Nobody can remove this file until it is
+    closed, and its folder is not empty so long. The file disappears when this process has closed it.
+
+    Yields:
+        the renamed files so far.
+    """
+    made: list[Path] = []
+    plain: dict[str, Any] = {name: getattr(os, name) for name in ("unlink", "remove", "replace", "rename", "rmdir")}
+
+    def place_of(path: Any, folder: int | None) -> Path:
+        base = Path(f"/proc/self/fd/{folder}").readlink() if folder is not None else Path()
+        return (base / os.fsdecode(path)).absolute()
+
+    def is_open(path: Path) -> bool:
+        held = [*Path("/proc/self/fd").iterdir()]
+        mapped = {line.split(maxsplit=5)[-1].strip() for line in Path("/proc/self/maps").read_text().splitlines()}
+        return str(path) in mapped or any(link.exists() and link.samefile(path) for link in held)
+
+    def free_closed() -> None:
+        for path in [path for path in made if path.exists() and not is_open(path)]:
+            plain["unlink"](path)
+
+    def keep_open(path: Path) -> bool:
+        """Rename an open regular file of the folder; return whether it was open."""
+        if not path.is_relative_to(root.resolve()) or path.is_symlink() or not path.is_file() or not is_open(path):
+            return False
+        if path in made:
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(path))
+        made.append(path.with_name(f".nfs{len(made):012x}"))
+        plain["rename"](path, made[-1])
+        return True
+
+    def remove(path: Any, *, dir_fd: int | None = None) -> None:
+        free_closed()
+        if not keep_open(place_of(path, dir_fd)):
+            plain["unlink"](path, dir_fd=dir_fd)
+
+    def move(source: Any, target: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None) -> None:
+        free_closed()
+        keep_open(place_of(target, dst_dir_fd))
+        plain["rename"](source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+
+    def remove_folder(path: Any, *, dir_fd: int | None = None) -> None:
+        free_closed()
+        plain["rmdir"](path, dir_fd=dir_fd)
+
+    changed = {"unlink": remove, "remove": remove, "replace": move, "rename": move, "rmdir": remove_folder}
+    for name, function in changed.items():
+        setattr(os, name, function)
+    try:
+        yield made
+    finally:
+        for name, function in plain.items():
+            setattr(os, name, function)
+        free_closed()
+
+
+@contextmanager
 def largest_file(size: int) -> Iterator[None]:
     """Limit the size of every file in bytes, which also stops writes by compiled code."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

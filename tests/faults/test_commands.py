@@ -20,7 +20,7 @@ from hgld.pipelines.download import Downloader, RemoteFile
 from hgld.pipelines.hierarchy.review.decisions import Move
 from hgld.pipelines.hierarchy.review.journal import Journal
 from tests.faults.commands import COMMANDS, Command, assert_said, contents, place_of, run
-from tests.faults.disk import EVERY, Stopped, counted_changes, failing_disk, largest_file
+from tests.faults.disk import EVERY, Stopped, counted_changes, failing_disk, largest_file, nfs_removals
 from tests.hgld.range_server import RangeServer
 
 pytestmark = [
@@ -109,6 +109,19 @@ def test_command_succeeds_on_a_file_system_without_locks_and_folder_flushes(base
     code, said = run(case.command.words, base, place)
     assert code == 0, said
     assert contents(place) == case.whole
+
+
+def test_command_succeeds_on_nfs_and_leaves_no_file_open(base, case, tmp_path):
+    """NFS keeps an open file that is removed or replaced, under another name, until it is closed."""
+    place = case.at(tmp_path / "place")
+    with nfs_removals(place):
+        code, said = run(case.command.words, base, place)
+    assert code == 0, said
+    assert contents(place) == case.whole
+
+
+def test_file_names_of_a_command_differ_by_more_than_case(case):
+    assert len({name.casefold() for name in case.whole}) == len(case.whole)
 
 
 def fails(words: str, base: Path, place: Path, changes: int, fault: Any) -> int:

@@ -151,7 +151,7 @@ def test_first_ranks_equal_the_start_of_the_whole_rankings(with_gallery):
         visited = []
         first = first_ranks(ranked, visit=visited.append)
         every = rank(ranked)
-        assert [grades.tolist() for grades in visited] == [ranking.grades.tolist() for ranking in every]
+        assert np.concatenate(visited).tolist() == [ranking.grades.tolist() for ranking in every]
         for ranking in every:
             assert first.items[ranking.query].tolist() == ranking.items[: rankings.FIRST_RANKS].tolist()
             assert first.grades[ranking.query].tolist() == ranking.grades[: rankings.FIRST_RANKS].tolist()
