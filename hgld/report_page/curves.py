@@ -42,14 +42,18 @@ def precision_recall(
     Returns:
         (R,) precision at the first rank that reaches each recall; None if no item is relevant.
     """
-    kept = np.flatnonzero((gains > 0)[grades])
+    kept, wanted, values = np.flatnonzero((gains > 0).take(grades)), recalls * (1 - 1e-12), {*gains.tolist()} - {0.0}
     if not len(kept):
         return None
-    places, gain = kept if places is None else places[kept], gains[grades[kept]]
+    places = kept if places is None else places[kept]
+    if len(values) == 1:  # the gain is a count: no sums are needed
+        found = np.maximum(np.ceil(wanted * len(kept)).astype(int), 1)
+        return found / (places[found - 1] + 1)
+    gain = gains.take(grades[kept])
     recall = np.cumsum(gain)
-    at = np.minimum(np.searchsorted(recall, recalls * (1 - 1e-12) * recall[-1]), len(places) - 1)
+    at = np.minimum(np.searchsorted(recall, wanted * recall[-1]), len(places) - 1)
     shared = np.zeros(len(at))
-    for value in np.unique(gains[gains > 0]):
+    for value in values:
         found = np.searchsorted(np.flatnonzero(gain == value), at, side="right")
         shared += found * np.minimum(gain[at], value)
     return shared / ((places[at] + 1) * gain[at])

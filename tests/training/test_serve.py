@@ -9,11 +9,13 @@ import re
 import shlex
 import signal
 import stat
+import struct
 import subprocess
 import sys
 import threading
 import time
 import webbrowser
+import zlib
 from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -98,8 +100,10 @@ def test_requests_that_are_foreign_too_large_or_wrong_are_refused(client, search
 
 def test_image_with_too_many_pixels_is_refused(client):
     made = io.BytesIO()
-    Image.new("1", (40_000, 40_000)).save(made, "PNG")
-    answer = client.post("/api/search", content=made.getvalue(), headers=TOKEN)
+    Image.new("L", (8, 8)).save(made, "PNG")
+    header = b"IHDR" + struct.pack(">II", 40_000, 40_000) + made.getvalue()[24:29]
+    claims = made.getvalue()[:12] + header + zlib.crc32(header).to_bytes(4, "big") + made.getvalue()[33:]
+    answer = client.post("/api/search", content=claims, headers=TOKEN)
     assert answer.status_code == 422
     assert "pixels" in answer.json()["error"]
 
