@@ -5,14 +5,14 @@ This module imports nothing heavy, because the command line builds its help from
 
 import dataclasses
 import functools
-import math
+import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal
 
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, quoted
 
 PathKind = Literal["", "file", "folder", "existing", "new"]
 
@@ -129,12 +129,12 @@ class Option:
         """
         if self.several:
             if not isinstance(value, tuple | list) or not all(self._fits(one) for one in value):
-                raise ConfigError(f"{self.name} is {value!r}; expected a list of {self._expected}.")
+                raise ConfigError(f"{self.name} is {quoted(value)}; expected a list of {self._expected}.")
             return tuple(self.member(one) for one in value)
         if value is None and self.optional:
             return None
         if not self._fits(value):
-            raise ConfigError(f"{self.name} is {value!r}; expected {self._expected}.")
+            raise ConfigError(f"{self.name} is {quoted(value)}; expected {self._expected}.")
         return float(value) if self.member is float and value is not None else value
 
     def bound_problem(self, value: Any) -> str:
@@ -146,7 +146,7 @@ class Option:
         ):
             numbers = value if isinstance(value, tuple) else () if value is None else (value,)
             if name in self.facts and any(wrong(number, self.facts[name]) for number in numbers):
-                return f"is {value}; expected {expected.format(self.facts[name])}."
+                return f"is {quoted(value)}; expected {expected.format(self.facts[name])}."
         return ""
 
     def _parse_one(self, text: str) -> Any:
@@ -168,7 +168,7 @@ class Option:
         if isinstance(value, bool) or self.member is bool:
             return isinstance(value, bool) and self.member is bool
         if self.member is float:
-            return isinstance(value, int | float) and math.isfinite(value)
+            return isinstance(value, int | float) and abs(value) <= sys.float_info.max
         return isinstance(value, self.member)
 
     @property

@@ -48,6 +48,7 @@ def test_failed_gpu_case_is_recorded_and_the_next_case_runs(gpu, tmp_path, monke
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_every_gpu_benchmark_part_runs_at_toy_size(tmp_path):
     command = [sys.executable, str(SCRIPT), "--out", str(tmp_path), "--toy"]
     env = os.environ | {"PYTHONPATH": str(ROOT), "TRITON_DEFAULT_FP_FUSION": "1"}

@@ -28,6 +28,7 @@ PAGE = ROOT / "docs" / "project" / "papers.md"
 FIVE = ("smooth-ap", "listwise", "pnp", "suprank", "multigrain")
 EXPERIMENTS = [one for one in all_experiments() if not one.why]
 REAL = [one for one in EXPERIMENTS if one.paper != "data"]
+FIRST = list({one.paper: one for one in reversed(REAL)}.values())
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +240,11 @@ def toys(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("one", REAL, ids=lambda one: f"{one.paper} {one.table}")
+@pytest.mark.parametrize(
+    "one",
+    [pytest.param(one, marks=[] if one in FIRST else [pytest.mark.long]) for one in REAL],
+    ids=lambda one: f"{one.paper} {one.table}",
+)
 def test_toy_of_an_experiment_runs_every_command_to_its_end(one, toys, capfd):
     _run(one, toys, is_toy=True)
     out, err = capfd.readouterr()

@@ -222,6 +222,7 @@ def test_wheel_test_covers_every_subcommand():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_every_subcommand_works_beside_folders_named_like_packages(installed, hostile, tmp_path, monkeypatch):
     path = "."  # also puts the current folder on the path of processes that torchrun starts

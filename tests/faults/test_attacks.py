@@ -25,7 +25,7 @@ from PIL import Image
 from tests.hgld.range_server import Asked, serve
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 MOST_MEMORY, MOST_SECONDS = 600 << 20, 20
 READ_WEIGHTS = (
     "from pathlib import Path; from hgld.training.models.backbone import read_weights; read_weights(Path({!r}))"

@@ -21,6 +21,7 @@ def test_stored_corrupt_file_is_read_or_raises_an_hgld_error(case, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_short_campaign_finds_no_unexpected_error(tmp_path):
     outcomes = list(campaign.run(campaign.drawn(10 * len(READERS), 7), tmp_path))
     assert len(outcomes) == 10 * len(READERS)

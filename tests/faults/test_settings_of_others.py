@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults.commands import COMMANDS, contents, place_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 SETTINGS = {
     "LC_ALL": "C",
     "TZ": "Asia/Kathmandu",

@@ -203,6 +203,7 @@ def test_triton_kernels_agree_with_the_float64_reference():
 
 @needs_triton
 @pytest.mark.slow
+@pytest.mark.long
 def test_triton_kernels_compile_for_other_gpus_without_spilling(tmp_path):
     """The test prints the registers per thread and the shared memory per block."""
     command = [sys.executable, "benchmarks/gpu.py", "--part", "kernels", "--out", str(tmp_path)]
@@ -271,5 +272,6 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024**2)
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_large_gallery_takes_less_than_one_gigabyte():
     assert float(run_python(MEMORY)) < 1.0

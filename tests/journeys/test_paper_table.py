@@ -23,6 +23,7 @@ def write_photos(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_runs_of_two_seeds_and_two_losses_give_a_latex_table(tmp_path):
     write_photos(tmp_path / "photos")
     journey = Journey(tmp_path)

@@ -10,7 +10,8 @@ from hgld.training.loop import train
 from tests.training.small_runs import options, weights, write_small
 
 pytestmark = [
-    pytest.mark.slow,  # compiling C++ takes long
+    pytest.mark.slow,
+    pytest.mark.long,  # compiles C++
     pytest.mark.filterwarnings("ignore:The .grad attribute"),  # torch.compile reads .grad of every tensor
 ]
 
