@@ -11,9 +11,12 @@ reference and sends requests to the review server. An action is a request, a pos
 * One action puts the remaining names of a block of similar names into a group.
 * One action accepts the remaining names of a screen.
 
-The table also counts keys and clicks: a click on a name (none if it is the next one), and ``]`` until the block is
-marked. A group among the nine of the screen takes a digit. Other groups take ``m``, and in its list a digit, after the
-first letters of a word if necessary. A new group takes ``w``, its name and Enter; ``a`` accepts.
+The table also counts keys and clicks. A name takes a click, unless the page put the cursor on it or on its block. A
+block takes a click left of its furthest name, which selects it. A group among the first 35 of the screen takes one
+key. Other groups take ``0``, and in its list a digit, after the first letters of a word if necessary. A new group takes
+``+``, its name and Enter; Enter accepts. A single name may instead take one click on one of the three groups in its
+row. The annotator decides about the name under the cursor, or its block, if it is wrong, and otherwise about the block
+or name that corrects most.
 
 A name is right if it is in its reference group. Without predefined names (``--found``), machine-made groups are first
 matched to reference groups one to one, so that most names are right. The tables show the number of actions, as a share
@@ -21,8 +24,8 @@ of the names, until 80, 90 and 95% of the names (or items) are right. Two baseli
 
 a. The annotator decides names in the order of the build's confidence, the least confident first.
 b. Margin sampling by a logistic regression asks the names with the smallest difference between the two most probable
-   groups, one name per action, 1% of the names at a time. It has the review's evidence and examples. A name takes a
-   digit if its group is among the nine most probable.
+   groups, one name per action, 1% of the names at a time. It has the review's evidence and examples. A name takes one
+   key if its group is among the 35 most probable.
 
 With ``--oracle``, a simulated language model behind ``--propose`` first answers every question. The given share of its
 answers is right. A wrong answer is one of the three other groups whose names are most similar.
@@ -91,7 +94,10 @@ SETS = {
 BARS = (0.8, 0.9, 0.95)
 DRAWN = 0.9
 MARGIN = "b. margin sampling"
-MOST_TARGETS = 9  # groups with a digit key
+KEYED = 35  # groups of a screen with a digit or letter key
+NEAR = 3  # groups in the row of a name
+MOST_LISTED = 9  # groups with a digit key in the list of groups
+EXCEPTION = 1.3  # keys for a name that is moved before its block: every other one needs a click
 WORD, WITH_DIGIT = re.compile(r"\b\w"), re.compile(r"\d")  # the first letter of a word; a label with a digit
 TOKEN = "benchmark"  # token of the review page; requests bypass the network
 
@@ -236,6 +242,7 @@ class Annotator:
         now = self._state()
         rows, self._revision, self._actions = now["names"], now["revision"], 0
         self._keys, self._decided, self._cursor, self._predefined = 0, 0, "", now["predefined"]
+        self._doubt = {row[0]: row[6] for row in rows}
         self.place: dict[str, str | None] = {row[0]: row[5] for row in rows}
         rng = np.random.default_rng(seed)
         groups = sorted(set(self.target.values()))
@@ -302,6 +309,7 @@ class Annotator:
         told = self._post("/api/decide", {"revision": self._revision, "decisions": list(decisions)})
         self._revision, self._actions, self._decided = told["revision"], self._actions + 1, self._decided + 1
         self.place |= {name: state[0] for name, state in told["names"].items()}
+        self._doubt |= {name: state[1] for name, state in told["names"].items()}
         self._queue = told["queue"]
         self._note(told["progress"])
 
@@ -379,36 +387,14 @@ class Annotator:
             self._made.add(group)
         self._decide(action)
 
-    def _press(self, names: Sequence[str], group: str, screen: Mapping[str, Any], left: Sequence[str]) -> None:
-        """Count the keys that mark names of a screen and give them a group."""
-        if self._cursor not in names:
-            self._cursor, self._keys = names[0], self._keys + 1
-        if len(names) > 1:
-            parts = {frozenset(screen["names"][start:stop]) & frozenset(left) for start, stop in screen["blocks"]}
-            wider = sorted(len(part) for part in parts if self._cursor in part and 1 < len(part) <= len(names))
-            self._keys += max(1, len(wider))
-        self._keys += self._group_keys(group, screen)
-        after = [name for name in left[left.index(names[-1]) :] if name not in names]
-        self._cursor = after[0] if after else ""
-
-    def _group_keys(self, group: str, screen: Mapping[str, Any]) -> int:
-        """Return the number of keys that choose a group, as the page's digits and its dialog do."""
-        digits, following = screen["targets"][:MOST_TARGETS], screen["targets"][MOST_TARGETS:]
-        if group in digits:
-            return 1
-        labels = sorted({*self._predefined, *(label for label in self.place.values() if label is not None)})
-        if group not in labels:
-            return 2 + len(group)
-        return 1 + listed(group, labels, digits, following)
-
     def _sort(self, screen: dict[str, Any]) -> None:
-        """Move blocks of names to their groups, the most useful first; then accept the remaining names."""
+        """Move blocks of names to their groups; then accept the remaining names."""
         names = screen["names"]
         left = [name for name in names if name in self.says]
-        self._cursor = names[0]
+        offered = set[str]()
+        self._land(left, offered)
         while left:
-            wrong = [name for name in left if self.place[name] != self.says[name]]
-            if not wrong:
+            if all(self.place[name] == self.says[name] for name in left):
                 self._keys += 1
                 groups: dict[str, list[str]] = {}
                 for name in left:
@@ -416,24 +402,47 @@ class Annotator:
                 self._decide(*({"action": "accept", "names": n, "group": g} for g, n in groups.items()))
                 return
             block, group = self._best(screen["blocks"], names, left)
-            for name in block:
-                if self.says[name] != group:
-                    self._press([name], self.says[name], screen, left)
-                    self._to([name], self.says[name])
-                    left = [other for other in left if other != name]
-            rest = [name for name in block if self.says[name] == group]
-            self._press(rest, group, screen, left)
-            self._to(rest, group)
-            left = [name for name in left if name not in rest]
+            others = [[name] for name in block if self.says[name] != group]
+            for part in [*others, [name for name in block if self.says[name] == group]]:
+                self._press(part, screen, left)
+                left = [name for name in left if name not in part]
+                self._land(left, offered)  # the page does not wait for the server's new probabilities
+                self._to(part, self.says[part[0]])
             if self.effort.right >= BARS[-1]:
                 return
-        self._keys, self._actions = self._keys + 1, self._actions + 1
-        self._queue = self._post("/api/skip", {"names": names})["queue"]
+        if any(name not in self.says for name in names):
+            self._keys, self._actions = self._keys + 1, self._actions + 1
+            self._queue = self._post("/api/skip", {"names": names})["queue"]
+
+    def _land(self, left: Sequence[str], offered: set[str]) -> None:
+        """Put the cursor where the page does: on the name most likely to be wrong, on names passed over last."""
+        self._cursor = max(left, key=lambda name: (name not in offered, self._doubt[name]), default="")
+        offered.add(self._cursor)
+
+    def _press(self, names: Sequence[str], screen: Mapping[str, Any], left: Sequence[str]) -> None:
+        """Count the keys and clicks that select names of a screen and give them a group."""
+        group, targets = self.says[names[0]], screen["targets"]
+        near = (targets[i] for i in screen["near"][screen["names"].index(names[0])])
+        if len(names) == 1 and group in [one for one in near if one != self.place[names[0]]][:NEAR]:
+            self._keys += 1
+            return
+        if self._cursor not in names:
+            self._cursor, self._keys = names[0], self._keys + 1
+        if len(names) > 1:
+            self._keys += 1
+        proposed = (label for one in self._queue for label in one["targets"])
+        labels = sorted({*self._predefined, *proposed, *(label for label in self.place.values() if label is not None)})
+        if group in targets[:KEYED]:
+            self._keys += 1
+        elif group in labels:
+            self._keys += 1 + listed(group, labels, targets[:KEYED], targets[KEYED:])
+        else:
+            self._keys += 2 + len(group)
 
     def _best(
         self, blocks: Sequence[Sequence[int]], names: Sequence[str], left: Sequence[str]
     ) -> tuple[list[str], str]:
-        """Return the block, and its group, of the cheapest plan that corrects most names."""
+        """Return the block, and its group, of the plan with the fewest keys: at the cursor, or where most is wrong."""
         place = {name: i for i, name in enumerate(left)}
         within = {tuple(sorted(place[n] for n in names[start:stop] if n in place)) for start, stop in blocks}
         nested = sorted(
@@ -446,15 +455,18 @@ class Annotator:
             start, stop, group = option
             return sum(wrong[start:stop]) - sum(self.says[name] != group for name in left[start:stop])
 
-        start, stop, group = max(chosen, key=use)
+        at = place[self._cursor]
+        start, stop, group = next((one for one in chosen if one[0] <= at < one[1]), max(chosen, key=use))
+        if start <= at < stop and self.says[self._cursor] != group:  # an exception in its block
+            return [self._cursor], self.says[self._cursor]
         return list(left[start:stop]), group
 
     def _plan(
         self, blocks: Sequence[tuple[int, int]], start: int, stop: int, wrong: Sequence[bool], left: Sequence[str]
-    ) -> tuple[int, list[tuple[int, int, str]]]:
-        """Return the fewest actions that correct a range of names, and how they divide it into blocks."""
+    ) -> tuple[float, list[tuple[int, int, str]]]:
+        """Return the fewest keys, without selecting blocks, that correct a range of names; and its blocks."""
         inside = [b for b in blocks if start <= b[0] and b[1] <= stop and b != (start, stop)]
-        cost, chosen, at = 0, list[tuple[int, int, str]](), start
+        cost, chosen, at = 0.0, list[tuple[int, int, str]](), start
         while at < stop:
             child = next((b for b in inside if b[0] == at), (at, at + 1))
             if child[1] - child[0] > 1:
@@ -464,8 +476,8 @@ class Annotator:
             cost, chosen, at = cost + more, chosen + found, child[1]
         if stop - start > 1:
             (group, count), *_ = Counter(self.says[name] for name in left[start:stop]).most_common(1)
-            if 1 + stop - start - count < cost:
-                return 1 + stop - start - count, [(start, stop, group)]
+            if (whole := 1 + EXCEPTION * (stop - start - count)) < cost:
+                return whole, [(start, stop, group)]
         return cost, chosen
 
 
@@ -581,26 +593,26 @@ def margin_sampling(annotator: Annotator, learner: Learner, labels: Mapping[int,
         asked = rest[np.argsort(best[:, -1] - best[:, -2])[: max(1, len(names) // 100)]].tolist()
         for i in asked:
             near = [groups[k] for k in np.argsort(-shares[i])]
-            digits, following = near[:MOST_TARGETS], near[MOST_TARGETS : 2 * MOST_TARGETS]
+            keyed, following = near[:KEYED], near[KEYED : KEYED + MOST_LISTED]
             group = groups[says[i]]
-            keys += 1 if group in digits else 1 + listed(group, groups, digits, following)
+            keys += 1 if group in keyed else 1 + listed(group, groups, keyed, following)
         answered += asked
 
 
-def listed(label: str, labels: Sequence[str], digits: Collection[str], first: Sequence[str]) -> int:
+def listed(label: str, labels: Sequence[str], keyed: Collection[str], first: Sequence[str]) -> int:
     """Return the number of keys that choose a label in the page's list of groups.
 
     A digit chooses among the first nine labels of the list, if no label contains a digit. Otherwise letters are typed
-    until the label comes first, and then Enter. The list begins with ``first``, and labels of ``digits`` come last.
+    until the label comes first, and then Enter. The list begins with ``first``, and labels of ``keyed`` come last.
 
     The letters begin the label or one of its words. Then exact matches come first, then labels and words that begin
-    with the letters, then other matches. Labels of ``digits`` come last among matches of their kind.
+    with the letters, then other matches. Labels of ``keyed`` come last among matches of their kind.
     """
-    rest = [one for one in sorted(labels) if one not in digits and one not in first]
-    shown = 1 if any(WITH_DIGIT.search(one) for one in labels) else MOST_TARGETS
+    rest = [one for one in sorted(labels) if one not in keyed and one not in first]
+    shown = 1 if any(WITH_DIGIT.search(one) for one in labels) else MOST_LISTED
     if shown > 1 and label in [*first, *rest][:shown]:
         return 1
-    texts = [(one.lower(), one in digits) for one in sorted(labels)]
+    texts = [(one.lower(), one in keyed) for one in sorted(labels)]
     words = {text: [found.start() for found in WORD.finditer(text)] for text, _ in texts}
 
     def rank(text: str, has_digit: bool, letters: str) -> float:

@@ -206,14 +206,14 @@ def test_last_screen_asks_for_the_classes_of_groups_and_the_page_says_which_are_
         count = 0
         while not page.run(f"{TITLE}.startsWith('Groups and their')"):
             assert page.run(f"{PROGRESS}.includes(' 0 of 3 groups decided')")
-            page.press("a")
+            page.press("Enter")
             page.until(f"!{PROGRESS}.includes(' {count} decision')")
             page.until("document.querySelectorAll('#names .pending').length === 0")
             count = len(decisions(build))
             page.until(f"{PROGRESS}.includes(' {count} decision')")
         assert sorted(page.run(SHOWN)) == ["bridge", "castle", "lake"]
         while page.run(ACTIVE) != "lake":
-            page.press("j")
+            page.press("ArrowDown")
         page.press("1")  # the first class
         page.until(f"{PROGRESS}.includes(' 1 of 3 groups decided')")
         page.press("w")
@@ -264,8 +264,11 @@ def test_screen_of_the_queue_can_be_completed_with_the_keyboard(tmp_path):
     with page_of(build, tmp_path / "profile", learns=True) as page:
         whole = page.run(SHOWN)
         assert page.run("document.activeElement.id") == "names"
+        uncertain = f"{ROWS}.map((row) => parseInt(row.querySelector('.number, .badge').textContent))"
+        percents = dict(zip(whole, page.run(uncertain), strict=True))
+        assert percents[page.run(ACTIVE)] == max(percents.values())
         while not page.run(f"{PRESS.format(key=']', repeat='false')}, {SELECTED}"):
-            page.press("j")
+            page.press("ArrowDown")
             page.run("document.dispatchEvent(new KeyboardEvent('keyup', { bubbles: true }))")
         block = page.run(SELECTED)
         page.press("]")
@@ -277,24 +280,26 @@ def test_screen_of_the_queue_can_be_completed_with_the_keyboard(tmp_path):
         after(page, 1)
         left = [name for name in whole if name not in block]
         assert page.run(ACTIVE) in left
-        page.press("m")
+        page.press("0")
         moved = page.run(ACTIVE)
         answer(page, "cas")  # Enter accepts the marked option
         after(page, 2)
         marked = page.run(ACTIVE)
         page.press(" ")  # mark the name as wrong
         page.until("document.getElementById('act-accept').textContent.includes(', not 1')")
-        page.press("a")
+        page.press("a")  # a letter is the key of a group here
+        page.until(f"{TOAST}.startsWith('No group has the key a')")
+        page.press("Enter")
         page.until(f"!{PROGRESS}.includes(' 2 decision')")
         page.until("document.querySelectorAll('#names .pending').length === 0")
         written = told(build)
         assert page.run(f"{PROGRESS}.includes('of all names in a wrong group (80% interval')")
         for count in (2, 1, 0):
-            page.press("u")
+            page.press("Backspace")
             after(page, count)
         assert page.run("document.getElementById('undo').disabled")
         shown = page.run(SHOWN)
-        page.press("o")
+        page.press(".")
         page.until(f"JSON.stringify({SHOWN}) !== '{{}}' && document.querySelectorAll('#queue .row').length >= 0")
         assert page.run(SHOWN) != shown or len(shown) == len(whole)
     assert written[0][0] in (Move, Accept)
@@ -304,6 +309,35 @@ def test_screen_of_the_queue_can_be_completed_with_the_keyboard(tmp_path):
     accepted = [name for kind, *said in written[2:] if kind is Accept for name in said[1]]
     assert {*accepted} == {*left} - {moved, marked}
     assert decisions(build) == []
+
+
+def test_one_key_or_click_puts_a_name_or_its_block_into_any_group_of_a_screen(tmp_path):
+    labels = ["bay", "bridge", "castle", "dam", "fort", "gate", "hill", "inn", "jetty", "kiln", "lake", "mill"]
+    groups = {g: (label, None, {f"a {label}": (1, 0.5, g % 4 == 0, 0)}) for g, label in enumerate(labels)}
+    build = write_build(tmp_path / "build", groups)
+    with page_of(build, tmp_path / "profile", learns=True) as page:
+        texts = (
+            "[...document.querySelectorAll('#targets .target')].map((b) => [...b.children].map((c) => c.textContent))"
+        )
+        keys = dict(page.run(texts))
+        assert sorted(keys.values()) == labels
+        assert "".join(keys)[:9] == "123456789"
+        key, group = [*keys.items()][-1]
+        assert group.startswith(key)
+        active = page.run(ACTIVE)
+        page.press(key)
+        after(page, 1)
+        row = f"{ROWS}.findLast((row) => row.querySelector('.near'))"
+        near = page.run(f"['.label', '.near'].map((one) => {row}.querySelector(one).textContent)")
+        page.run(f"{row}.querySelector('.near').click()")
+        after(page, 2)
+        page.run(f"{ROWS}.at(-1).querySelector('.bracket').click()")
+        block = page.run(SELECTED)
+        assert {page.run(ACTIVE)} < {*block} <= {*page.run(SHOWN)} - {active, near[0]}
+        page.press(key)
+        after(page, 3)
+    assert told(build)[0] in ((Move, (active,), group), (Accept, group, (active,)))
+    assert told(build)[1:] == [(Move, (near[0],), near[1]), (Move, tuple(block), group)]
 
 
 def test_hostile_names_and_decisions_of_another_annotator_are_shown_as_text(tmp_path):

@@ -14,7 +14,7 @@ the difference of two cumulative sums.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -25,7 +25,8 @@ from ..groups.cluster import kmeans
 from .learner import Estimates
 
 SCREEN = 80  # maximum number of names per screen; 40 need 6% more actions and show as many names in all
-TARGETS = 18  # groups per screen: nine with a digit key, nine that the page's list of groups begins with
+TARGETS = 44  # groups per screen: 35 with a digit or letter key, nine that the page's list of groups begins with
+NEAR = 4  # groups per name: its own, and three that one click moves it into
 SCREENS = 12  # maximum number of screens in a queue
 TOGETHER = 5  # names to ask again wait until there are this many, or until nothing else is asked
 MOST_LINKED = 2000
@@ -41,21 +42,21 @@ class Screen:
 
     Attributes:
         names: names in the order of the tree.
-        wrong: error probability of each name.
         items: expected number of items (or names, if the queue counts names) that one action corrects.
         blocks: (start, stop) ranges of ``names`` that are subtrees, the range of the whole screen first.
         again: whether the person accepted these names before.
         targets: the most probable groups of the names, the most probable first; empty for classes.
+        near: the most probable groups of each name, as indices of ``targets``.
         level: level above the groups, if the page asks for the class of the groups in ``names`` at this level; None:
             ``names`` are names.
     """
 
     names: tuple[str, ...]
-    wrong: tuple[float, ...]
     items: float
     blocks: tuple[tuple[int, int], ...] = ()
     again: bool = False
-    targets: tuple[str, ...] = ()
+    targets: Sequence[str] = ()
+    near: Sequence[Sequence[int]] = ()
     level: str | None = None
 
 
@@ -106,8 +107,7 @@ class Queue:
         if again.sum() >= (TOGETHER if asked.any() else 1):
             repeated = sorted(np.flatnonzero(again).tolist(), key=lambda i: now.standing[i])[:SCREEN]
             asked_again = tuple(now.names[i] for i in repeated)
-            none = (0.0,) * len(repeated)
-            chosen.append(Screen(asked_again, none, 0.0, again=True, targets=_targets(now, repeated)))
+            chosen.append(Screen(asked_again, 0.0, again=True, **_targets(now, repeated)))
         is_shown = np.zeros(len(now.names), dtype=bool)
         for i in np.argsort(-scores, kind="stable").tolist():
             if not is_shown[members[i]].any():
@@ -126,13 +126,15 @@ class Queue:
             if len(found) > 1:
                 blocks.add((found[0], found[-1] + 1))
         nested = tuple(sorted(blocks, key=lambda block: (block[0], -block[1])))
-        wrong = tuple(now.errors[names].round(2).tolist())
-        return Screen(tuple(now.names[i] for i in names), wrong, round(score, 1), nested, targets=_targets(now, names))
+        return Screen(tuple(now.names[i] for i in names), round(score, 1), nested, **_targets(now, names))
 
 
-def _targets(now: Estimates, names: np.ndarray | list[int]) -> tuple[str, ...]:
-    """Return the labels of the most probable groups of names."""
-    return tuple(now.labels[k] for k in np.argsort(-now.shares[names].sum(axis=0), kind="stable")[:TARGETS])
+def _targets(now: Estimates, names: np.ndarray | list[int]) -> dict[str, Any]:
+    """Return the most probable groups of names together, and of each name."""
+    shares = now.shares[names]
+    best = np.argsort(-shares.sum(axis=0), kind="stable")[:TARGETS]
+    near = np.argsort(-shares[:, best], axis=1, kind="stable")[:, :NEAR]
+    return {"targets": [now.labels[k] for k in best], "near": near.tolist()}
 
 
 def class_screens(groups: pl.DataFrame, levels: Sequence[str]) -> list[Screen]:
@@ -147,7 +149,7 @@ def class_screens(groups: pl.DataFrame, levels: Sequence[str]) -> list[Screen]:
         is_open = pl.col("classes_by").list.get(depth).is_null()
         labels = groups.filter(is_open).sort(pl.col("classes").list.get(depth), "label")["label"].to_list()
         parts = (tuple(labels[start : start + SCREEN]) for start in range(0, len(labels), SCREEN))
-        found += [Screen(part, (0.0,) * len(part), 0.0, level=level) for part in parts]
+        found += [Screen(part, 0.0, level=level) for part in parts]
     return found
 
 

@@ -17,10 +17,10 @@ Programs can use the same interface. Every request has the header ``X-Hgld-Token
     - progress: names, names_done, items, items_done; still_wrong: numbers of names and items that are probably wrong,
       decided names included, each (mean, low, high) at 80%, the same per level above (levels) and for all levels
       together (tree), and unread (true: perhaps accepted without looking);
-    - queue: screens of similar names, the most useful first: items (expected to be corrected), names, wrong (their
-      error probabilities), blocks (ranges of the most similar names), targets (the most probable groups of the names),
-      again (true: the person accepted them before), level (not null: the names are groups, and their class at this
-      level is asked).
+    - queue: screens of similar names, the most useful first: items (expected to be corrected), names, blocks
+      (ranges of the most similar names), targets (the most probable groups of the names), near (the most probable
+      groups of each name, as indices of targets), again (true: the person accepted them before), level (not null: the
+      names are groups, and their class at this level is asked).
 ``POST /api/decide``
     One action ``{"revision": R, "decisions": [{"action": "move", "names": [...], "to": "pass"}, ...]}``, or several
     ``{"revision": R, "actions": [[...], ...]}``. All decisions are written or none (422 with error). 409 if R is not

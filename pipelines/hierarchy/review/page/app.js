@@ -21,19 +21,25 @@ const inQueue = () => view.kind === "queue" && !searching();
 const openGroup = () => (view.kind === "group" && !searching() ? view.label : null);
 
 const KEYS = [
-  ["The names that are shown first", [
-    ["a", "accept them as they are marked"], ["o", "put them off, undecided"],
-    ["Space", "mark a name: belongs there, does not, left open"],
-    ["r", "rename the class of a group for all its groups, or merge it"],
+  ["The names of the queue", [
+    ["1 … 9 a … z", "put the name under the cursor, or the selected names, into the group with this key"],
+    ["Enter", "accept the other names of the screen"], [".", "put the screen off, undecided"],
     ["] [", "select what is most like the name; more of it, less"],
+    ["Space", "mark a name: belongs there, does not, left open"],
+  ]],
+  ["The classes of the queue", [
+    ["1 … 9", "give the group this class"], ["r", "rename the class of a group for all its groups, or merge it"],
   ]],
   ["Names, here and in every list", [
-    ["1 … 9", "put them into one of the groups above the list"],
-    ["m", "move them to another group of a list, by a digit or letters"],
-    ["c", "confirm them where they are"],
-    ["w", "make a new group of them"],
-    ["d", "drop them; in the list of groups the group"],
-    ["i", "give a single one of a name elsewhere"],
+    ["0", "move them to any group of a list, by a digit or letters"],
+    ["+", "make a new group of them"],
+    ["Delete", "drop them; in the list of groups the group"],
+    ["Backspace Ctrl+z", "undo"],
+  ]],
+  ["Letters in every other list", [
+    ["m w d u", "as 0, +, Delete, Backspace"], ["c", "confirm them where they are"],
+    ["i", "give a single one of a name elsewhere; in the queue, Tab to the details first"],
+    ["q t", "the queue; the annotators side by side"],
     ["Space Shift+↓ Ctrl+a", "select one, several, all"],
   ]],
   ["The open group", [
@@ -42,9 +48,9 @@ const KEYS = [
     ["n h p", "it is natural, human-made; choose its class above"],
   ]],
   ["Everywhere", [
-    ["Shift+a …", "with Shift the same, and say why"],
-    ["↑ ↓ j k", "go through a list (Page Up, Page Down, Home, End)"], ["← → Tab", "go between queue, groups, names and details"],
-    ["Enter", "open"], ["q", "the queue"], ["/", "search"], ["u Ctrl+z", "undo"], ["t", "the annotators side by side"], ["?", "these keys"],
+    ["Shift+Enter …", "with Shift the same, and say why"],
+    ["↑ ↓", "go through a list (Page Up, Page Down, Home, End)"], ["← → Tab", "go between queue, groups, names and details"],
+    ["Enter", "open; in the queue, accept"], ["/", "search"], ["?", "these keys"],
   ]],
 ];
 
@@ -65,7 +71,12 @@ const names = new List($("names"), {
   draw: drawName,
   multiple: true,
   onActive: (item) => { if (screen) screen.level = names.selected.size ? screen.level : -1; drawActions(); detail(item); },
-  onOpen: (item, clicked) => { detail(item); if (!clicked) $("details").focus(); },
+  onOpen: (item, clicked) => {
+    if (inQueue() && !clicked) return false; // Enter accepts the screen
+    detail(item);
+    if (!clicked) $("details").focus();
+    return true;
+  },
   onSpace: (item) => {
     if (!inQueue() || !screen) return false;
     screen.mark(namesOf(names.selected.has(item.name) ? names.chosen : [item]));
@@ -162,11 +173,9 @@ function drawName(row, item, index) {
   if (inQueue()) {
     row.classList.add("proposed");
     const [start, stop] = screen?.wider(names.active) ?? [0, 0];
-    if (start <= index && index < stop) {
-      const bracket = node("i", { className: `bracket${index === start ? " first" : ""}${index === stop - 1 ? " last" : ""}`, title: "select what lies together ( ] )" });
-      bracket.onclick = (event) => { event.stopPropagation(); act.wider(); };
-      row.append(bracket);
-    }
+    const within = start <= index && index < stop ? `${index === start ? " first" : ""}${index === stop - 1 ? " last" : ""}` : " outside";
+    row.append(node("i", { className: `bracket${within}`, title: "select what is most like the name under the cursor, up to here ( ] )",
+      onclick: (event) => { event.stopPropagation(); choose(screen?.together(names.active, index)); } }));
   }
   const doubt = decided || pending || item.wrong === null ? null : percent(item.wrong);
   row.append(
@@ -175,8 +184,14 @@ function drawName(row, item, index) {
     ...chip(item, mark),
     decided ? node("span", { className: "done", textContent: inQueue() ? "" : "✓", title: `decided by ${item.who}` })
       : doubt ? node("span", { className: item.wrong >= 0.5 ? "badge" : "number", textContent: doubt, title: `${doubt} likely to be wrong` }) : "",
-    node("small", { className: "dim" }, parts([isCounted() ? count(item.items, model.item) : null, ...whereabouts(item)])),
+    node("small", { className: "dim" }, [...(mark ? nearGroups(item, index) : []), ...parts([isCounted() ? count(item.items, model.item) : null, ...whereabouts(item)])]),
   );
+}
+
+// The next most probable groups of a name; a click moves it there, or the selected names if it is one of them.
+function nearGroups(item, index) {
+  return screen.near(index).map((label) => node("span", { className: "chip near", title: `move to ${label}`, ariaHidden: "true",
+    onclick: (event) => { event.stopPropagation(); put(names.selected.has(item.name) ? names.chosen : [item], label); } }, [own(label)]));
 }
 
 // True if names have different numbers of items; in a plain list, each name has one item.
@@ -189,15 +204,15 @@ function chip(item, mark) {
   const label = item.label ?? (item.level ? "undecided" : "dropped");
   if (view.kind === "dropped" && !searching()) return [];
   if (label === here) return [];
-  const digit = inQueue() ? targets().indexOf(label) + 1 : 0;
-  return [node("span", { className: `chip${mark === "no" ? " struck" : ""}${digit ? ` hue${digit}` : ""}`, title: `in ${label}` }, [own(label)])];
+  const digit = inQueue() ? targets().indexOf(label) + 1 : 0; // the groups with a digit have a colour
+  return [node("span", { className: `chip${mark === "no" ? " struck" : ""}${digit >= 1 && digit <= 9 ? ` hue${digit}` : ""}`, title: `in ${label}` }, [own(label)])];
 }
 
 function whereabouts(item) {
   const moved = item.group !== item.label && item.label !== null;
   return [
     moved ? node("span", {}, ["clustered in ", own(item.group)]) : null,
-    item.next && item.next !== item.label ? node("span", {}, ["next ", own(item.next)]) : null,
+    !inQueue() && item.next && item.next !== item.label ? node("span", {}, ["next ", own(item.next)]) : null,
   ];
 }
 
@@ -241,7 +256,7 @@ function drawNames(keep = true) {
   };
   if (inQueue()) {
     names.show(screen ? screen.items : [], { keep });
-    if (!keep && screen) names.go(Math.max(0, names.items.findIndex((item) => screen.isLeft(item))), { quiet: true });
+    if (!keep && screen) names.go(screen.land(), { quiet: true });
   }
   else names.show(model.list(search ? (item) => item.lower.includes(search) : tests[view.kind] ?? (() => false)), { keep });
   const empty = { open: "Every name is decided.", queue: model.open ? "Nothing more is proposed. Look through the groups, or stop here." : model.levels.some((_, depth) => model.decidedAt(depth) < model.groups.size) ? "Every name is decided, but not every group's class." : "Every name is decided, at every level.", group: "No name is left here." };
@@ -256,7 +271,7 @@ function drawTitle() {
   const top = openGroup() !== null && model.levels.length ? topOf(view.label) : null;
   $("tags").replaceChildren(...(top ? [node("span", { className: `tag ${topClass(view.label)}`, textContent: top })] : []));
   $("about").hidden = !(inQueue() && screen);
-  if (inQueue() && screen) $("about").textContent = screen.above ? "Give each wrong group its class by a digit or m, then accept the rest." : screen.again ? "You accepted these names. Your answers show how many decisions are slips." : "Move what is wrong, then accept the rest. %: how likely it is wrong.";
+  if (inQueue() && screen) $("about").textContent = screen.above ? "Give each wrong group its class by a digit or 0, then accept the rest." : screen.again ? "You accepted these names. Your answers show how many decisions are slips." : "Press the key of each wrong name's group, then accept the rest.";
   drawProgress();
   $("undo").disabled = !model.decisions;
 }
@@ -282,14 +297,14 @@ function drawActions() {
   const some = names.chosen.length, group = openGroup() !== null, first = [], rest = [];
   if (inQueue() && screen) {
     const accept = `Accept ${screen.right.length.toLocaleString("en")}`, denied = screen.denied.length;
-    first.push(["accept", denied ? `${accept}, not ${denied}` : accept, "a", !isThrough(), "strong"], ["later", "Put off", "o", true]);
+    first.push(["accept", denied ? `${accept}, not ${denied}` : accept, "Enter", !isThrough(), "strong"], ["later", "Put off", ".", true]);
     if (screen.above) rest.push(["rename", "Rename class", "r", some]);
   } else if (group) {
     const left = stillOpen().length, but = names.selected.size;
     first.push(["accept", but ? `Accept all but ${but}` : `Accept all ${left.toLocaleString("en")}`, "a", left > 0, "strong"]);
     rest.push(["refuse", "Not here", "x", some], ["rename", "Rename", "r", true], ["merge", "Merge", "g", true], ...topButtons(), ["dropGroup", "Drop group", "", true]);
   }
-  const chosen = [["move", "Move", "m", some], ["confirm", "Confirm", "c", some], ["fresh", "New group", "w", some], ["drop", "Drop", "d", some]];
+  const chosen = [["move", "Move", "0", some], ["confirm", "Confirm", takesLetters() ? "" : "c", some], ["fresh", "New group", "+", some], ["drop", "Drop", "Del", some]];
   $("actions").hidden = $("primary").hidden = !searching() && (view.kind === "team" || view.kind === "history");
   $("primary").replaceChildren(...first.map(button));
   $("actions").replaceChildren(...[...chosen, ...rest].map(button));
@@ -306,20 +321,26 @@ const tops = () => model.levels.at(-1)?.[1] ?? [];
 const isLandmarks = () => model.levels.length === 1 && tops().includes("natural") && tops().includes("human-made");
 const topButtons = () => (isLandmarks() ? [["natural", "Natural", "n", true], ["made", "Human-made", "h", true]] : model.levels.length ? [["top", "Class above", "p", true]] : []);
 
-// The groups that digit keys move names into: the groups of the screen, or the groups of the active name.
-function targets() {
-  if ($("actions").hidden || !names.current) return [];
-  if (inQueue()) return screen?.targets ?? [];
+// The groups that keys move names into, by key: the groups of the screen, or the groups of the active name.
+function keyed() {
+  if ($("actions").hidden || !names.current) return new Map();
+  if (inQueue()) return screen?.keys ?? new Map();
   const { label, group, next } = names.current;
-  return [...new Set([label, group, next, ...recent])].filter((one) => one !== null && model.groups.has(one)).slice(0, 9);
+  const near = [...new Set([label, group, next, ...recent])].filter((one) => one !== null && model.groups.has(one));
+  return new Map(near.slice(0, 9).map((one, index) => [String(index + 1), one]));
 }
 
+const targets = () => [...keyed().values()];
+
+// True if letters are keys of groups, not of actions: on the screens of names in the queue.
+const takesLetters = () => inQueue() && screen !== null && !screen.above;
+
 function drawTargets() {
-  const found = targets();
-  $("targets").hidden = !found.length;
-  $("targets").replaceChildren(...found.map((label, index) => node("button",
-    { type: "button", className: inQueue() ? `target hue${index + 1}` : "target", onclick: () => put(names.chosen, label) },
-    [node("kbd", { textContent: index + 1 }), node("span", { textContent: label, dir: "auto" })])));
+  const found = keyed();
+  $("targets").hidden = !found.size;
+  $("targets").replaceChildren(...[...found].map(([key, label]) => node("button",
+    { type: "button", className: inQueue() && key > 0 ? `target hue${key}` : "target", onclick: () => put(names.chosen, label), title: label, ariaKeyShortcuts: key },
+    [node("kbd", { textContent: key }), node("span", { textContent: label, dir: "auto" })])));
 }
 
 async function drawTeamView() {
@@ -422,7 +443,7 @@ function advance(items) {
   names.selected.clear();
   if (screen) screen.level = -1;
   const after = names.items.findIndex((item, index) => index > last && isLeft(item));
-  const next = after >= 0 ? after : names.items.findLastIndex((item, index) => index < last && isLeft(item));
+  const next = inQueue() && screen ? screen.land(true) : after >= 0 ? after : names.items.findLastIndex((item, index) => index < last && isLeft(item));
   if (next >= 0) names.go(next);
   else names.render();
   drawActions();
@@ -430,7 +451,7 @@ function advance(items) {
 
 // True if the open screen asks for the classes of groups.
 const asksClasses = () => inQueue() && Boolean(screen?.above);
-const onlyNames = () => asksClasses() && (say("These are groups: give them a class by a digit or m, or accept them."), true);
+const onlyNames = () => asksClasses() && (say("These are groups: give them a class by a digit or 0, or accept them."), true);
 
 // The chosen names, without the names of waiting actions.
 const free = (items) => items.filter((item) => !model.pending.has(item.name));
@@ -451,6 +472,12 @@ function put(items, label, why) {
   advance(chosen);
 }
 
+async function choosing(label, explain) {
+  const chosen = names.chosen;
+  const answer = explain ? await asked({ action: "move", title: ["To ", own(label)], about: some(namesOf(chosen)), button: "Move" }) : {};
+  if (answer) put(chosen, label, answer.why);
+}
+
 function remember(label) {
   const at = recent.indexOf(label);
   if (at >= 0) recent.splice(at, 1);
@@ -458,7 +485,8 @@ function remember(label) {
   recent.length = Math.min(recent.length, 12);
 }
 
-const labels = () => [...new Set([...model.groups.keys(), ...model.predefined])].sort();
+// Also groups that have no names, because the estimates moved all of them elsewhere.
+const labels = () => [...new Set([...model.groups.keys(), ...model.predefined, ...model.queue.flatMap((one) => one.targets)])].sort();
 const stillOpen = () => names.items.filter((item) => item.who === null && item.label !== null && !model.pending.has(item.name));
 
 function needGroup() {
@@ -497,7 +525,7 @@ const act = {
     advance([...chosen, ...but]);
   },
   async refuse(explain) {
-    if (inQueue()) return say("Mark wrong names with Space, or put all off with o.");
+    if (inQueue()) return say("Mark wrong names with Space, or put all off with .");
     const group = needGroup(), chosen = free(names.chosen).filter((item) => item.label === group);
     if (group === null || !chosen.length) return;
     const answer = explain ? await asked({ action: "refuse", title: ["Not in ", own(group)], about: some(namesOf(chosen)), button: "Refuse" }) : {};
@@ -630,15 +658,19 @@ function finish(one, decisions, into) {
 
 function step(by) {
   if (!inQueue() || !screen) return;
-  const range = screen.step(names.active, by);
-  if (range) names.select(...range);
+  choose(screen.step(names.active, by));
+}
+
+// Select the undecided names of a range of the screen; null selects nothing.
+function choose(range) {
+  if (range) names.select(names.items.slice(...range).filter((item) => screen.isLeft(item)));
   else { names.selected.clear(); names.render(); drawActions(); }
 }
 
 // Rename the class of the active group for all its groups. The name of another class merges the two.
 async function renameClass() {
   const level = screen.above, from = names.current?.label;
-  if (!from) return say("This group has no class here; give it one by a digit or m.");
+  if (!from) return say("This group has no class here; give it one by a digit or 0.");
   const chosen = [...model.groups.keys()].map((label) => model.groupItem(label, level)).filter((item) => item.label === from);
   const answer = await asked({ action: "rename", title: ["Rename ", own(from), ", or merge it into another"], about: some(namesOf(chosen)), button: "Rename",
     fields: [{ name: "to", label: level, value: from, options: model.classes(level), mustExist: !model.isOpen(level) }] });
@@ -667,19 +699,20 @@ async function give(row, title, given) {
 
 // -- keys and buttons ---------------------------------------------------------------------------------------------
 
-const letters = { a: "accept", x: "refuse", o: "later", m: "move", c: "confirm", w: "fresh", d: "drop", r: "rename", g: "merge", n: "natural", h: "made", p: "top", u: "undo", t: "team", i: "item", q: "queue", "]": "wider", "[": "narrower" };
+const shared = { 0: "move", "+": "fresh", "=": "fresh", Delete: "drop", Backspace: "undo", ".": "later", "]": "wider", "[": "narrower" };
+const letters = { a: "accept", x: "refuse", o: "later", m: "move", c: "confirm", w: "fresh", d: "drop", r: "rename", g: "merge", n: "natural", h: "made", p: "top", u: "undo", t: "team", i: "item", q: "queue" };
 const NOT_EXPLAINED = new Set(["fresh", "undo", "team", "queue", "later", "item", "wider", "narrower"]);
 const ONLY_PROPOSED = new Set(["later", "wider", "narrower"]);
 let held = null; // the key that is held down: its repeats decide nothing
 
 document.addEventListener("keyup", () => { held = null; }, true);
 document.addEventListener("keydown", (event) => { // a held key makes one decision only, also if it opened a dialog
-  if (!event.repeat && /^[1-9]$/.test(event.key)) held = event.key; // also in a dialog, which it closes
-  const moves = /^(Arrow|Page|Home|End|Tab|Backspace|Delete|[jk]$)/.test(event.key);
+  if (!event.repeat && /^([1-9]|Enter)$/.test(event.key)) held = event.key; // also in a dialog, which it closes
+  const moves = /^(Arrow|Page|Home|End|Tab)/.test(event.key);
   if (event.repeat && (held === event.key || event.target.closest("button")) && !moves) { event.preventDefault(); event.stopPropagation(); }
 }, true);
 document.addEventListener("keydown", (event) => {
-  const typing = event.target.closest("input, select, textarea, dialog");
+  const typing = event.target.closest("input, select, textarea, dialog"), inDetails = event.target.closest("#details") !== null;
   const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
   if (event.target === $("search") && (key === "Escape" || key === "Enter" || key === "ArrowDown")) {
     if (key === "Escape") { $("search").value = ""; redraw(false); }
@@ -690,12 +723,14 @@ document.addEventListener("keydown", (event) => {
   else if (event.ctrlKey || event.metaKey || event.altKey) return;
   else if (key === "/") { $("search").focus(); $("search").select(); }
   else if (key === "?") tellKeys();
-  else if (/^[1-9]$/.test(key)) { held = event.key; const label = targets()[key - 1]; if (label !== undefined) put(names.chosen, label); }
-  else if (key in letters) {
+  else if (keyed().has(key) && !(key === "i" && inDetails)) { held = event.key; choosing(keyed().get(key), event.shiftKey); }
+  else if (key === "Enter" && inQueue() && !inDetails && !event.target.closest("button")) act.accept(event.shiftKey);
+  else if (key in shared || (key in letters && (!takesLetters() || (key === "i" && inDetails)))) {
     held = event.key;
-    const name = letters[key];
+    const name = shared[key] ?? letters[key];
     if (!ONLY_PROPOSED.has(name) || inQueue()) act[name](...(NOT_EXPLAINED.has(name) ? [] : [event.shiftKey]));
-  } else if (key === "ArrowRight") sideways(1);
+  } else if (/^[a-z]$/.test(key) && takesLetters()) say(`No group has the key ${key} here: 0 lists all groups.`);
+  else if (key === "ArrowRight") sideways(1);
   else if (key === "ArrowLeft") sideways(-1);
   else return;
   event.preventDefault();

@@ -80,7 +80,7 @@ function objection(answer, fields) {
   for (const { name, label, optional, mustExist, mustBeNew, all, taken } of fields) {
     const text = answer[name];
     if (!text && !optional) return `${label}: say which.`;
-    if (text && mustExist && !all.includes(text)) return `There is no “${text}” here; choose one of the list${name === "to" ? ", or make a new group (w)" : ""}.`;
+    if (text && mustExist && !all.includes(text)) return `There is no “${text}” here; choose one of the list${name === "to" ? ", or make a new group (+)" : ""}.`;
     if (text && mustBeNew && taken.has(text)) return "There is such a group already; move the names there, or merge.";
   }
   return null;

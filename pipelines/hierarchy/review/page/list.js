@@ -63,9 +63,9 @@ export class List {
     if (!quiet && this.current !== null) this.onActive?.(this.current);
   }
 
-  // Select the rows of a range that contains the active row.
-  select(start, stop) {
-    this.selected = new Set(this.items.slice(start, stop).map(this.key));
+  // Select items, the active one among them.
+  select(items) {
+    this.selected = new Set(items.map(this.key));
     this.render();
     this.onActive?.(this.current);
   }
@@ -88,11 +88,10 @@ export class List {
       return;
     }
     const page = Math.max(1, Math.floor(this.element.clientHeight / this.rowHeight) - 1);
-    const steps = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
-    const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
-    if (key in steps) this.go(this.active + steps[key], { extend: event.shiftKey });
+    const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
+    if (event.key in steps) this.go(this.active + steps[event.key], { extend: event.shiftKey });
     else if (event.key === " " && this.multiple && this.current !== null) { if (!event.repeat) this.spaced(this.active); }
-    else if (event.key === "Enter" && this.current !== null) this.onOpen?.(this.current);
+    else if (event.key === "Enter" && this.current !== null) { if (this.onOpen?.(this.current) === false) return; }
     else if (event.key === "Escape" && this.selected.size) {
       this.selected.clear();
       this.render();

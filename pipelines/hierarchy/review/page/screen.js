@@ -1,13 +1,16 @@
-// An open screen of the queue: its marks, its ranges of similar names, and its decisions.
+// An open screen of the queue: its marks, its ranges of similar names, its keys, and its decisions.
 // The names keep their order while the screen is open, even if their estimates change.
 
-const DIGITS = 9; // one digit key per group or class
+const DIGITS = [..."123456789"], LETTERS = [..."abcdefghijklmnopqrstuvwxyz"]; // one key per group; classes have only digits
+const NEAR = 3;
+const letterOf = new Map(); // the last letter key of each group: a group keeps its letter if it can
 export const LONGEST = 10000; // maximum number of names per decision
 
 export class Screen {
   constructor(asked, model) {
-    Object.assign(this, { model, marks: new Map(), level: -1, again: asked.again, above: asked.level ?? null, told: new Set() });
+    Object.assign(this, { model, marks: new Map(), level: -1, again: asked.again, above: asked.level ?? null, told: new Set(), landed: null, offered: new Set() });
     this.asked = this.undecided(asked);
+    this.letters = this.above ? new Map() : letterKeys(asked.targets.slice(DIGITS.length, DIGITS.length + LETTERS.length));
   }
 
   // The names that are neither decided nor in a waiting action.
@@ -18,7 +21,7 @@ export class Screen {
     for (const one of kept) before.push(before.at(-1) + one);
     const names = asked.names.filter((_, index) => kept[index]);
     const blocks = new Map(asked.blocks.map(([start, stop]) => [`${before[start]} ${before[stop]}`, [before[start], before[stop]]]));
-    return { ...asked, names, blocks: [...blocks.values()] };
+    return { ...asked, names, near: asked.near.filter((_, index) => kept[index]), blocks: [...blocks.values()] };
   }
 
   // A name, or a group if the screen asks for classes at a level above.
@@ -31,6 +34,18 @@ export class Screen {
     return isOpen && (this.above !== null || item.label !== null) && !this.model.pending.has(item.name);
   }
   get left() { return this.items.filter((item) => this.isLeft(item)); }
+
+  // The index for the cursor: the name that is most likely to be wrong. After a decision (`isNext`) a name that the cursor was put
+  // on before comes last, because the person passed it over. -1 if no name is left.
+  land(isNext) {
+    const left = this.left;
+    if (isNext || !left.some((item) => item.name === this.landed)) {
+      const rank = (item) => (item.wrong ?? 0) - this.offered.has(item.name);
+      this.landed = left.reduce((best, item) => (best === null || rank(item) > rank(best) ? item : best), null)?.name ?? null;
+      this.offered.add(this.landed);
+    }
+    return this.asked.names.indexOf(this.landed);
+  }
 
   // Each press of Space sets the next mark: right group (no mark), wrong group ("no"), undecided ("open").
   mark(names) {
@@ -46,13 +61,26 @@ export class Screen {
 
   // -- similar names: nested ranges around the active row ----------------------------------------------------------------
 
+  // Each range has more undecided names than the one before.
   chain(index) {
-    return this.asked.blocks.filter(([start, stop]) => start <= index && index < stop && stop - start > 1)
-      .sort((a, b) => a[1] - a[0] - (b[1] - b[0]));
+    const before = [0], found = new Map(); // number of undecided names before each name; smallest range by number of these
+    for (const item of this.items) before.push(before.at(-1) + this.isLeft(item));
+    for (const [start, stop] of this.asked.blocks) {
+      const size = before[stop] - before[start], known = found.get(size);
+      if (start <= index && index < stop && size > 1 && (!known || stop - start < known[1] - known[0])) found.set(size, [start, stop]);
+    }
+    return [...found].sort(([a], [b]) => a - b).map(([, range]) => range);
   }
 
   // The next larger range; null if there is none.
   wider(index) { return this.chain(index)[this.level + 1] ?? null; }
+
+  // Make the smallest range that contains both rows the current one; null if there is none.
+  together(index, other) {
+    const chain = this.chain(index), found = chain.findIndex(([start, stop]) => start <= other && other < stop);
+    if (found >= 0) this.level = found;
+    return chain[found] ?? null;
+  }
 
   step(index, by) {
     const chain = this.chain(index);
@@ -60,15 +88,37 @@ export class Screen {
     return chain[this.level] ?? null;
   }
 
-  // -- the groups of the digit keys ---------------------------------------------------------------------------------------
+  // -- the keys of the groups ---------------------------------------------------------------------------------------------
 
-  // The first classes of the asked level, or the most probable groups of the names.
-  get targets() {
-    return (this.above ? this.model.classes(this.above) : this.asked.targets).slice(0, DIGITS);
+  // Group by key: the nine most probable groups have digits, the next ones letters. Classes have digits.
+  get keys() {
+    const first = this.above ? this.model.classes(this.above) : this.asked.targets;
+    return new Map([...DIGITS.slice(0, first.length).map((digit, index) => [digit, first[index]]), ...this.letters]);
+  }
+
+  // The groups that one click moves a name of the screen into.
+  near(index) {
+    const { label } = this.item(this.asked.names[index]);
+    return (this.asked.near[index] ?? []).map((one) => this.asked.targets[one]).filter((one) => one !== label).slice(0, NEAR);
   }
 
   // The next most probable groups, which the list of groups begins with.
-  get nextTargets() { return this.asked.targets.slice(DIGITS); }
+  get nextTargets() { return this.asked.targets.slice(DIGITS.length + LETTERS.length); }
+}
+
+// Letter keys of groups, in the order of the labels: the letter of an earlier screen, or the first letter of a word, or any.
+function letterKeys(labels) {
+  const found = new Map();
+  const initials = (label) => label.toLowerCase().split(/[^a-z]+/).map((word) => word[0]);
+  for (const wishes of [(label) => [letterOf.get(label)], initials, (label) => label.toLowerCase(), () => LETTERS]) {
+    const open = labels.filter((label) => ![...found.values()].includes(label));
+    for (const label of open) {
+      const letter = [...wishes(label)].find((one) => LETTERS.includes(one) && !found.has(one));
+      if (letter) found.set(letter, label);
+    }
+  }
+  for (const [letter, label] of found) letterOf.set(label, letter);
+  return new Map([...found].sort(([, a], [, b]) => (a < b ? -1 : 1)));
 }
 
 export const namesOf = (items) => items.map((item) => item.name);
