@@ -104,3 +104,14 @@ def mat_files_here(monkeypatch):
         return work(argument)
 
     monkeypatch.setattr("hgld.pipelines.shards.sources.release.run_alone", run_here)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[str]:
+    """Start a Ray cluster of two processes, and return its address."""
+    import ray
+
+    environment = {"env_vars": {"PYTHONPATH": str(Path(__file__).parents[1])}}
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
+    yield ray.get_runtime_context().gcs_address
+    ray.shutdown()

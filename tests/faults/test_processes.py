@@ -1,6 +1,7 @@
 """Commands with several processes that a failure stops at some change: repeating the command gives equal files."""
 
 import itertools
+import os
 import signal
 import socket
 from collections.abc import Callable, Sequence
@@ -78,6 +79,19 @@ def test_stopped_build_with_three_workers_resumes_to_equal_files(base, starter, 
     words, whole = alone(name, base, tmp_path / "alone")
     started = build(starter, base, words.replace("--workers 1", "--workers 3"), workers, in_workers(workers))
     ends_in_the_same_bytes(started, whole, tmp_path, workers, fault)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_stopped_build_on_ray_resumes_to_equal_files(base, starter, cluster, fault, tmp_path):
+    """The failure is in the command; Ray's processes go on."""
+    workers = tmp_path / "workers"
+    words, whole = alone("build-shards", base, tmp_path / "alone")
+    on_ray = words.replace("--workers 1", f"--executor ray --ray-address {cluster}")
+    address = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}  # its token, too
+    started = build(starter, base, on_ray, workers, address | in_workers(workers))
+    ends_in_the_same_bytes(started, whole, tmp_path, workers, fault, BUILDS[:3])
 
 
 @pytest.mark.parametrize("fault", FAULTS)

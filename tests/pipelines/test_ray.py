@@ -17,17 +17,6 @@ ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.enable_socket, pytest.mark.filterwarnings("default")]
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    """Start a cluster, and return its address."""
-    import ray
-
-    environment = {"env_vars": {"PYTHONPATH": str(ROOT)}}
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
-    yield ray.get_runtime_context().gcs_address
-    ray.shutdown()
-
-
 def test_build_command_starts_a_ray_cluster_or_joins_one(cluster, tmp_path, hgld):
     release = ToyRelease.make()
     release.write(tmp_path)

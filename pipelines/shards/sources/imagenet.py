@@ -102,6 +102,8 @@ def _stated(source: Path) -> tuple[dict[str, str], tuple[Path, ...]]:
     fields = {"ILSVRC2012_ID": int, "WNID": str}
     stated = mat_rows(meta, read_mats({meta: ("synsets",)})[0]["synsets"], fields)
     numbered = {number: synset for _, (number, synset) in stated if number <= _CLASSES}
+    if not numbered:
+        raise TableError(f"{meta} has no synset with a number from 1 to {_CLASSES:,}; download the file again.")
     found = {}
     for image, (where, line) in enumerate(read_lines(truth), start=1):
         number = whole_number(line.strip(), where, "the synset")
