@@ -12,7 +12,7 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -133,6 +133,9 @@ class Processes:
     def is_main(self) -> bool:
         """True for the process of rank 0, which writes files and prints."""
         return self.index == 0
+
+
+ALONE = Processes(0, 1, torch.device("cpu"))
 
 
 def launch(device: str = "", minutes: float = _MINUTES) -> Processes:
@@ -348,7 +351,8 @@ def average_gradients(module: nn.Module, processes: Processes) -> None:
         return
     for parameter in module.parameters():
         if parameter.grad is not None:
-            dist.all_reduce(parameter.grad)
+            if not isinstance(parameter, RowShare):  # only this process has the gradient of its rows
+                dist.all_reduce(parameter.grad)
             parameter.grad /= processes.count
 
 
@@ -387,9 +391,9 @@ def from_all(data: bytes, processes: Processes) -> list[bytes]:
 
 
 def row_shares(count: int, processes: Processes) -> list[slice]:
-    """Divide ``count`` rows into one share of consecutive rows per process; the last shares may be empty."""
-    size = -(-count // processes.count)
-    return [slice(min(index * size, count), min((index + 1) * size, count)) for index in range(processes.count)]
+    """Divide ``count`` rows into one share of consecutive rows per process."""
+    bounds = [count * index // processes.count for index in range(processes.count + 1)]
+    return [slice(*pair) for pair in itertools.pairwise(bounds)]
 
 
 def exchange_rows(table: Tensor, processes: Processes) -> None:
@@ -410,9 +414,9 @@ def join_rows(own: Tensor, count: int, processes: Processes) -> Tensor:
         processes: the run's processes.
 
     Returns:
-        (N, ...) on the CPU of the main process; without meaning on all other processes.
+        (N, ...) on the CPU of the main process; on all other processes values without meaning.
     """
-    whole = own.new_empty((count if processes.is_main else 0, *own.shape[1:]), device="cpu")
+    whole = own.new_zeros((count if processes.is_main else 1, *own.shape[1:]), device="cpu")
     for index, rows in enumerate(row_shares(count, processes)):
         if rows.start < rows.stop:
             mine = index == processes.index
@@ -420,7 +424,76 @@ def join_rows(own: Tensor, count: int, processes: Processes) -> Tensor:
             dist.broadcast(part, index)
             if processes.is_main:
                 whole[rows] = part.cpu()
-    return whole
+    return whole.expand(count, *own.shape[1:])
+
+
+# -- Tables of which each process holds some rows --
+
+_SPLIT_NUMBERS = 1 << 22  # smaller tables are not split: with Adam's moments, 4 M numbers take 67 MB
+
+
+def is_split(table: Tensor, processes: Processes) -> bool:
+    """Tell whether the processes split a table of a loss by rows."""
+    is_large = table.ndim > 1 and table.numel() >= _SPLIT_NUMBERS and len(table) >= processes.count
+    return processes.count > 1 and is_large and not isinstance(table, RowShare)
+
+
+class RowShare(nn.Parameter):
+    """This process's rows of a table; the other processes hold the other rows, with their gradients.
+
+    Attributes:
+        rows: the rows of the table that this process holds.
+        whole_shape: shape of the table (N, ...).
+    """
+
+    rows: slice
+    whole_shape: torch.Size
+
+
+def share_rows(table: nn.Parameter, processes: Processes) -> RowShare:
+    """Return this process's share of a table that is the same on every process."""
+    rows = row_shares(len(table), processes)[processes.index]
+    share = RowShare(table.detach()[rows].clone())  # a view would keep the whole table in memory
+    share.rows, share.whole_shape = rows, table.shape
+    return share
+
+
+def whole_shape(parameter: Tensor) -> torch.Size:
+    """Return the shape of a parameter, or of the table to which this process's rows belong."""
+    return parameter.whole_shape if isinstance(parameter, RowShare) else parameter.shape
+
+
+def whole_state(module: nn.Module, processes: Processes) -> dict[str, Tensor]:
+    """Return a module's state dict with whole tables, which have meaning on the main process only.
+
+    Every process must call this.
+    """
+    state = module.state_dict()
+    for name, parameter in module.named_parameters():
+        if isinstance(parameter, RowShare):
+            state[name] = join_rows(parameter.detach(), parameter.whole_shape[0], processes)
+    return state
+
+
+def own_state(module: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a state that :func:`whole_state` returned, with this process's rows of the tables that are shared."""
+    shares = {name: share for name, share in module.named_parameters() if isinstance(share, RowShare)}
+    return {
+        name: tensor[shares[name].rows] if name in shares and tensor.shape == shares[name].whole_shape else tensor
+        for name, tensor in state.items()
+    }
+
+
+def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
+    """Return the norm of the gradients of parameters and of whole tables, the same on every process."""
+    shares = [p.grad for p in parameters if p.grad is not None and isinstance(p, RowShare)]
+    rest = [p.grad for p in parameters if p.grad is not None and not isinstance(p, RowShare)]
+    norm = nn.utils.get_total_norm(rest)
+    if not shares:
+        return norm
+    squares = nn.utils.get_total_norm(shares).square()
+    dist.all_reduce(squares)
+    return (norm.square() + squares).sqrt()
 
 
 def share_statistics(module: nn.Module, processes: Processes) -> None:
@@ -443,7 +516,7 @@ def wait_for_all(processes: Processes) -> None:
 def current_processes() -> Processes:
     """Return this process's rank in torch's default group; without a group, return a single process."""
     if not dist.is_available() or not dist.is_initialized():
-        return Processes(0, 1, torch.device("cpu"))
+        return ALONE
     on_gpu = "nccl" in dist.get_backend() and torch.cuda.is_available()
     device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
     return Processes(dist.get_rank(), dist.get_world_size(), device)

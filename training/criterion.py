@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from hgld import losses
+from hgld.distributed import ALONE, Processes, is_split
 from hgld.errors import ConfigError
 from hgld.hierarchy import Hierarchy
+from hgld.losses.proxies import ClassSoftmax
 from hgld.losses.rank_loss import query_sums, sums_over_queries
 from hgld.losses.registry import SECOND_TERMS, entry_of, loss_class
 
@@ -99,7 +101,13 @@ class Criterion(nn.Module):
 
 
 def build_criterion(
-    config: LossConfig, *, hierarchy: Hierarchy, train_labels: Tensor, dim: int, steps_per_epoch: int
+    config: LossConfig,
+    *,
+    hierarchy: Hierarchy,
+    train_labels: Tensor,
+    dim: int,
+    steps_per_epoch: int,
+    processes: Processes = ALONE,
 ) -> Criterion:
     """Build the criterion of a run.
 
@@ -110,6 +118,7 @@ def build_criterion(
         dim: D, dimension of the embeddings.
         steps_per_epoch: number of steps per epoch, which converts the warm-up of the cross-batch memory from epochs to
             steps.
+        processes: processes of the run; they split large tables of proxies.
 
     Raises:
         ConfigError: the dataset does not have a level, or the loss does not accept an option.
@@ -143,6 +152,10 @@ def build_criterion(
             warmup=config.memory_from_epoch * steps_per_epoch,
         )
         loss.is_whole = True  # every process passes the items of all processes
+    for part in loss.modules():
+        own = type(part) in (losses.NormSoftmax, losses.ProxyNCApp, losses.CSL)  # a subclass may need all proxies
+        if own and isinstance(part, ClassSoftmax) and is_split(part.proxies, processes):
+            part.share(processes)
     return Criterion(loss, tuple(numbers))
 
 

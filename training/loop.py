@@ -231,7 +231,8 @@ def _description(state: TrainState) -> str:
     if processes.device.type == "cuda":
         device = f"{device} ({torch.cuda.get_device_name(processes.device)})"
     count = f" x {processes.count} processes" if processes.count > 1 else ""
-    parameters = sum(p.numel() for module in (state.model, state.criterion) for p in module.parameters())
+    modules = state.model, state.criterion
+    parameters = sum(distributed.whole_shape(p).numel() for module in modules for p in module.parameters())
     finest = data.labels[:, 0]
     classes = finest[finest >= 0].unique().numel()
     return (
@@ -365,7 +366,7 @@ def _step(state: TrainState, backward: Backward, batch: Batch) -> StepValues:
     moving = [p for group in groups_of(state.optimizers) for p in group["params"] if p.grad is not None]
     for optimizer in state.optimizers:
         scaler.unscale_(optimizer)
-    norm = torch.nn.utils.get_total_norm([p.grad for p in moving])
+    norm = distributed.gradient_norm(moving)
     # one copy to the CPU, because each copy waits for the GPU
     loss, length = torch.stack([values.loss.double(), norm.double()]).tolist()
     may_fall = scaler.is_enabled() and math.isfinite(loss) and scaler.get_scale() > _LEAST_SCALE

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
-from hgld.distributed import Processes, exchange_rows, join_rows, row_shares
+from hgld.distributed import ALONE, Processes, RowShare, exchange_rows, is_split, join_rows, row_shares, whole_shape
 from hgld.errors import InputError
 
 from .config import OptimizerConfig
@@ -34,8 +34,6 @@ def weight_average(model: nn.Module, decay: float) -> AveragedModel:
 
 PARTS = ("backbone", "head", "proxies")
 Named = Sequence[tuple[str, nn.Parameter]]
-ALONE = Processes(0, 1, torch.device("cpu"))
-_SPLIT_NUMBERS = 1 << 22  # smaller tables of the loss are not split: Adam's moments of 4 M numbers take 34 MB
 
 
 def build_optimizers(
@@ -43,8 +41,8 @@ def build_optimizers(
 ) -> list[Optimizer]:
     """Build the optimizers of a run: one for the model, and one for the loss's own parameters if it has any.
 
-    Several processes split large tables of the loss (proxies, classifiers) by rows: each updates its share of the rows
-    and keeps the optimizer's state of these rows only (:func:`step_optimizers`).
+    Several processes split large tables of the loss by rows: each updates its share of the rows and keeps the
+    optimizer's state of these rows only (:func:`step_optimizers`). Tables of which it holds only its rows stay.
 
     Args:
         config: types, rates and decay of the optimizers.
@@ -55,8 +53,7 @@ def build_optimizers(
     """
 
     def own_rows(part: str, parameter: nn.Parameter) -> nn.Parameter:
-        is_split = part == "proxies" and parameter.ndim > 1 and parameter.numel() >= _SPLIT_NUMBERS
-        if processes.count == 1 or not is_split:
+        if part != "proxies" or not is_split(parameter, processes):
             return parameter
         return nn.Parameter(parameter.detach()[row_shares(len(parameter), processes)[processes.index]])
 
@@ -167,8 +164,9 @@ def optimizer_state(optimizers: Iterable[Optimizer], processes: Processes = ALON
         for key, value in optimizer.state.get(own, {}).items():
             if value is not None:  # SGD's momentum is None before the first step
                 tensor = torch.as_tensor(value)
-                is_split = own is not parameter and tensor.ndim > 0
-                state[f"{name}|{key}"] = join_rows(tensor, len(parameter), processes) if is_split else tensor
+                if tensor.ndim and (own is not parameter or isinstance(parameter, RowShare)):
+                    tensor = join_rows(tensor, whole_shape(parameter)[0], processes)
+                state[f"{name}|{key}"] = tensor
     return state
 
 
@@ -186,7 +184,7 @@ def restore_optimizers(
     for key, value in state.items():
         name, _, entry = key.rpartition("|")
         member = members.get(name)
-        if member is None or (value.ndim and value.shape != member[0].shape):
+        if member is None or (value.ndim and value.shape != whole_shape(member[0])):
             raise InputError(
                 f"the optimizer's state {key!r} of shape {tuple(value.shape)} fits no parameter of this run, because "
                 "it belongs to another model. Start a new run, with --init-from for the weights."
@@ -194,8 +192,8 @@ def restore_optimizers(
         parameter, own, optimizer = member
         # Adam keeps its count of steps on the CPU unless it is fused; moments are on their parameter's device.
         on_cpu = entry == "step" and not optimizer.defaults.get("fused")
-        if value.ndim and own is not parameter:
-            value = value[row_shares(len(parameter), processes)[processes.index]]
+        if value.ndim and (own is not parameter or isinstance(parameter, RowShare)):
+            value = value[row_shares(len(value), processes)[processes.index]]
         optimizer.state[own][entry] = value.to("cpu" if on_cpu else parameter.device, copy=True)
 
 

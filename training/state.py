@@ -125,11 +125,15 @@ class TrainState:
 
     @property
     def classifier(self) -> Classifier | None:
-        """The loss's classifier with its current weights; None if the loss has no classifier."""
+        """The loss's classifier with its current weights; None if the loss has no classifier.
+
+        Every process must read this. The weights of shared proxies have meaning on the main process only.
+        """
         if not has_classifier(self.config):
             return None
         level, names = trained_classes(self.config.loss, self.data.hierarchy, self.data.labels)
-        return classifier_of(self.config.loss, self.criterion.state_dict(), level, names)
+        tensors = distributed.whole_state(self.criterion, self.processes)
+        return classifier_of(self.config.loss, tensors, level, names)
 
     @property
     def frozen(self) -> bool:
@@ -305,6 +309,7 @@ def _build_modules(
         train_labels=source.labels,
         dim=model.dim,
         steps_per_epoch=source.steps_per_epoch,
+        processes=processes,
     )
     if fresh and config.model.classifier == "pretrained":  # MultiGrain starts from the network's classifier
         head = library_head(config.model.backbone, config.model.pretrained, model, image_size=config.images.size)
@@ -349,7 +354,8 @@ def _load(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
 def _restore(state: TrainState, before: Checkpoint, path: Path) -> None:
     """Restore a run from a checkpoint; forget the run's best checkpoint if another metric chose it."""
     _load(state.model, before.tensors.get("model", {}), path / "model.safetensors")
-    _load(state.criterion, before.tensors.get("criterion", {}), path / "criterion.safetensors")
+    of_loss = distributed.own_state(state.criterion, before.tensors.get("criterion", {}))
+    _load(state.criterion, of_loss, path / "criterion.safetensors")
     restore_optimizers(state.optimizers, before.tensors.get("optimizer", {}), state.processes)
     try:
         state.scaler.load_state_dict(before.state["scaler"])
@@ -397,6 +403,7 @@ def save_run(state: TrainState) -> None:
         if module is not None:
             distributed.share_statistics(module, state.processes)
     of_optimizers = optimizer_state(state.optimizers, state.processes)
+    of_loss = distributed.whole_state(state.criterion, state.processes)
     if state.processes.is_main:
         record = {name: getattr(state, name) for name in _RESTORED}
         record |= {"data": state.data.facts, "best_of": list(state.best_of), "scaler": state.scaler.state_dict()}
@@ -408,7 +415,7 @@ def save_run(state: TrainState) -> None:
         else:
             tensors = {
                 "model": state.model.state_dict(),
-                "criterion": state.criterion.state_dict(),
+                "criterion": of_loss,
                 "optimizer": of_optimizers,
             }
             if state.average is not None:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hgld.distributed import ALONE, Processes, gather, gather_with_gradients, share_rows, whole_shape
 from hgld.errors import ConfigError, InputError, check_choice
 from hgld.hierarchy import Hierarchy
 from hgld.losses.rank_loss import (
@@ -78,7 +79,55 @@ class ProxyLoss(QueryLoss):
         return torch.where(valid, self.item_losses(batch.embeddings, targets.clamp(min=0)), 0.0), valid
 
 
-class NormSoftmax(ProxyLoss):
+class ClassSoftmax(ProxyLoss):
+    """A proxy loss that is a function of logarithms of sums over classes, so that processes can split the classes.
+
+    The arguments are the same as in :class:`ProxyLoss`.
+    """
+
+    processes = ALONE
+    rows = slice(0, None)  # rows of the proxies that this process holds
+
+    def share(self, processes: Processes) -> None:
+        """Keep only this process's rows of the proxies; from then on all processes compute the loss together.
+
+        Every process must call this method, and afterwards the loss with equally many items. This process then has the
+        whole gradient of its rows, times the number of processes (:func:`hgld.distributed.average_gradients`).
+        """
+        self.processes, self.proxies = processes, share_rows(self.proxies, processes)
+        self.rows = self.proxies.rows
+
+    @abstractmethod
+    def logits(self, embeddings: Tensor) -> Tensor:
+        """Return the scaled similarities to the C' proxies of this process: (B, C') float32 or float64."""
+
+    @abstractmethod
+    def log_sums(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the logarithms of K sums over the classes of (B, C') logits, for (B,) targets: (B, K)."""
+
+    @abstractmethod
+    def from_sums(self, lead: Tensor, sums: Tensor) -> Tensor:
+        """Return the (B,) losses from the (B,) logits of the targets and the (B, K) :meth:`log_sums` of all classes."""
+
+    def item_losses(self, embeddings: Tensor, targets: Tensor) -> Tensor:
+        everyone = gather_with_gradients(embeddings, self.processes, adding=True)
+        known, logits = gather(targets, self.processes), self.logits(everyone)
+        place = known - self.rows.start
+        index = place.clamp(0, len(self.proxies) - 1)
+        lead = torch.where(place == index, logits.gather(1, index[:, None])[:, 0], _nothing(logits))
+        of_process = torch.column_stack([lead, self.log_sums(logits, known)])
+        of_all = gather_with_gradients(of_process, self.processes, adding=True).unflatten(0, (self.processes.count, -1))
+        start = self.processes.index * len(embeddings)
+        sums = of_all[:, start : start + len(embeddings)].logsumexp(0)
+        return self.from_sums(sums[:, 0], sums[:, 1:])
+
+
+def _nothing(logits: Tensor) -> float:
+    """Return a logit that adds nothing to a sum; the gradient of a sum of only -inf would be NaN."""
+    return torch.finfo(logits.dtype).min
+
+
+class NormSoftmax(ClassSoftmax):
     """Cross-entropy over the cosines to the proxies, divided by a temperature.
 
     Zhai and Wu, "Classification is a Strong Baseline for Deep Metric Learning", BMVC 2019. This is the proxy loss of
@@ -106,7 +155,15 @@ class NormSoftmax(ProxyLoss):
         self.temperature = temperature
 
     def item_losses(self, embeddings: Tensor, targets: Tensor) -> Tensor:
+        if self.processes.count > 1:
+            return super().item_losses(embeddings, targets)
         return nn.functional.cross_entropy(self.logits(embeddings), targets, reduction="none")
+
+    def log_sums(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return logits.logsumexp(1, keepdim=True)
+
+    def from_sums(self, lead: Tensor, sums: Tensor) -> Tensor:
+        return sums[:, 0] - lead
 
     def logits(self, embeddings: Tensor) -> Tensor:
         """Return the cosines to the proxies divided by the temperature: (B, C) float32 or float64."""
@@ -138,7 +195,7 @@ def read_targets(embeddings: Tensor, labels: Tensor, level: int, proxies: Tensor
     Raises:
         InputError: a shape is wrong, the labels lack the level, or a label has no proxy.
     """
-    num_classes, dim = proxies.shape
+    num_classes, dim = whole_shape(proxies)
     if embeddings.ndim != 2 or embeddings.shape[1] != dim or not embeddings.is_floating_point():
         raise InputError(
             f"embeddings have shape {tuple(embeddings.shape)} and dtype {embeddings.dtype}; the proxies expect "
@@ -166,7 +223,7 @@ _MARGINS = {
 }
 
 
-class CSL(ProxyLoss):
+class CSL(ClassSoftmax):
     """Cross-scale learning: one softmax per level, with margins (Sun et al., "Dynamic Metric Learning", CVPR 2021).
 
     Every finest class has a proxy. s^+ is the cosine to the proxy of the item's class. The negatives of level c are all
@@ -219,34 +276,19 @@ class CSL(ProxyLoss):
         classes = hierarchy.expand(np.arange(num_classes))
         self.register_buffer("classes", torch.from_numpy(classes.astype(np.int64)))
 
-    def item_losses(self, embeddings: Tensor, targets: Tensor) -> Tensor:
-        grades = shared_levels(self.classes[targets], self.classes, dtype=torch.uint8)
-        logits = similarity(embeddings, self.proxies) * self.scale
-        return cross_level_softmax(logits, targets, grades, [self.scale * margin for margin in self.margins])
+    def logits(self, embeddings: Tensor) -> Tensor:
+        return similarity(embeddings, self.proxies) * self.scale
+
+    def log_sums(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the logarithms of the sums over each level's negatives: (B, L)."""
+        grades = shared_levels(self.classes[targets], self.classes[self.rows], dtype=torch.uint8)
+        levels = range(len(self.margins), 0, -1)
+        return torch.stack([torch.where(grades < n, logits, _nothing(logits)).logsumexp(1) for n in levels], dim=1)
+
+    def from_sums(self, lead: Tensor, sums: Tensor) -> Tensor:
+        # A level without negatives has the logarithm of nothing, and adds 0.
+        columns = zip(sums.unbind(1), self.margins, strict=True)
+        return torch.stack([nn.functional.softplus(s - lead + self.scale * margin) for s, margin in columns]).sum(0)
 
     def extra_repr(self) -> str:
         return f"{len(self.proxies)} proxies, margins={self.margins}, scale={self.scale}"
-
-
-def cross_level_softmax(logits: Tensor, targets: Tensor, grades: Tensor, margins: Sequence[float]) -> Tensor:
-    """Return the sum over levels of softplus(logsumexp of the level's negatives - target logit + margin).
-
-    Args:
-        logits: (B, C) scaled cosines to the proxies.
-        targets: (B,) int64, index of the proxy of every item's class.
-        grades: (B, C) integers in 0..L, number of levels at which a proxy shares the item's class.
-        margins: one margin per level, finest level first, in units of the logits.
-
-    Returns:
-        (B,) loss of each item.
-    """
-    lead = logits.gather(1, targets[:, None])[:, 0]
-    total = torch.zeros_like(lead)
-    for level, margin in enumerate(margins):
-        negative = grades < len(margins) - level
-        some = negative.any(1)
-        # The gradient of a row that holds only -inf would be NaN.
-        masked = torch.where(negative | ~some[:, None], logits, -torch.inf)
-        loss = nn.functional.softplus(masked.logsumexp(1) - lead + margin)
-        total = total + torch.where(some, loss, 0.0)
-    return total

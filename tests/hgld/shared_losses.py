@@ -1,12 +1,14 @@
 """Plain training loop with a DistributedLoss, which test_distributed_losses.py runs in several processes."""
 
 import torch
+import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hgld import distributed, losses
 from hgld.hierarchy import Hierarchy
+from hgld.losses.proxies import ClassSoftmax
 
 SIZE, DIM, CLASSES, STEPS = 24, 6, 8, 2
 FINE = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2, 3, -1, 4, 5, 5, 6, 7, 7, 6, 1, 0, 3, 4, 4, 2])
@@ -54,6 +56,7 @@ WHOLE = {
     "CalibrationLoss, nonzero": lambda: losses.CalibrationLoss(reduction="nonzero"),
     "ROADMAP, nonzero": lambda: losses.Composition(losses.SupAP(), losses.CalibrationLoss(reduction="nonzero")),
     "balanced": lambda: losses.ClassWeighted(losses.SoftBinAP(reduction="none"), "balanced"),
+    "BlackboxAP with proxies": lambda: losses.Composition(losses.BlackboxAP(), losses.NormSoftmax(CLASSES, DIM), 0.5),
     "memory, Margin": lambda: memory_of(losses.Margin(DIM)),
     "MatryoshkaLoss of Margin": lambda: losses.MatryoshkaLoss([losses.Margin(dim) for dim in (2, DIM)], (2, DIM)),
 }
@@ -73,17 +76,27 @@ def step_input(step: int) -> tuple[Tensor, Tensor, Tensor]:
     return torch.randn(SIZE, 10, generator=generator, dtype=torch.float64), labels, torch.arange(SIZE) // 2
 
 
-def gradients(index: int, count: int, names: tuple[str, ...] = (*SHARED, *WHOLE)) -> dict[str, Tensor]:
-    """Return gradients and losses of a few steps on this process's part of every batch."""
+def gradients(index: int, count: int, is_split: bool = False) -> dict[str, Tensor]:
+    """Return gradients and losses of a few steps on this process's part of every batch.
+
+    Args:
+        index: rank of this process.
+        count: number of processes.
+        is_split: whether each process holds only its rows of the proxies; gradients of proxies are whole anyway.
+    """
     found = {}
     part = SIZE // count
     own = slice(index * part, (index + 1) * part)
-    for name in names:
-        make = {**SHARED, **WHOLE}[name]
+    for name, make in {**SHARED, **WHOLE}.items():
+        if is_split and not any(isinstance(part, ClassSoftmax) for part in make().modules()):
+            continue
         torch.manual_seed(0)
         inner = model()
         net = inner if count == 1 else DistributedDataParallel(inner)
         criterion = distributed.DistributedLoss(make().double())
+        for part in criterion.loss.modules():
+            if is_split and isinstance(part, ClassSoftmax):
+                part.share(criterion.processes)
         for step in range(STEPS):
             net.zero_grad()
             criterion.zero_grad()
@@ -96,14 +109,19 @@ def gradients(index: int, count: int, names: tuple[str, ...] = (*SHARED, *WHOLE)
             found[f"{name}/{step}/value"] = value.detach()
             for key, parameter in [*inner.named_parameters(), *criterion.loss.named_parameters()]:
                 if parameter.grad is not None:
-                    found[f"{name}/{step}/{key}"] = parameter.grad.clone()
+                    gradient = parameter.grad.clone()
+                    if isinstance(parameter, distributed.RowShare) and count > 1:
+                        gradient = torch.zeros(parameter.whole_shape, dtype=torch.float64)
+                        gradient[parameter.rows] = parameter.grad
+                        dist.all_reduce(gradient)
+                    found[f"{name}/{step}/{key}"] = gradient
     return found
 
 
-def answer(out: str) -> None:
+def answer(out: str, is_split: bool) -> None:
     """Run as one of torchrun's processes, and write the gradients to a file."""
     run = distributed.launch("cpu")
-    found = gradients(run.index, run.count)
+    found = gradients(run.index, run.count, is_split)
     save_file({key: value.contiguous() for key, value in found.items()}, f"{out}.{run.index}")
     distributed.wait_for_all(run)
     distributed.shutdown(run)

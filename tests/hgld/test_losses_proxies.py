@@ -1,11 +1,18 @@
 """Proxy losses against reference implementations, including unknown labels and degenerate hierarchies."""
 
+import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import patch
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hgld import Hierarchy
+from hgld.distributed import Processes
+from hgld.losses import proxies
 from hgld.losses.compositions import MultiGrain
 from hgld.losses.proxies import CSL, NormSoftmax, ProxyNCApp
 from hgld.losses.rank_loss import Reduction
@@ -71,6 +78,43 @@ def test_values_and_gradients_equal_the_reference(name, labels, seed, dtype):
         assert fast is not None
         assert twin is not None
         assert (fast.double() - twin).abs().max() <= slope_error * max(1.0, twin.abs().max().item())
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(
+    labels=st.lists(st.lists(st.integers(-1, 4), min_size=3, max_size=3), min_size=2, max_size=5),
+    seed=st.integers(0, 2**16),
+)
+@settings(max_examples=15)
+def test_processes_that_split_the_proxies_get_the_values_and_gradients_of_one(name, labels, seed):
+    """Threads play the processes; each passes three items. With five processes, each holds the proxy of one class."""
+    count, board = len(labels), dict[int, torch.Tensor]()
+    meeting = threading.Barrier(count, timeout=60)
+
+    def exchange(rows, processes, **_):
+        board[processes.index] = rows
+        meeting.wait()
+        everyone = torch.cat([board[index] for index in range(count)])
+        meeting.wait()
+        return everyone
+
+    torch.manual_seed(seed)
+    whole = make(name, "none").double()
+    embeddings = torch.randn(count, 3, DIM, dtype=torch.float64, requires_grad=True)
+    shares = [copy.deepcopy(whole) for _ in range(count)]
+    for index, share in enumerate(shares):
+        share.share(Processes(index, count, torch.device("cpu")))
+    targets = torch.tensor(labels)
+    with patch.multiple(proxies, gather=exchange, gather_with_gradients=exchange), ThreadPoolExecutor(count) as pool:
+        futures = [pool.submit(*args) for args in zip(shares, embeddings, targets, strict=True)]
+        values = torch.cat([future.result()[0] for future in futures])
+    values.sum().backward()
+    by_shares = [share.proxies.grad for share in shares if share.proxies.grad is not None]
+    found, embeddings.grad = [values, embeddings.grad, torch.cat(by_shares)], None
+    expected, _ = whole(embeddings.flatten(0, 1), targets.flatten())
+    expected.sum().backward()
+    for one, other in zip(found, [expected, embeddings.grad, whole.proxies.grad], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -5,6 +5,7 @@ Signals, errors and restarts are tested under torchrun. Training is tested in fo
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,10 +16,11 @@ from subprocess import DEVNULL, PIPE
 import pytest
 import torch
 
+from hgld import distributed
 from hgld.distributed import join_rows
 from hgld.evaluation.options import EvaluationOptions
 from hgld.training import optimizers
-from hgld.training.checkpoint import find_checkpoint, read_checkpoint
+from hgld.training.checkpoint import find_checkpoint
 from hgld.training.config import CONFIG, read_config, save_config, with_fields
 from hgld.training.evaluation import SplitEmbedder, evaluate_task, parse_task
 from hgld.training.finetune import finetune_config
@@ -157,33 +159,64 @@ def test_cross_batch_memory_of_two_processes_is_restored_by_one_process(data, tm
 
 
 def run_split(*arguments):
-    """Train as ``run``, with all tables of the loss split; print the rows that this process keeps the moments of."""
+    """Train as ``run``, with all tables of the loss split; print the rows that this process keeps of each table."""
 
     def join(own, count, processes):
         print(f"process {processes.index} keeps {len(own)} of {count} rows", flush=True)
         return join_rows(own, count, processes)
 
-    optimizers._SPLIT_NUMBERS, optimizers.join_rows = 1, join
+    distributed._SPLIT_NUMBERS, distributed.join_rows, optimizers.join_rows = 1, join, join
     run(*arguments)
 
 
+def assert_split(result):
+    """Check that each of several processes kept a part of every table of the loss."""
+    assert result.returncode == 0, result.stderr
+    kept = set(re.findall(r"process (\d) keeps (\d+) of (\d+) rows", result.stdout))
+    assert {index for index, _, _ in kept} == {str(index) for index in range(len(result.codes))}
+    assert sum(int(rows) for _, rows, _ in kept) == int(kept.pop()[2])
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_split_tables_of_the_loss_end_in_the_bits_of_whole_tables(optimizer, data, tmp_path):
-    config = options(**ALIKE | {"optimizer": optimizer, "weight_decay_proxies": 0.1}, epochs=2)
+def test_tables_with_split_moments_end_in_the_bits_of_whole_tables(optimizer, data, tmp_path):
+    """Each process has the whole classifier of MultiGrain, and the optimizer's state of some rows."""
+    views = {"loss": "MultiGrain", "sampler": "repeated-augmentation", "repeats": 2, "lambda_": 0.5}
+    config = options(**ALIKE | views | {"optimizer": optimizer, "images_per_class": 4, "tau": 0.01}, epochs=2)
     file = tmp_path / "config.json"
     save_config(config, file)
     for out, work, *stop in (("whole", run), ("split", run_split, STEPS + 1), ("split", run_split)):
         place = tmp_path / out
         result = forked.together(work, file, str(data), place, *stop, folder=tmp_path, count=2)
         assert result.returncode == 0, result.stderr
-    kept = set(re.findall(r"process (\d) keeps (\d+) of (\d+) rows", result.stdout))
-    assert {index for index, _, _ in kept} == {"0", "1"}
-    assert sum(int(rows) for _, rows, _ in kept) == int(kept.pop()[2])
-    whole, split = (read_checkpoint(find_checkpoint(tmp_path / out)).tensors for out in ("whole", "split"))
-    assert any("proxies/" in name for name in whole["optimizer"])
-    for name, tensors in whole.items():
-        assert tensors.keys() == split[name].keys()
-        assert all(torch.equal(tensor, split[name][key]) for key, tensor in tensors.items())
+    assert_split(result)
+    whole, split = (weights(tmp_path / out) for out in ("whole", "split"))
+    assert any("proxies/" in name for name in whole)
+    assert same(whole, split)
+
+
+def test_split_proxies_train_as_whole_proxies_and_resume_on_any_number_of_processes(data, tmp_path):
+    """Each process holds only its rows of the proxies, with their gradient and moments."""
+    changes = {"weight_decay_proxies": 0.1, "metrics": ("R@1", "AP", "H-AP", "top-1"), "evaluate_on": ("train",)}
+    file = tmp_path / "config.json"
+    save_config(options(**ALIKE | changes, epochs=1, log_every=1), file)
+
+    def train_split(count, name, *stop):
+        out = tmp_path / name
+        result = forked.together(run_split, file, str(data), out, *stop, folder=tmp_path, count=count)
+        assert_split(result)
+        return out
+
+    two, four = train_split(2, "two"), train_split(2, "four", STEPS // 2)
+    again = shutil.copytree(four, tmp_path / "again")
+    assert same(weights(two), weights(train_split(2, again)))
+    train_split(4, four)
+    one = tmp_path / "one"
+    assert not forked.together(run, file, str(data), one, folder=tmp_path, count=1).returncode
+    for out in (two, four):
+        assert_alike(one, out)
+        for log, name in (("evaluations.csv", "top-1"), ("log.csv", "gradient_norm")):
+            before, after = ([float(row[name]) for row in read_rows(place / log)] for place in (one, out))
+            assert after == pytest.approx(before, rel=1e-4)
 
 
 def stop_after_an_epoch():
