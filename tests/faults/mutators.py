@@ -174,6 +174,7 @@ def _tar(data: bytes, rng: Random) -> bytes:
         heads.append((at, size))
         at += 512 + -(-size // 512) * 512
     at, size = rng.choice(heads)
+    size = min(size, len(data) - at - 512)  # an earlier change may claim gigabytes
     end = at + 512 + -(-size // 512) * 512
 
     def put(first: int, width: int, value: bytes) -> None:
