@@ -199,6 +199,7 @@ def test_workflows_have_minimal_permissions():
         "docs": {},
         "release": {"contents": "read"},
         "audit": {"contents": "read"},
+        "long": {"contents": "read"},
     }
     of_jobs = {(flow["name"], name): job.get("permissions") for flow in WORKFLOWS for name, job in flow["jobs"].items()}
     assert {key: asked for key, asked in of_jobs.items() if asked} == {

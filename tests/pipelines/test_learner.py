@@ -229,7 +229,7 @@ def test_queue_screens_are_small_disjoint_and_sorted_by_item_count():
     assert len(found) > 1
     assert len(set(shown)) == len(shown)
     for screen in found:
-        assert len(screen.names) == len(screen.wrong) <= SCREEN
+        assert len(screen.names) == len(screen.near) <= SCREEN
         assert len(screen.names) == 1 or screen.blocks[0] == (0, len(screen.names))
         assert all(0 <= start < stop - 1 < len(screen.names) for start, stop in screen.blocks)
     heavy = np.where(np.isin(names, found[-1].names), 1000, 1)
@@ -244,8 +244,10 @@ def test_targets_of_a_screen_are_the_most_probable_groups_of_its_names():
     shown = Queue(learner.rows).screens(now)
     for screen in shown:
         total = dict.fromkeys(LABELS.values(), 0.0)
-        for name in screen.names:
-            for label, share in zip(now.labels, now.shares[names.index(name)].tolist(), strict=True):
+        for name, near in zip(screen.names, screen.near, strict=True):
+            shares = dict(zip(now.labels, now.shares[names.index(name)].tolist(), strict=True))
+            assert [shares[screen.targets[k]] for k in near] == sorted(shares.values(), reverse=True)[: len(near)]
+            for label, share in shares.items():
                 total[label] += share
         assert list(screen.targets) == sorted(total, key=lambda label: -total[label])
     assert len({screen.targets for screen in shown}) > 1

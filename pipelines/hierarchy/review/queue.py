@@ -134,7 +134,7 @@ def _targets(now: Estimates, names: np.ndarray | list[int]) -> dict[str, Any]:
     shares = now.shares[names]
     best = np.argsort(-shares.sum(axis=0), kind="stable")[:TARGETS]
     near = np.argsort(-shares[:, best], axis=1, kind="stable")[:, :NEAR]
-    return {"targets": [now.labels[k] for k in best], "near": near.tolist()}
+    return {"targets": tuple(now.labels[k] for k in best), "near": tuple(map(tuple, near.tolist()))}
 
 
 def class_screens(groups: pl.DataFrame, levels: Sequence[str]) -> list[Screen]:
