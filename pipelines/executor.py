@@ -304,12 +304,24 @@ def _cluster(workers: int, address: str) -> "Iterator[Any]":
     if ray.is_initialized():
         yield ray
         return
+    new = {} if address else {"num_cpus": workers or None, "include_dashboard": False}
+    own, is_main = signal.getsignal(signal.SIGTERM), threading.current_thread() is threading.main_thread()
+
+    def keep_handler() -> None:
+        if is_main:
+            signal.signal(signal.SIGTERM, own)
+
     try:
-        new = {} if address else {"num_cpus": workers or None, "include_dashboard": False}
-        ray.init(address or "local", log_to_driver=False, configure_logging=False, **new)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise MissingResourceError(f"no Ray cluster could be reached or started ({error}).") from error
-    try:
+        try:
+            ray.init(address or "local", log_to_driver=False, configure_logging=False, **new)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise MissingResourceError(f"no Ray cluster could be reached or started ({error}).") from error
+        except SystemExit:  # from the handler that ray.init sets
+            keep_handler()
+            signal.raise_signal(signal.SIGTERM)
+            raise
+        keep_handler()
         yield ray
     finally:
         ray.shutdown()
+        keep_handler()  # ray.shutdown sets the default
