@@ -106,7 +106,7 @@ def mat_files_here(monkeypatch):
     monkeypatch.setattr("hgld.pipelines.shards.sources.release.run_alone", run_here)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """Start a Ray cluster of two processes, and return its address."""
     import ray
