@@ -52,6 +52,11 @@ _MOST_JSON_VALUES = 1 << 22
 _FEW_JSON_BYTES = 1 << 16
 
 
+def is_file(folder: Path, name: str) -> bool:
+    """Tell whether a folder has a file; False for a name from a table that no file can have."""
+    return os.path.isfile(os.path.join(folder, name))  # noqa: PTH113, PTH118  # Path.is_file fails if a name is too long
+
+
 def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
     """Open a regular file for reading; raise an error for devices and for pipes, which would wait for a writer.
 

@@ -42,9 +42,10 @@ def precision_recall(
     Returns:
         (R,) precision at the first rank that reaches each recall; None if no item is relevant.
     """
-    kept, wanted, values = np.flatnonzero((gains > 0).take(grades)), recalls * (1 - 1e-12), {*gains.tolist()} - {0.0}
+    kept = np.flatnonzero((gains > 0).take(grades))
     if not len(kept):
         return None
+    wanted, values = recalls * (1 - 1e-12), {*gains.tolist()} - {0.0}
     places = kept if places is None else places[kept]
     if len(values) == 1:  # the gain is a count: no sums are needed
         found = np.maximum(np.ceil(wanted * len(kept)).astype(int), 1)

@@ -4,7 +4,6 @@ A folder has one of two layouts: ``{split}/{landmark_id}/*.jpg`` (also .jpeg, .p
 with columns split, landmark_id and path (relative to the folder). If the table exists, only its images are used.
 """
 
-import os
 import re
 import warnings
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from PIL import Image
 
 from hgld.data.images import PILLOW_FAULTS, image_fault, open_image, read_header, rgb_pixels, turn_of, turned
 from hgld.errors import ConfigError, ImageError, TableError, quoted
+from hgld.files import is_file
 from hgld.tables import CsvText
 
 LandmarkKey = tuple[str, int]
@@ -74,7 +74,7 @@ def listed_images(images: Sequence[Sequence[str]], folder: Path) -> list[list[Pa
                     f"image {path[:200]!r} is not a path within the folder of its table, {folder}. "
                     "Move the table to the folder of the images."
                 )
-            if os.path.isfile(file):  # noqa: PTH113  # Path.is_file raises an error for a name that is too long
+            if is_file(folder, str(pure)):
                 found[-1].append(file)
     return found
 

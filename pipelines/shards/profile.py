@@ -1,6 +1,5 @@
 """Profile of the user's own images before they are built: images, classes, broken files, and proposed splits."""
 
-import os
 import shlex
 import warnings
 from collections import Counter
@@ -12,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from hgld.errors import HgldError, ImageError, excerpt, quoted
+from hgld.files import is_file
 from hgld.settings import options_of
 
 from .build import with_options
@@ -82,7 +82,7 @@ def profile(kind: str, source: Path, options: SourceConfig, *, is_final: bool) -
     files = images.items["file"].to_list()
     missing: tuple[str, ...] = ()
     if not images.image_column:
-        missing = tuple(file for file in files if not os.path.isfile(os.path.join(images.root, file)))  # noqa: PTH113, PTH118
+        missing = tuple(file for file in files if not is_file(images.root, file))
     lost = set(missing)
     there = [file for file in files if file not in lost]
     sample = there[:: max(1, -(-len(there) // _MOST_DECODED))]

@@ -6,7 +6,6 @@ column of structs with ``bytes`` and ``path``, or of plain bytes; their ``ClassL
 """
 
 import codecs
-import os
 import re
 from bisect import bisect_left
 from collections import Counter
@@ -19,7 +18,7 @@ from typing import Any
 import polars as pl
 
 from hgld.errors import ConfigError, InputError, TableError, excerpt, quoted
-from hgld.files import parse_json
+from hgld.files import is_file, parse_json
 from hgld.tables import (
     MAX_CSV_BYTES,
     POLARS_FAULTS,
@@ -291,7 +290,7 @@ def path_column(table: OwnTable, root: Path) -> str:
     alike = [name for name in table.columns if _share(begin[name], _looks_like_an_image) > 0.5]
     candidates = alike or named
     if len(candidates) > 1:
-        there = {name: _share(begin[name], lambda cell: _is_file(root, cell)) for name in candidates}
+        there = {name: _share(begin[name], lambda cell: is_file(root, posix(cell))) for name in candidates}
         best = [name for name in candidates if there[name] == max(there.values())]
         candidates = best if len(best) == 1 else candidates
     if len(candidates) != 1:
@@ -311,17 +310,13 @@ def folder_of(home: Path, paths: pl.Series) -> Path:
     """Return the folder of the images: the table's own folder ``home``, or the folder in it with most of the files."""
 
     def found(folder: Path) -> float:
-        return _share(paths.head(_SAMPLED_PATHS), lambda cell: _is_file(folder, cell))
+        return _share(paths.head(_SAMPLED_PATHS), lambda cell: is_file(folder, posix(cell)))
 
     if found(home) >= 0.5:
         return home
     inside = (path for path in sorted(home.iterdir()) if path.is_dir() and not path.is_symlink())
     best = max([home, *islice(inside, _MOST_SUBFOLDERS)], key=found)
     return best if found(best) >= 0.5 else home
-
-
-def _is_file(folder: Path, cell: str) -> bool:
-    return os.path.isfile(folder / posix(cell))  # noqa: PTH113  # Path.is_file raises an error for a name that is too long
 
 
 def _looks_like_an_image(cell: str) -> bool:
