@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -20,6 +21,20 @@ def in_its_own_process(*words: object, **environment: str) -> dict[str, Any]:
     command = [sys.executable, *map(str, words)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment})
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def together(count: int, *words: object, **environment: str) -> list[dict[str, Any]]:
+    """Run a program in ``count`` processes, with torchrun's variables if more than one; return each one's last line."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(count)}
+    started = []
+    for index in range(count):
+        ranks = {"RANK": str(index), "LOCAL_RANK": str(index), **address} if count > 1 else {}
+        every = {**os.environ, **environment, **ranks}
+        command = [sys.executable, *map(str, words)]
+        started.append(subprocess.Popen(command, env=every, stdout=subprocess.PIPE, text=True))
+    said = [process.communicate()[0] for process in started]
+    return [json.loads(text.splitlines()[-1]) for text in said]
 
 
 def head(*names: str) -> str:

@@ -13,10 +13,6 @@ without the pages of files, which the system can free at any time. ``digest`` is
 import argparse
 import hashlib
 import json
-import os
-import socket
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -24,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from measured import head, row, status_bytes
+from measured import head, row, status_bytes, together
 
 METRICS = ("AP", "R@1", "mAP@R", "H-AP", "NDCG", "ASI")
 BATCH = 256
@@ -111,20 +107,6 @@ def rank(evaluate: Any, options: Any, gallery: Any, query: Any, asked: np.ndarra
     return hashlib.sha256(report.per_query.to_numpy().tobytes()).hexdigest()[:12]
 
 
-def run(count: int, words: list[str]) -> list[dict[str, Any]]:
-    """Run ``count`` processes and return what each of them measured."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    started = []
-    for index in range(count):
-        place = {"RANK": str(index), "LOCAL_RANK": str(index), "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1"}
-        environment = {**os.environ, **(place if count > 1 else {}), "MASTER_PORT": port}
-        command = [sys.executable, str(Path(__file__)), "--measure", *words]
-        started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
-    said = [process.communicate()[0] for process in started]
-    return [json.loads(text.splitlines()[-1]) for text in said]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--items", type=int, default=300_000)
@@ -145,7 +127,7 @@ def main() -> None:
     print(head(*columns), flush=True)
     for count in asked.count:
         ways = ["--gather"] * asked.gather + ["--process"] * asked.process
-        found = run(count, [*words, *ways])
+        found = together(count, __file__, "--measure", *words, *ways)
         allowed = (1 / count + 0.1) * table + 500e6
         seconds = [max(one[name][0] for one in found) for name in ("total", "embed")]
         cells = [count, int(max(one["bytes"] for one in found) / 1e6), int(allowed / 1e6)]

@@ -11,10 +11,7 @@ the last step.
 
 import argparse
 import json
-import os
-import socket
 import statistics
-import subprocess
 import sys
 import threading
 import time
@@ -22,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from measured import head, row, status_bytes
+from measured import head, row, status_bytes, together
 from torch import nn
 
 STEPS = 6
@@ -77,20 +74,6 @@ def measure(classes: int, dim: int, batch: int) -> dict[str, Any]:
     return {"held": held, "peak": max(samples), **times, "loss": value}
 
 
-def run(count: int, words: list[str]) -> list[dict[str, Any]]:
-    """Run ``count`` processes and return what each of them measured."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    started = []
-    for index in range(count):
-        place = {"RANK": str(index), "LOCAL_RANK": str(index), "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1"}
-        environment = {**os.environ, **(place if count > 1 else {}), "MASTER_PORT": port}
-        environment["MALLOC_MMAP_THRESHOLD_"] = "1000000"
-        command = [sys.executable, __file__, "--measure", *words]
-        started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
-    return [json.loads(process.communicate()[0].splitlines()[-1]) for process in started]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--classes", type=int, default=46_593)
@@ -108,9 +91,10 @@ def main() -> None:
         print(json.dumps(measure(asked.classes, asked.dim, asked.batch)))
         return
     words = ["--classes", str(asked.classes), "--dim", str(asked.dim), "--batch", str(asked.batch)]
+    words += ["--whole"] * asked.whole
     print(head("processes", "held, MB", "peak, MB", "s per step", "CPU s per step, all", "loss"), flush=True)
     for count in asked.count:
-        found = run(count, words + ["--whole"] * asked.whole)
+        found = together(count, __file__, "--measure", *words, MALLOC_MMAP_THRESHOLD_="1000000")
         held, peak = (f"{max(one[name] for one in found) / 1e6:.0f}" for name in ("held", "peak"))
         seconds, cpu = f"{max(one['seconds'] for one in found):.2f}", f"{sum(one['cpu'] for one in found):.2f}"
         values = "/".join(f"{value:.6f}" for value in sorted({one["loss"] for one in found}))

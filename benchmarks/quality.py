@@ -46,6 +46,7 @@ import numpy as np
 import polars as pl
 from measured import Lines
 
+from hgld.distributed import ALONE
 from hgld.pipelines.shards.build import build_shards
 from hgld.pipelines.shards.catalog_changes import draw_classes
 from hgld.pipelines.shards.config import ShardConfig, SourceConfig
@@ -240,13 +241,11 @@ def as_planned(options: argparse.Namespace, begun: Job, config: TrainConfig) -> 
     row = Lines(options.results, _KEY).get(begun.key)
     if row is None:
         raise SystemExit(f"{begun.dataset}, pair {begun.pair}: measure the network before training first.")
-    import torch
 
-    from hgld.distributed import Processes
     from hgld.training.plan import plan_run
 
     config = with_fields(config, {"test_size": row["test_size"]})
-    return plan_run(config, str(begun.data), None, Processes(0, 1, torch.device("cpu")))
+    return plan_run(config, str(begun.data), None, ALONE)
 
 
 def searches(options: argparse.Namespace, name: str) -> list[Job]:

@@ -120,6 +120,21 @@ def test_command_succeeds_on_nfs_and_leaves_no_file_open(base, case, tmp_path):
     assert contents(place) == case.whole
 
 
+def test_nfs_keeps_an_open_file_until_it_is_closed(tmp_path):
+    file = tmp_path / "a"
+    file.write_bytes(b"old")
+    with nfs_removals(tmp_path) as kept:
+        with file.open("rb") as opened:
+            (tmp_path / "b").write_bytes(b"new")
+            (tmp_path / "b").replace(file)
+            assert (opened.read(), file.read_bytes()) == (b"old", b"new")
+            assert {*tmp_path.iterdir()} == {file, *kept}
+            with pytest.raises(OSError, match="busy"):
+                kept[0].unlink()
+        file.unlink()
+    assert not [*tmp_path.iterdir()]
+
+
 def test_file_names_of_a_command_differ_by_more_than_case(case):
     assert len({name.casefold() for name in case.whole}) == len(case.whole)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hgld.distributed import DistributedLoss, Processes
+from hgld.distributed import ALONE, DistributedLoss, Processes
 from hgld.errors import ConfigError
 from hgld.losses.rank_loss import query_sums
 from hgld.losses.registry import LOSSES
@@ -19,7 +19,6 @@ from tests.hgld.loss_modules import RANK, proxy_losses
 
 ROOT = Path(__file__).resolve().parents[2]
 PER_QUERY = {**RANK, **proxy_losses(shared_losses.DIM, shared_losses.TREE)}
-ALONE = Processes(0, 1, torch.device("cpu"))
 SPLIT = ("NormSoftmax", "ProxyNCApp", "CSL", "HAPPIER", "memory of a composition", "BlackboxAP with proxies")
 
 

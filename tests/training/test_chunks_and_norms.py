@@ -1,10 +1,9 @@
 """Micro-batches with trainable batch norm are refused before the first step."""
 
 import pytest
-import torch
 from torch import nn
 
-from hgld.distributed import Processes
+from hgld.distributed import ALONE
 from hgld.errors import ConfigError
 from hgld.training.models.embedding_model import EmbeddingModel
 from hgld.training.state import prepare_run
@@ -22,9 +21,7 @@ def test_micro_batches_with_trainable_batch_norm_are_refused(data, tmp_path):
     with pytest.raises(
         ConfigError, match=r"--micro-batch-size is 4.*resnet18 has batch norm.*of all 8 images.*--freeze-batch-norm"
     ):
-        prepare_run(
-            options(**QUICK, micro_batch_size=4), data, tmp_path / "run", Processes(0, 1, torch.device("cpu")), None
-        )
+        prepare_run(options(**QUICK, micro_batch_size=4), data, tmp_path / "run", ALONE, None)
     assert not (tmp_path / "run").exists()
 
 

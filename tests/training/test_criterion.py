@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hgld import Hierarchy, losses
-from hgld.distributed import Processes, add_up_terms
+from hgld.distributed import ALONE, add_up_terms
 from hgld.losses.registry import LOSSES, PLUGINS, SECOND_TERMS, options_of
 from hgld.training.config import LossConfig
 from hgld.training.criterion import build_criterion
@@ -162,7 +162,7 @@ def test_loss_terms_averaged_over_processes_equal_single_process_terms(name, sum
     loss, expected = build(**options)(embeddings, labels, instances)
     criterion = build(**options)
     sums = criterion.query_sums(embeddings, labels, embeddings, labels, torch.arange(len(labels)))
-    value, parts = add_up_terms(sums, Processes(0, 1, torch.device("cpu")))
+    value, parts = add_up_terms(sums, ALONE)
     joined = criterion.joined_terms(parts, sums)
     torch.testing.assert_close((value, *joined.values()), (loss, *expected.values()))
     assert list(joined) == list(expected)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hgld import evaluate, open_dataset
 from hgld.data.views import TestView
-from hgld.distributed import Processes
+from hgld.distributed import ALONE, Processes
 from hgld.errors import ConfigError, InputError, StorageError
 from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.row_table import Sharing
@@ -35,7 +35,6 @@ from hgld.training.loop import train
 from tests.hgld.small_dataset import LEVELS, Item, items_of_classes, write_dataset
 from tests.training.untrained_run import CONFIG_OF_RUN, small_model, write_run
 
-ALONE = Processes(0, 1, torch.device("cpu"))
 METRICS = CONFIG_OF_RUN.run.metrics
 OPTIONS, ONLY_AP = EvaluationOptions(metrics=METRICS), EvaluationOptions(metrics=("AP",))
 ENDS = (".npy", ".labels.parquet")

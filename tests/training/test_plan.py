@@ -5,11 +5,10 @@ import re
 from dataclasses import replace
 
 import pytest
-import torch
 
 import hgld
 from hgld.data.views import TestView
-from hgld.distributed import Processes
+from hgld.distributed import ALONE
 from hgld.errors import ConfigError, HgldError
 from hgld.settings import options_of
 from hgld.training import machine, plan
@@ -24,7 +23,6 @@ SET = SetFacts(images=2000, classes=(40, 10, 3), images_of_class=50, splits=("tr
 LITE = NetworkFacts("convolutional", 1280, TestView(224, 256, interpolation="bicubic"), token=True, batch_norm=True)
 VIT = NetworkFacts("transformer", 384, TestView(224, 249), token=True, batch_norm=False)
 SMALL = NetworkFacts("scratch", 256, None, token=False, batch_norm=True)
-ALONE = Processes(0, 1, torch.device("cpu"))
 
 
 def derived(given=None, data=SET, network=LITE):

@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-import torch
 
 from hgld import evaluate, open_dataset
 from hgld.data.format import JUDGEMENTS, MANIFEST
 from hgld.data.index import TABLES
 from hgld.data.views import TestView
-from hgld.distributed import Processes
+from hgld.distributed import ALONE
 from hgld.errors import ConfigError, InputError
 from hgld.evaluation.protocols import FINEST, protocol_of
 from hgld.evaluation.protocols.benchmark import open_searched
@@ -24,8 +23,6 @@ from hgld.training.recipes import RECIPES, load_recipe
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import LEVELS, Item, items_of_classes, write_dataset
 from tests.training.untrained_run import CONFIG_OF_RUN, small_model, write_run
-
-ALONE = Processes(0, 1, torch.device("cpu"))
 
 
 def named(folder: Path, protocol: str) -> Path:

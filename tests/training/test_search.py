@@ -16,7 +16,7 @@ from PIL import Image
 from hgld import open_dataset
 from hgld.cli import main
 from hgld.data.dataset import dataset_of_images
-from hgld.distributed import Processes
+from hgld.distributed import ALONE
 from hgld.errors import ConfigError, InputError, StorageError
 from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.training.inference.embedder import Embedder
@@ -51,7 +51,7 @@ def dataset(tmp_path_factory, items):
 
 @pytest.fixture(scope="module")
 def embedder():
-    return Embedder.as_trained(small_model(), CONFIG_OF_RUN, Processes(0, 1, torch.device("cpu")))
+    return Embedder.as_trained(small_model(), CONFIG_OF_RUN, ALONE)
 
 
 def test_every_query_image_finds_itself_first(embedder, dataset, items, tmp_path):

@@ -2,11 +2,10 @@
 
 import polars as pl
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgld.distributed import Processes
+from hgld.distributed import ALONE
 from hgld.errors import ConfigError, DivergenceError
 from hgld.training import plan
 from hgld.training.config import with_fields
@@ -104,7 +103,7 @@ def test_sweep_stops_after_a_stopped_run_and_continues_after_a_diverged_run(tmp_
 
 def test_sweep_runs_share_the_precision_of_the_first_run(tmp_path, monkeypatch):
     place, out = str(write_small(tmp_path / "data")), tmp_path / "runs"
-    alone, tried = Processes(0, 1, torch.device("cpu")), []
+    alone, tried = ALONE, []
 
     def trial(config, processes):
         tried.append(config.images.size)
