@@ -18,15 +18,21 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 _IMPORTED = {"hgld", "faiss", "matplotlib", "mpl_toolkits", "PIL", "scipy", "sklearn", "tensorboard", "torch", "rich"}
+# modules that trainings import late; without them, each fork would import them in twice the time of its work
+_TRAINING = ("torch._inductor", "torch.nn.parallel.distributed", "torch.utils.tensorboard", "hgld.training.loop")
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Starter:
-    """Context manager of the process that forks commands."""
+    """Context manager of the process that forks commands, started with additional environment variables."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = environment or {}
 
     def __enter__(self) -> "Starter":
         line, pipe = [sys.executable, "-m", "tests.faults.starter"], subprocess.PIPE
-        self.process = subprocess.Popen(line, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
+        environment = {**os.environ, **self._environment}
+        self.process = subprocess.Popen(line, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, text=True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -60,6 +66,7 @@ class Starter:
             Exit code and stderr of each process; -9 and an empty string for a killed process.
         """
         known = [name for name in sys.modules if name.split(".")[0] in _IMPORTED]
+        known += _TRAINING if words.startswith("train") else ()
         asked = {
             "words": words,
             "base": str(base),

@@ -4,7 +4,7 @@ import itertools
 import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,12 @@ SETTINGS = {
 FAULTS = {fault: EVERY if fault == "kill" else 8 * EVERY for fault in CODES} if EVERY else {"some": 0}
 BUILDS = ((10, "kill"), (20, "full"), (25, "interrupt"), (45, "kill"))
 Command = Callable[..., int]  # (folder, injected failure or None) -> exit code of the command in that folder
+
+
+@pytest.fixture(scope="module")
+def starter() -> Iterator[Starter]:
+    with Starter({"OMP_NUM_THREADS": "1"}) as started:  # more threads than cores take twice as long
+        yield started
 
 
 def ends_in_the_same_bytes(
