@@ -61,7 +61,11 @@ def why_no_map(points: np.ndarray) -> str:
     return "" if spread > _LEAST_SPREAD else "its images are almost equal, as from a collapsed model"
 
 
-def place_items(items: Items) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
+Placed = tuple[np.ndarray, np.ndarray, np.ndarray, str]
+"""What :func:`place_items` returns."""
+
+
+def place_items(items: Items) -> Placed:
     """Place items in the plane: a sample by t-SNE, every other item among its nearest items of the sample.
 
     Args:
@@ -94,19 +98,20 @@ def place_items(items: Items) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
 
 
 def describe_map(
-    figures: Figures, items: Items, levels: Sequence[str], name_of: NameOf, run: str, split: str
+    figures: Figures, items: Items, placed: Placed, levels: Sequence[str], name_of: NameOf, run: str, split: str
 ) -> tuple[dict[str, Any] | None, str]:
     """Return the variables of the map in the page's template, and the reason if there is no map.
 
     Args:
         figures: object that keeps figures; if it keeps files, the map is also drawn as one figure per level.
         items: gallery of an evaluation.
+        placed: their places, which :func:`place_items` returned.
         levels: names of the levels, finest first.
         name_of: names of the classes.
         run: name of the run.
         split: name of the split.
     """
-    rows, places, anchors, reason = place_items(items)
+    rows, places, anchors, reason = placed
     if reason:
         return None, f"{run}: no map of the embedding, because {reason}."
     low, span = places.min(axis=0), max(float(np.ptp(places, axis=0).max()), 1e-12)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from hgld.report_page.curves import (
     draw_training,
     severity,
 )
-from hgld.report_page.embedding_map import NameOf, describe_map
+from hgld.report_page.embedding_map import NameOf, describe_map, place_items
 from hgld.report_page.figures import SERIES, Figures, grade_index
 from hgld.report_page.mistakes import describe_mistakes
 from hgld.report_page.rankings import MOST_QUERIES, FirstRanks, first_ranks, gain_of
@@ -107,28 +108,33 @@ def _split_section(
                 missing.append(f"{name}: no curves, maps and galleries, because {reason}.")
             continue
         ranked[name] = evaluation.first_seed
-        curves[name] = MeanCurves(gain_of(evaluation), len(levels))
-        first[name] = first_ranks(
-            evaluation.ranked,
-            normalize=bool(evaluation.report.settings.get("normalized", True)),
-            visit=curves[name].add,
-            task=f"rank {split}, {name}",
-            progress=progress,
-        )
-        names[name] = _name_of(evaluation, dataset)
+    place = scores.metrics.index(metric)
+    best = next((name for name, row in scores.runs if row[place].best), leading)
+    shown = best if best in ranked else next(iter(ranked), "")
+    own = ranked[shown].ranked if shown else None
+    items = None if own is None else own.other_side
+    with ThreadPoolExecutor(1) as pool:  # t-SNE takes one core while the products are computed
+        placed = None if items is None else pool.submit(place_items, items)
+        for name, evaluation in ranked.items():
+            assert evaluation.ranked is not None
+            curves[name] = MeanCurves(gain_of(evaluation), len(levels))
+            first[name] = first_ranks(
+                evaluation.ranked,
+                normalize=bool(evaluation.report.settings.get("normalized", True)),
+                visit=curves[name].add,
+                task=f"rank {split}, {name}",
+                progress=progress,
+            )
+            names[name] = _name_of(evaluation, dataset)
     sizes = sorted({len(e.ranked.query.labels) for e in ranked.values() if e.ranked is not None})
     note = "Means over all queries."
     if sizes and sizes[-1] > MOST_QUERIES:
         number = " and of ".join(f"{size:,}" for size in sizes)
         note = f"Means over {MOST_QUERIES:,} of {number} queries, sampled with seed 0."
     severities = {name: severity(first[name], len(levels)) for name in ranked}
-    place = scores.metrics.index(metric)
-    best = next((name for name, row in scores.runs if row[place].best), leading)
-    shown = best if best in ranked else next(iter(ranked), "")
     made_map = None
-    if (first_seed := ranked.get(shown)) is not None and first_seed.ranked is not None:
-        items = first_seed.ranked.other_side
-        made_map, why_not = describe_map(figures, items, levels, names[shown], shown, split)
+    if items is not None and placed is not None:
+        made_map, why_not = describe_map(figures, items, placed.result(), levels, names[shown], shown, split)
         missing += [why_not] if why_not else []
     return {
         "split": split,

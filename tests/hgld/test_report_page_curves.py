@@ -314,7 +314,8 @@ def test_map_places_a_sample_by_tsne_and_each_other_item_among_its_nearest_of_th
 def test_map_of_the_page_has_every_item_with_its_classes_and_key(monkeypatch):
     monkeypatch.setattr(embedding_map, "tsne", lambda points: points[:, :2])
     items = replace(evaluation(size=60).ranked.query, keys=[f"key {i}" for i in range(60)])
-    made, reason = describe_map(Figures(), items, ("a", "b", "c"), lambda c, label: f"{'abc'[c]}{label}", "run", "test")
+    placed, name_of = place_items(items), lambda c, label: f"{'abc'[c]}{label}"
+    made, reason = describe_map(Figures(), items, placed, ("a", "b", "c"), name_of, "run", "test")
     assert made is not None
     assert reason == ""
     data = json.loads(zlib.decompress(base64.b64decode(made["packed"])))
