@@ -1,8 +1,6 @@
 """DistributedLoss: each process ranks its own queries, and together they compute the loss of the whole batch."""
 
-import os
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
 import pytest
@@ -93,12 +91,10 @@ def test_the_documented_loop_prints_the_same_loss_on_two_processes(tmp_path):
     program = tmp_path / "loop.py"
     text = (ROOT / "docs/how-to/distributed.md").read_text()
     program.write_text(text.split("```python\n")[2].split("```")[0])
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     said = []
-    for command in ([sys.executable], start):
-        process = subprocess.run([*command, str(program)], env=environment, capture_output=True, text=True)
-        assert process.returncode == 0, process.stderr
-        said.append(process.stdout)
+    for count in (1, 2):
+        result = together(runpy.run_path, str(program), None, "__main__", folder=tmp_path, count=count)
+        assert result.returncode == 0, result.stderr
+        said.append(result.stdout)
     assert said[0].startswith("loss ")
     assert said[1].replace("\n", "") == said[0].replace("\n", "") * 2  # the output of two processes may be on one line
