@@ -26,7 +26,7 @@ import hgld
 from docs.figures import FIGURES, PICTURES, SOURCES, fingerprints
 from hgld.cli import VERBS, cli, main
 from hgld.pipelines.hierarchy.review.decisions import parse_decisions
-from tests.documented_files import documented_wiki, write_documented_files
+from tests.documented_files import KINDS, VIEWS, documented_wiki, write_documented_files
 from tests.hgld.range_server import serve
 from tests.pipelines.wikimedia_server import WikimediaServer
 from tests.test_questions import unanswered
@@ -314,7 +314,7 @@ def test_documented_commands_and_programs_run(document, begun, request, tmp_path
 def test_five_minutes_tutorial_leaves_the_stated_files(trained):
     assert (trained / "shards" / "dataset.json").is_file()
     assert (trained / "report.html").stat().st_size > 10_000
-    assert len(pl.read_parquet(trained / "test.labels.parquet")) == 82 * 4
+    assert len(pl.read_parquet(trained / "test.labels.parquet")) == KINDS // 2 * VIEWS
 
 
 # -- statements of the pages ---------------------------------------------------------------------------------------
