@@ -190,6 +190,7 @@ def test_demo_runs_differ_only_in_their_loss():
 
 
 @pytest.mark.slow
+@pytest.mark.long  # tests/test_installation.py trains a small demo
 def test_full_demo_is_fast_and_hierarchical_loss_wins(tmp_path):
     """The loss on all levels improves every hierarchical metric and lowers R@1 of landmarks only a little."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
