@@ -3,18 +3,18 @@
 import os
 import re
 import shlex
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from hgld.cli import main
+from tests.forked import together
+
 MOST_COMMANDS, MOST_FLAGS, MOST_WORDS = 5, 8, 400  # limits on the way from a folder of images to a report
 
 
 @dataclass
 class Journey:
-    """Commands run in a folder, each in a separate process, without a network and with an empty cache.
+    """Commands run in a folder, each in a forked process, without a network and with an empty cache.
 
     Attributes:
         folder: working directory, where the user's files are.
@@ -30,36 +30,16 @@ class Journey:
     words: int = 0
     texts: list[str] = field(default_factory=list)
 
-    def hgld(self, command: str, *, code: int = 0, timeout: float = 600, **environment: str) -> str:
-        """Run ``hgld COMMAND`` and return its output, stdout before stderr.
-
-        Args:
-            command: arguments after ``hgld``, quoted as in a shell.
-            code: expected exit code.
-            timeout: time limit in seconds.
-            environment: additional environment variables.
-        """
+    def hgld(self, command: str) -> str:
+        """Run ``hgld COMMAND``, quoted as in a shell, and return its output, stdout before stderr."""
         arguments = shlex.split(command)
         # not inside the folder, which may itself be the dataset
         cache = self.folder.with_name(f"{self.folder.name}-cache")
-        variables = os.environ | {
-            "PYTHONPATH": str(ROOT),
-            "COLUMNS": "120",
-            "XDG_CACHE_HOME": str(cache),
-            "HF_HUB_OFFLINE": "1",
-            "OMP_NUM_THREADS": "1",
-        }
-        done = subprocess.run(
-            [sys.executable, "-m", "hgld", *arguments],
-            cwd=self.folder,
-            env=variables | environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        cache.mkdir(exist_ok=True)
+        environment = {"COLUMNS": "120", "XDG_CACHE_HOME": str(cache), "HF_HUB_OFFLINE": "1"}
+        done = together(_run, self.folder, arguments, folder=cache, count=1, timeout=600, environment=environment)
         written = done.stdout + done.stderr
-        assert done.returncode == code, f"hgld {command}: exit code {done.returncode}\n{written}"
+        assert done.returncode == 0, f"hgld {command}: exit code {done.returncode}\n{written}"
         self.commands.append(command)
         self.flags += sum(bool(re.match(r"--?[A-Za-z]", word)) for word in arguments)
         self.words += count_words(written)
@@ -74,6 +54,11 @@ class Journey:
         assert len(self.commands) <= commands, said
         assert self.flags <= flags, said
         assert self.words <= words, said
+
+
+def _run(folder: Path, arguments: list[str]) -> None:
+    os.chdir(folder)
+    main(arguments)
 
 
 def count_words(text: str) -> int:
