@@ -13,6 +13,7 @@ import pytest
 from hgld import files
 from hgld.errors import StorageError
 from hgld.files import file_lock, lock_of, write_atomic, write_folder
+from tests.faults.disk import failing_disk
 
 
 class Stopped(BaseException):
@@ -156,6 +157,20 @@ def test_second_holder_of_a_lock_fails(tmp_path):
     # The writer reports this error.
     with pytest.raises(FileNotFoundError), file_lock(tmp_path / "no folder" / "lock"):
         pass
+
+
+def test_lock_file_that_cannot_be_removed_stays_and_hides_no_error(tmp_path):
+    path = tmp_path / "lock"
+    with failing_disk(tmp_path, 1, "read-only"), file_lock(path, keep=False):  # opening the file is the first change
+        pass
+    with (
+        pytest.raises(StorageError, match="its own error"),
+        failing_disk(tmp_path, 1, "read-only"),
+        file_lock(path, keep=False),
+    ):
+        raise StorageError("its own error")
+    with file_lock(path, "busy", keep=False):
+        assert path.exists()
 
 
 def test_waiting_threads_hold_a_lock_one_after_another(tmp_path):
