@@ -62,7 +62,7 @@ def why_no_map(points: np.ndarray) -> str:
 
 
 Placed = tuple[np.ndarray, np.ndarray, np.ndarray, str]
-"""What :func:`place_items` returns."""
+"""Result of :func:`place_items`."""
 
 
 def place_items(items: Items) -> Placed:
