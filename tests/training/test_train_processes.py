@@ -258,11 +258,6 @@ def test_error_in_one_process_stops_all_processes(data, tmp_path):
     assert find_checkpoint(tmp_path / "run", "last").name == "step-00000000"
 
 
-def children(process):
-    """Return the process ids of a process's children."""
-    return [int(n) for n in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the processes in /proc")
 def test_run_restarted_by_torchrun_after_a_kill_ends_bit_identical(data, tmp_path):
     config = options(**QUICK | {"epochs": 4, "evaluate_every": 0, "log_every": 1, "checkpoint_every": 4})
@@ -270,7 +265,8 @@ def test_run_restarted_by_torchrun_after_a_kill_ends_bit_identical(data, tmp_pat
     line = torchrun(config, data, out, "--max-restarts", "1")
     with subprocess.Popen(line, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE, text=True) as agent:
         wait_for_rows(agent, out / "log.csv", STEPS)
-        os.kill(children(agent)[-1], signal.SIGKILL)
+        *_, last = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
+        os.kill(int(last), signal.SIGKILL)
         errors = agent.communicate(timeout=400)[1]
     assert agent.returncode == 0, errors
     assert together(config, data, tmp_path / "whole").returncode == 0
