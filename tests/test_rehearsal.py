@@ -10,7 +10,7 @@ import pytest
 
 from tests.forked import starter
 
-BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SMALL = "--scale 0.002 --steps 40 --runs happier"  # the benchmark uses a larger release
 
 
@@ -30,9 +30,9 @@ def test_rehearsal_at_small_scale_recovers_the_true_labels(tmp_path, monkeypatch
     monkeypatch.setattr(sys, "argv", ["rehearsal", "--out", str(tmp_path), *SMALL.split()])
     with starter(tmp_path / "said", chain, **os.environ | rehearsal.ENVIRONMENT) as python:
 
-        def run(command, folder, log, environment, kill_after=None, start=rehearsal.run):
+        def run(command, folder, log, *more, start=rehearsal.run):
             if "torch.distributed.run" in command and "--stream" not in command:
-                return start(command, folder, log, environment, kill_after)
+                return start(command, folder, log, *more)
             module = next(word for word in command if word == "hgld" or word.startswith("rehearsed."))
             log.parent.mkdir(exist_ok=True)
             with log.open("a") as file:
