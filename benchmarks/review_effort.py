@@ -11,8 +11,8 @@ reference and sends requests to the review server. An action is a request, a pos
 * One action puts the remaining names of a block of similar names into a group.
 * One action accepts the remaining names of a screen.
 
-The table also counts keys and clicks. A name takes a click, unless the page put the cursor on it or on its block. A
-block takes a click left of its furthest name, which selects it. A group among the first 35 of the screen takes one
+The table also counts keys and clicks. A name takes a click, unless the page put the cursor on it. A block takes a click
+on its line left of the names, which selects it. A group among the first 35 of the screen takes one
 key. Other groups take ``0``, and in its list a digit, after the first letters of a word if necessary. A new group takes
 ``+``, its name and Enter; Enter accepts. A single name may instead take one click on one of the three groups in its
 row. The annotator decides about the name under the cursor, or its block, if it is wrong, and otherwise about the block
@@ -426,10 +426,8 @@ class Annotator:
         if len(names) == 1 and group in [one for one in near if one != self.place[names[0]]][:NEAR]:
             self._keys += 1
             return
-        if self._cursor not in names:
+        if len(names) > 1 or self._cursor not in names:
             self._cursor, self._keys = names[0], self._keys + 1
-        if len(names) > 1:
-            self._keys += 1
         proposed = (label for one in self._queue for label in one["targets"])
         labels = sorted({*self._predefined, *proposed, *(label for label in self.place.values() if label is not None)})
         if group in targets[:KEYED]:

@@ -172,10 +172,7 @@ function drawName(row, item, index) {
   const mark = inQueue() && !decided && !pending ? screen?.marks.get(item.name) ?? "yes" : null;
   if (inQueue()) {
     row.classList.add("proposed");
-    const [start, stop] = screen?.wider(names.active) ?? [0, 0];
-    const within = start <= index && index < stop ? `${index === start ? " first" : ""}${index === stop - 1 ? " last" : ""}` : " outside";
-    row.append(node("i", { className: `bracket${within}`, title: "select what is most like the name under the cursor, up to here ( ] )",
-      onclick: (event) => { event.stopPropagation(); choose(screen?.together(names.active, index)); } }));
+    row.append(...fork(index));
   }
   const doubt = decided || pending || item.wrong === null ? null : percent(item.wrong);
   row.append(
@@ -186,6 +183,17 @@ function drawName(row, item, index) {
       : doubt ? node("span", { className: item.wrong >= 0.5 ? "badge" : "number", textContent: doubt, title: `${doubt} likely to be wrong` }) : "",
     node("small", { className: "dim" }, [...(mark ? nearGroups(item, index) : []), ...parts([isCounted() ? count(item.items, model.item) : null, ...whereabouts(item)])]),
   );
+}
+
+// The tree of similar names: a line between two rows, longer between larger ranges; a click selects the names that it divides.
+function fork(index) {
+  const level = screen?.fork(index) ?? -1;
+  if (level < 0) return [];
+  const range = screen.chain(index)[level], size = screen.items.slice(...range).filter((item) => screen.isLeft(item)).length;
+  const line = node("i", { className: "fork", title: `select ${size} similar names above and below ( ] )`, ariaHidden: "true",
+    onclick: (event) => { event.stopPropagation(); names.go(index, { quiet: true }); screen.level = level; choose(range); } });
+  line.style.setProperty("--size", Math.log(size) / Math.log(screen.left.length));
+  return [line];
 }
 
 // The next most probable groups of a name; a click moves it there, or the selected names if it is one of them.

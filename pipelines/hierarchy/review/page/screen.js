@@ -72,14 +72,11 @@ export class Screen {
     return [...found].sort(([a], [b]) => a - b).map(([, range]) => range);
   }
 
-  // The next larger range; null if there is none.
-  wider(index) { return this.chain(index)[this.level + 1] ?? null; }
-
-  // Make the smallest range that contains both rows the current one; null if there is none.
-  together(index, other) {
-    const chain = this.chain(index), found = chain.findIndex(([start, stop]) => start <= other && other < stop);
-    if (found >= 0) this.level = found;
-    return chain[found] ?? null;
+  // The level of the smallest range that joins a row to the undecided row above it, or -1. Each range belongs to one row, so one
+  // click selects any range.
+  fork(index) {
+    const above = this.items.findLastIndex((item, at) => at < index && this.isLeft(item));
+    return above < 0 || !this.isLeft(this.items[index]) ? -1 : this.chain(index).findIndex(([start]) => start <= above);
   }
 
   step(index, by) {
