@@ -72,7 +72,6 @@ def seen_for_base(change: Change, world: World) -> object:
     return world.shared[key]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.label)
 def test_changing_a_config_field_changes_the_result_of_its_witness(change, world):
     base = seen_for_base(change, world)

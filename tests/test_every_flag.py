@@ -526,7 +526,6 @@ CASES = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("words", "name", "value"), CASES)
 def test_flag_changes_output_files_or_requests(observe, bases, words, name, value):
     if words not in bases:
