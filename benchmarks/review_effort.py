@@ -69,8 +69,6 @@ from starlette.testclient import TestClient
 
 import hgld.cli
 from hgld.local_server import TOKEN_HEADER
-from hgld.pipelines.hierarchy.encoders.embed import read_embeddings
-from hgld.pipelines.hierarchy.groups.given import EXAMPLE_ROWS, EXAMPLES
 from hgld.pipelines.hierarchy.groups.regression import group_shares
 from hgld.pipelines.hierarchy.review.journal import Journal
 from hgld.pipelines.hierarchy.review.learner import Learner
@@ -79,7 +77,6 @@ from hgld.pipelines.hierarchy.review.queue import Queue
 from hgld.pipelines.hierarchy.review.server import application
 from hgld.pipelines.hierarchy.review.state import Review
 from hgld.pipelines.hierarchy.review.tables import BuildTables, Thumbnails
-from hgld.pipelines.hierarchy.unit_rows import unit
 
 SETS = {
     "washington": ("gldv2_washington_landmarks", "mid"),
@@ -552,25 +549,18 @@ def one_by_one(annotator: Annotator, order: Sequence[str]) -> Effort:
     return effort
 
 
-def margin_sampling(annotator: Annotator, learner: Learner, labels: Mapping[int, str], given: Path | None) -> Effort:
+def margin_sampling(annotator: Annotator, learner: Learner, labels: Mapping[int, str]) -> Effort:
     """Ask the names with the smallest margin of a logistic regression, 1% at a time; answered names teach it.
 
     Args:
         annotator: the annotator, for the answers.
-        learner: for the rows of names.
+        learner: for the rows of names and of the groups' examples.
         labels: labels of the build's groups.
-        given: folder with the rows of predefined groups' texts; None: the build's groups are the examples.
     """
     names = [name for name in learner.names if name in annotator.target]
     index = {name: i for i, name in enumerate(learner.names)}
     rows = learner.rows[[index[name] for name in names]]
-    if given is not None:
-        texts, of = read_embeddings(given / EXAMPLE_ROWS), pl.read_parquet(given / EXAMPLES)["group"].to_list()
-    else:
-        of = sorted(set(annotator.start.values()))
-        texts = unit(
-            np.stack([learner.rows[[i for n, i in index.items() if annotator.start[n] == g]].sum(0) for g in of])
-        )
+    texts, of = learner.example_rows, learner.example_of
     groups = sorted({labels[g] for g in of} | set(annotator.says.values()) | set(annotator.target.values()))
     number = {group: k for k, group in enumerate(groups)}
     starts = np.array([number[labels[g]] for g in of])
@@ -682,8 +672,7 @@ def arms(name: str, options: argparse.Namespace, work: Path, estimates: dict[str
         doubtful = [n for n in cleaned.sort("confidence", "name")["name"].to_list() if n in target]
         found.setdefault("a. least confident first", []).append(one_by_one(annotator, doubtful))
         learner, tables = Learner.of(folder / "stages"), BuildTables(folder)
-        given = folder / "stages" / "cluster" if are_given else None
-        found.setdefault(MARGIN, []).append(margin_sampling(annotator, learner, tables.labels, given))
+        found.setdefault(MARGIN, []).append(margin_sampling(annotator, learner, tables.labels))
         found.setdefault("hgld review", []).append(annotator.work())
         if not mistakes and options.oracle is None:
             begin = partial(Annotator, folder, shuffled, mistakes=0.0, seed=seed, are_given=are_given, order=order)

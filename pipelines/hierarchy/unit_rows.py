@@ -52,13 +52,13 @@ def silhouettes(
     return score, cosine.argmax(axis=1), own
 
 
-def leading_axes(rows: np.ndarray) -> np.ndarray:
-    """Return (N, <= 64) float64 coordinates on the axes with the largest moments, which best keep inner products."""
+def leading_axes(rows: np.ndarray, count: int = AXES) -> np.ndarray:
+    """Return (N, <= count) float64 coordinates on the axes with the largest moments, which best keep inner products."""
     wide = rows.astype(np.float64)
-    if rows.shape[1] <= AXES:
+    if rows.shape[1] <= count:
         return wide
     _, axes = np.linalg.eigh(wide.T @ wide)
-    return wide @ axes[:, -AXES:]
+    return wide @ axes[:, -count:]
 
 
 def nearest(rows: np.ndarray, others: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

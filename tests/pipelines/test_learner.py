@@ -15,13 +15,10 @@ from hgld.pipelines.hierarchy.review.decisions import Accept, Decision, Drop, En
 from hgld.pipelines.hierarchy.review.grouping import Grouping
 from hgld.pipelines.hierarchy.review.learner import Learner
 from hgld.pipelines.hierarchy.review.queue import MOST_LINKED, SCREEN, NameTree, Order, Queue
+from hgld.pipelines.hierarchy.unit_rows import unit
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LABELS = {0: "church", 1: "castle", 2: "lake"}
-
-
-def unit(rows):
-    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
 def toy(n=24, seed=0, dim=6):
@@ -199,9 +196,8 @@ def test_nodes_of_the_name_tree_are_nested_and_sum_over_their_names(n):
     rows = unit(np.random.default_rng(n).normal(size=(n, 8)))
     tree = NameTree.of(rows)
     assert sorted(tree.order.tolist()) == list(range(n))
-    values = np.random.default_rng(1).normal(size=(n, 2))
     for node in range(0, len(tree.starts), max(1, len(tree.starts) // 50)):
-        assert tree.sums(values)[node] == pytest.approx(values[tree.members(node)].sum(axis=0))
+        assert tree.sums(rows)[node] == pytest.approx(rows[tree.members(node)].sum(axis=0))
     ends: list[int] = []
     for start, stop in sorted(zip(tree.starts.tolist(), tree.stops.tolist(), strict=True), key=lambda r: (r[0], -r[1])):
         while ends and ends[-1] <= start:
@@ -239,7 +235,7 @@ def test_queue_screens_are_small_disjoint_and_sorted_by_item_count():
 
 def test_targets_of_a_screen_are_the_most_probable_groups_of_its_names():
     names, rows, place, _ = toy(60)
-    learner = Learner(names, rows, np.ones(60), place)
+    learner = learner_of(names, rows, place)
     now = learner.fit(decided(place, [said(Move, names=(names[0],), to="lake")]))
     shown = Queue(learner.rows).screens(now)
     for screen in shown:

@@ -30,9 +30,9 @@ from typing import Any
 
 import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
-from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics import adjusted_rand_score
+from sklearn.utils.extmath import randomized_svd
 from threadpoolctl import threadpool_limits
 
 from hgld.files import read_json
@@ -45,7 +45,7 @@ from ..encoders.registry import make_encoder
 from ..names.class_graph import ClassGraph
 from ..unit_rows import borrow, leading_axes, unit
 
-VERSION = 2  # version 2: only wording, descriptions and classes
+VERSION = 3  # version 3: other axes of words in descriptions
 TEXT, WORDING, DESCRIPTIONS, CLASSES = "text", "wording", "descriptions", "classes"
 RESAMPLES = 6
 SAMPLE = 1000  # maximum number of names per resample
@@ -55,7 +55,7 @@ LEAST_OF_FORM = 0.25
 LEAST_OF_MEANING = 0.05  # minimum agreement: unrelated groupings have about 0, and hardly ever this much
 FORM = 0.4  # weight of the wording, if it is used
 BORROWED = 5
-_DESCRIPTION_AXES = 100
+_WORD_AXES = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,10 +125,12 @@ class Evidence:
         return unit(np.hstack(scaled)).astype(np.float32)
 
 
+# length of a name's words beside its other evidence in the review; with 1, the measured effort is the same
+WORDS = 0.7
 LEARNING_FORM = 0.15  # weight of the wording for the regression; .1 to .2 give the same measured effort
 
 
-def learning_rows(evidence: Evidence, texts: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+def learning_rows(evidence: Evidence, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the joint rows from which groups are learned: (N, D) rows of the names, (T, D) rows of other texts.
 
     Args:
@@ -136,16 +138,22 @@ def learning_rows(evidence: Evidence, texts: np.ndarray | None = None) -> tuple[
         texts: (T, E) rows of texts by the first evidence source, the only source that has rows of texts. For the other
             sources, a text gets rows from the names nearest to it.
     """
-    if texts is None or not len(texts):
-        rows = evidence.joint(form=LEARNING_FORM)
-        return rows, rows[:0]
     first, *others = evidence.blocks
     longer = [Block(first.name, np.vstack([first.rows, texts]), np.append(first.known, texts.any(axis=1)))]
     for block in others:
         known = np.append(block.known, np.zeros(len(texts), bool))
         longer.append(Block(block.name, np.pad(block.rows, ((0, len(texts)), (0, 0))), known, block.is_form))
-    rows = Evidence(tuple(longer), evidence.weights, evidence.agreement).joint(form=LEARNING_FORM)
+    rows = Evidence(tuple(longer), evidence.weights, evidence.agreement).joint(LEARNING_FORM)
     return rows[: len(first.rows)], rows[len(first.rows) :]
+
+
+def add_words(rows: np.ndarray, texts: Sequence[str]) -> np.ndarray:
+    """Return the (N, D) unit rows of N texts with their words beside them, also as unit rows.
+
+    In the review, one decision about a word then teaches the group of all names with this word. Few axes of the encoder
+    hold letters and kinds of words, but not every word.
+    """
+    return unit(np.hstack([rows, WORDS * _words(texts)]))
 
 
 def weigh(blocks: Sequence[Block], *, groups: int, seed: int = 0) -> Evidence:
@@ -271,7 +279,7 @@ def _weigh(
     groups = config.cluster.groups or max(2, round(len(names) ** 0.5))
     evidence = weigh(blocks, groups=groups, seed=config.cluster.seed)
     np.save(out / "rows.npy", evidence.joint(), allow_pickle=False)
-    np.save(out / "meaning.npy", evidence.joint(form=0), allow_pickle=False)
+    np.save(out / "meaning.npy", evidence.joint(0), allow_pickle=False)
     progress("weigh the evidence", 1, 1)
     about = []
     for block, weight in zip(evidence.blocks, evidence.weights, strict=True):
@@ -305,7 +313,5 @@ def _words(texts: Sequence[str]) -> np.ndarray:
     if not any(map(words.build_analyzer(), texts)):
         return np.zeros((len(texts), 1), dtype=np.float32)
     features: Any = words.fit_transform(texts)
-    axes = min(_DESCRIPTION_AXES, min(features.shape) - 1)
-    if axes < 1:
-        return np.asarray(features.toarray(), dtype=np.float32)
-    return TruncatedSVD(axes, random_state=0).fit_transform(features).astype(np.float32)
+    left, lengths, _ = randomized_svd(features, min(_WORD_AXES, *features.shape), random_state=0)
+    return (left * lengths).astype(np.float32)

@@ -1,9 +1,10 @@
 """The learner of a review: after each decision it assigns undecided names to groups, with error probabilities.
 
-After each decision the learner fits the regression of :mod:`hgld.pipelines.hierarchy.groups.regression`. The examples
-are the decided names and, per group, the texts of a predefined group or the mean embedding of the names that clustering
-put into it. The probabilities are multiplied by the square root of the build's own probabilities, and then by the votes
-of language models (:mod:`hgld.pipelines.hierarchy.review.model_votes`). Without decisions and votes no name moves. The
+After each decision the learner fits the regression of :mod:`hgld.pipelines.hierarchy.groups.regression` to the joint
+evidence and the words of the names (:func:`hgld.pipelines.hierarchy.groups.evidence.add_words`). The examples are the
+decided names and, per group, the texts of a predefined group or the mean embedding of the names that clustering put
+into it. The probabilities are multiplied by the square root of the build's own probabilities, and then by the votes of
+language models (:mod:`hgld.pipelines.hierarchy.review.model_votes`). Without decisions and votes no name moves. The
 order of the decisions does not matter.
 
 The error probability of a name that stays in its group is the mean of the learner's and the build's probability. From
@@ -26,10 +27,10 @@ from hgld.tables import read_parquet
 
 from ..encoders.embed import read_embeddings
 from ..groups.doubt import Belief, Expected, Model, believe, still_wrong
-from ..groups.evidence import learning_rows, read_evidence
+from ..groups.evidence import LEARNING_FORM, add_words, read_evidence
 from ..groups.given import EXAMPLE_ROWS, EXAMPLES
 from ..groups.regression import group_shares
-from ..unit_rows import sums, unit
+from ..unit_rows import leading_axes, sums, unit
 from .grouping import GroupId, Grouping
 from .model_votes import learn_reliability, weigh
 
@@ -104,7 +105,7 @@ class Learner:
 
     Args:
         names: the N names.
-        rows: (N, D) unit rows, the joint evidence of names.
+        rows: (N, D) unit rows of the names: their joint evidence, and from :meth:`of` also their words.
         items: (N,) number of items of each name.
         place: group of every name in the build.
         examples: (E,) group numbers and (E, D) rows of the texts of predefined groups. Default: the mean of the rows
@@ -113,6 +114,8 @@ class Learner:
 
     Attributes:
         rows: (N, D) unit rows, reduced to 128 axes if there are many names.
+        example_rows: (E, D) unit rows of the examples.
+        example_of: group numbers of the E examples.
     """
 
     def __init__(
@@ -134,8 +137,8 @@ class Learner:
             numbers, member = np.unique(self._own, return_inverse=True)
             examples = numbers, unit(sums(rows, member.ravel(), len(numbers)))
         both = _narrow(np.vstack([rows, examples[1]]))
-        self.rows, self._example_rows, self._example_of = both[: len(names)], both[len(names) :], examples[0].tolist()
-        self._numbers = sorted({*place.values(), *self._example_of})
+        self.rows, self.example_rows, self.example_of = both[: len(names)], both[len(names) :], examples[0].tolist()
+        self._numbers = sorted({*place.values(), *self.example_of})
 
     @classmethod
     def of(cls, stages: Path) -> Self:
@@ -145,14 +148,18 @@ class Learner:
             TableError: the rows cannot be read or do not match the names.
         """
         names, file = read_parquet(stages / "cluster/names.parquet"), stages / "cluster" / EXAMPLES
-        rows, _ = learning_rows(read_evidence(stages / "evidence"))
-        examples = None
+        rows = read_evidence(stages / "evidence").joint(LEARNING_FORM)
+        texts, examples = names["name"].to_list(), None
         if file.is_file():
-            examples = read_parquet(file)["group"].to_numpy(), read_embeddings(stages / "cluster" / EXAMPLE_ROWS)
+            shown = read_parquet(file)
+            rows = np.vstack([rows, read_embeddings(stages / "cluster" / EXAMPLE_ROWS)])
+            rows = add_words(rows, [*texts, *shown["text"]])
+            examples = shown["group"].to_numpy(), rows[len(texts) :]
+        else:
+            rows = add_words(rows, texts)
         place = dict(names.select("name", "group").iter_rows())
-        return cls(
-            names["name"].to_list(), rows, names["landmarks"].to_numpy(), place, examples, names["wrong"].to_numpy()
-        )
+        rows = rows[: len(texts)]
+        return cls(texts, rows, names["landmarks"].to_numpy(), place, examples, names["wrong"].to_numpy())
 
     @staticmethod
     def files(stages: Path) -> dict[str, Path]:
@@ -174,7 +181,7 @@ class Learner:
         live = sorted(wanted, key=lambda group: (isinstance(group, str), group))
         column: dict[GroupId | None, int] = {group: k for k, group in enumerate(live)}
         home = np.array([column.get(ends[number], -1) for number in self._own.tolist()])
-        texts = np.array([column.get(ends[number], -1) for number in self._example_of], dtype=int)
+        texts = np.array([column.get(ends[number], -1) for number in self.example_of], dtype=int)
         decided = np.array(sorted(self._index[n] for n, group in told.items() if group is not None), dtype=int)
         answers = np.array([column[told[self.names[i]]] for i in decided.tolist()], dtype=int)
         shares, doubt, voters = self._prior(home, len(live)), self._doubt, list[tuple[np.ndarray, np.ndarray]]()
@@ -233,15 +240,15 @@ class Learner:
 
     def _learned(self, prior: np.ndarray, texts: np.ndarray, decided: np.ndarray, answers: np.ndarray) -> np.ndarray:
         """Return (N, K) probabilities from the build's own, the groups' examples, and the decided names."""
-        kept = (texts >= 0) & self._example_rows.any(axis=1)
-        rows, groups = np.vstack([self.rows[decided], self._example_rows[kept]]), np.append(answers, texts[kept])
+        kept = (texts >= 0) & self.example_rows.any(axis=1)
+        rows, groups = np.vstack([self.rows[decided], self.example_rows[kept]]), np.append(answers, texts[kept])
         found = np.sqrt(prior) * group_shares(self.rows, rows, groups, prior.shape[1])
         return found / found.sum(axis=1, keepdims=True)
 
     def retrieve(self) -> tuple[list[int], np.ndarray]:
         """Return the numbers of the build's K groups, and (N, K) probabilities of them without any decision."""
         index = {number: k for k, number in enumerate(self._numbers)}
-        home, texts = (np.array([index[g] for g in of], dtype=int) for of in (self._own.tolist(), self._example_of))
+        home, texts = (np.array([index[g] for g in of], dtype=int) for of in (self._own.tolist(), self.example_of))
         prior, none = self._prior(home, len(index)), np.array([], dtype=int)
         return self._numbers, self._learned(prior, texts, none, none)
 
@@ -256,7 +263,6 @@ class Learner:
 
 def _narrow(rows: np.ndarray) -> np.ndarray:
     """Project rows of many names onto their 128 leading axes, so that a decision takes less than two seconds."""
-    if len(rows) > _MANY_NAMES and rows.shape[1] > _MOST_AXES:
-        _, axes = np.linalg.eigh(rows.T.astype(np.float64) @ rows)
-        rows = unit(rows.astype(np.float32) @ axes[:, -_MOST_AXES:].astype(np.float32))
+    if len(rows) > _MANY_NAMES:
+        rows = unit(leading_axes(rows, _MOST_AXES))
     return np.ascontiguousarray(rows, dtype=np.float32)
