@@ -19,6 +19,7 @@ from hgld.files import PART
 from hgld.pipelines.download import Downloader, RemoteFile
 from hgld.pipelines.hierarchy.review.decisions import Move
 from hgld.pipelines.hierarchy.review.journal import Journal
+from hgld.training.inference import export
 from tests.faults.commands import COMMANDS, Command, assert_said, contents, place_of, run
 from tests.faults.disk import EVERY, Stopped, counted_changes, failing_disk, largest_file, nfs_removals
 from tests.hgld.range_server import RangeServer
@@ -57,6 +58,21 @@ class Case:
     def at(self, place: Path) -> Path:
         """Copy the folder as it was before the command to a new path."""
         return shutil.copytree(self.found, place)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def onnx_file_converted_once(tmp_path_factory):
+    """Convert the model to ONNX once: a conversion takes seconds, and writes outside the command's folder."""
+    first, convert = tmp_path_factory.mktemp("onnx") / "model.onnx", export._write
+
+    def write(embedder, size, path):
+        if not first.exists():
+            convert(embedder, size, first)
+        shutil.copy(first, path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export, "_write", write)
+        yield
 
 
 @pytest.fixture(scope="module", params=COMMANDS)

@@ -21,7 +21,7 @@ reading detects it. The entries of one action on the page have the same ``when``
 import json
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from datetime import MAXYEAR, UTC, datetime
 from pathlib import Path
@@ -313,7 +313,10 @@ def parse_decisions(text: str | bytes, path: Path) -> list[Entry]:
     return entries
 
 
-class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # reads values such as no, 1984 and 2026-11-21 as text
+_TextLoader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # reads values such as no and 2026-11-21 as text
+
+
+class _Loader(_TextLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         found = super().construct_mapping(node, deep)
         if len(found) < len(node.value):
@@ -327,7 +330,8 @@ def _load(text: str) -> Any:
     The events are checked first, because deep nesting crashes the loader, and aliases can expand without end.
     """
     depth = 0
-    for number, event in enumerate(yaml.parse(text, Loader=_Loader)):
+    events: Iterable[Any] = yaml.parse(text, Loader=_Loader)  # types-PyYAML lacks the fields of events
+    for number, event in enumerate(events):
         if number > _MAX_EVENTS:
             raise yaml.MarkedYAMLError(problem="too many fields and values", problem_mark=event.start_mark)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
