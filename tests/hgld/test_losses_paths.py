@@ -192,6 +192,7 @@ print(json.dumps(rows))
 
 @needs_triton
 @pytest.mark.slow
+@pytest.mark.long
 def test_triton_kernels_agree_with_the_float64_reference():
     """The child prints the relative errors of values and gradients; gradients are relative to the row's largest one."""
     rows = json.loads(run_python(INTERPRETED, TRITON_INTERPRET="1", OMP_NUM_THREADS="1"))

@@ -1,11 +1,10 @@
-"""Training in one process of a run, started by torchrun or by a fork.
+"""Training in one process of a run.
 
 ``stop`` is the step after which a signal requests a stop.
 """
 
 import os
 import signal
-import sys
 from functools import partial, partialmethod
 from pathlib import Path
 
@@ -38,8 +37,3 @@ def run(config: Path, data: str, out: Path, stop: int | None = None) -> None:
     torch.set_num_threads(1)
     progress = LineReporter(say, say) if stop is None else Stopping(stop)
     train(load_config(config), data, out, progress=progress)
-
-
-if __name__ == "__main__":
-    file, place, folder = sys.argv[1:]
-    run(Path(file), place, Path(folder))

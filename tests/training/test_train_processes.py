@@ -1,6 +1,6 @@
 """Two processes train the same weights as one, from a directory and from shards over HTTP.
 
-Signals and restarts are tested under torchrun. Training and errors are tested in forked processes, which is faster.
+A restart and a signal are tested under torchrun. The other tests fork their processes, which is faster.
 """
 
 import os
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from subprocess import DEVNULL, PIPE
+from subprocess import PIPE
 
 import pytest
 import torch
@@ -57,14 +57,6 @@ def together(config, data, out, *stop, processes=2, environment=None):
     save_config(config, file)
     place = out.parent
     return forked.together(run, file, str(data), out, *stop, folder=place, count=processes, environment=environment)
-
-
-def torchrun(config, data, out, *more):
-    """Return the command that trains in two processes; ``more`` are options of torchrun."""
-    file = out.with_suffix(".json")
-    save_config(config, file)
-    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *more]
-    return [*line, str(ROOT / "tests/training/run_process.py"), *map(str, (file, data, out))]
 
 
 def wait_for_rows(agent, log, count):
@@ -226,26 +218,6 @@ def test_split_proxies_train_as_whole_proxies_and_resume_on_any_number_of_proces
             assert after == pytest.approx(before, rel=1e-4)
 
 
-EPOCHS = 12  # the run must last until torchrun has passed on the signal
-
-
-def test_sigterm_to_torchrun_stops_a_run_that_resumes_bit_identical(data, tmp_path):
-    config = options(**QUICK | {"epochs": EPOCHS, "evaluate_every": 0, "log_every": 1, "checkpoint_every": 10**6})
-    out, log = tmp_path / "run", tmp_path / "run/log.csv"
-    line = torchrun(config, data, out)
-    with subprocess.Popen(line, env=ENVIRONMENT, stdout=DEVNULL, stderr=PIPE) as agent:
-        wait_for_rows(agent, log, STEPS + 2)
-        agent.send_signal(signal.SIGTERM)
-        agent.communicate(timeout=60)
-    step = int(find_checkpoint(out, "last").name.removeprefix("step-"))
-    assert STEPS + 2 < step < EPOCHS * STEPS
-    result = together(config, data, out)
-    assert result.returncode == 0, result.stderr
-    assert f"resumes after step {step} of {EPOCHS * STEPS}" in result.stdout
-    assert together(config, data, tmp_path / "whole").returncode == 0
-    assert same(weights(out), weights(tmp_path / "whole"))
-
-
 def test_error_in_one_process_stops_all_processes(data, tmp_path):
     config = options(**ALIKE, epochs=1)
     broken = write_small(tmp_path / "broken")
@@ -259,15 +231,25 @@ def test_error_in_one_process_stops_all_processes(data, tmp_path):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the processes in /proc")
-def test_run_restarted_by_torchrun_after_a_kill_ends_bit_identical(data, tmp_path):
-    config = options(**QUICK | {"epochs": 4, "evaluate_every": 0, "log_every": 1, "checkpoint_every": 4})
-    out = tmp_path / "run"
-    line = torchrun(config, data, out, "--max-restarts", "1")
+def test_torchrun_restarts_a_killed_run_stops_it_and_it_resumes_bit_identical(data, tmp_path):
+    epochs = 12  # the run must last until torchrun has passed on the signal
+    config = options(**QUICK | {"epochs": epochs, "evaluate_every": 0, "log_every": 1, "checkpoint_every": 4})
+    out, log = tmp_path / "run", tmp_path / "run/log.csv"
+    save_config(config, tmp_path / "run.json")
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
+    line += ["-m", "hgld", "train", *map(str, ("--config", tmp_path / "run.json", "--data", data, "--out", out))]
     with subprocess.Popen(line, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE, text=True) as agent:
-        wait_for_rows(agent, out / "log.csv", STEPS)
+        wait_for_rows(agent, log, STEPS)
         *_, last = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
         os.kill(int(last), signal.SIGKILL)
-        errors = agent.communicate(timeout=400)[1]
-    assert agent.returncode == 0, errors
+        wait_for_rows(agent, log, 3 * STEPS)
+        agent.send_signal(signal.SIGTERM)
+        said, errors = agent.communicate(timeout=60)
+    assert "resumes after step" in said + errors
+    step = int(find_checkpoint(out, "last").name.removeprefix("step-"))
+    assert 3 * STEPS < step < epochs * STEPS
+    result = together(config, data, out)
+    assert result.returncode == 0, result.stderr
+    assert f"resumes after step {step} of {epochs * STEPS}" in result.stdout
     assert together(config, data, tmp_path / "whole").returncode == 0
     assert same(weights(out), weights(tmp_path / "whole"))

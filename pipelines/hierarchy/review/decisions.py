@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from datetime import MAXYEAR, UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import yaml
 
@@ -330,14 +330,15 @@ def _load(text: str) -> Any:
     The events are checked first, because deep nesting crashes the loader, and aliases can expand without end.
     """
     depth = 0
-    events: Iterable[Any] = yaml.parse(text, Loader=_Loader)  # types-PyYAML lacks the fields of events
+    events = cast(Iterable[Any], yaml.parse(text, Loader=_Loader))  # types-PyYAML lacks the fields of events
     for number, event in enumerate(events):
+        mark = event.start_mark
         if number > _MAX_EVENTS:
-            raise yaml.MarkedYAMLError(problem="too many fields and values", problem_mark=event.start_mark)
+            raise yaml.MarkedYAMLError(problem="too many fields and values", problem_mark=mark)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent) or depth > _MAX_DEPTH:
             said = "nested too deep" if depth > _MAX_DEPTH else f"*{event.anchor} is a YAML alias; write '*' in quotes"
-            raise yaml.MarkedYAMLError(problem=said, problem_mark=event.start_mark)
+            raise yaml.MarkedYAMLError(problem=said, problem_mark=mark)
     return yaml.load(text, Loader=_Loader)  # noqa: S506 - it constructs only texts
 
 
