@@ -33,6 +33,7 @@ def test_short_file_names_exist_in_the_folder_of_their_row():
             assert any((ROOT / folder / short).is_file() for folder in folders), short
 
 
+@pytest.mark.checks
 def test_import_map_equals_the_imports_of_the_code():
     imports = read_imports()
     assert {"hgld", "training"} <= imports["hgld.cli"]

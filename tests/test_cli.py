@@ -94,6 +94,7 @@ def test_every_choice_of_the_paper_is_in_its_statements(config_of):
     assert len(config_of("--as-published").as_published) == len(of_build)
 
 
+@pytest.mark.slow
 def test_build_as_published_shows_the_published_counts_at_each_step_and_records_its_choices(hgld, tmp_path):
     given = ("build-hierarchy", "--sample", "--as-published", "--encoder", "lexical", "--out", tmp_path / "out")
     code, out, _ = hgld(*given)

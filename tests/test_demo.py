@@ -51,6 +51,7 @@ def tiny_verb(monkeypatch, hgld):
     return functools.partial(hgld, "demo")
 
 
+@pytest.mark.slow
 def test_demo_runs_are_evaluated_on_unseen_landmarks(tiny):
     out, result = tiny
     train, test = (hgld.open_dataset(out / "shards", split) for split in ("train", "test"))

@@ -119,6 +119,7 @@ def test_only_tables_module_calls_polars_readers():
     assert names <= {"hgld/tables.py"}
 
 
+@pytest.mark.checks
 def test_only_allowed_modules_import_network_clients():
     clients = {"pipelines/web.py", "pipelines/download.py", "hgld/data/http_files.py"}
     assert _who_imports("requests", "urllib3", "http", "socket", "urllib.request", "aiohttp") <= clients

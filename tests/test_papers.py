@@ -61,6 +61,7 @@ def test_every_table_of_a_paper_has_an_experiment(paper):
         assert any(name == table or name.startswith(f"{table},") for name in named), f"{table} of {paper} has none"
 
 
+@pytest.mark.checks
 def test_every_recipe_of_a_table_is_in_its_commands():
     for one in REAL:
         commands = "\n".join(command for command, _ in _commands(one, Path()))
@@ -130,6 +131,7 @@ def test_unknown_experiment_error_lists_the_known_ones():
     ]
 
 
+@pytest.mark.checks
 def test_reproduce_lists_tables_and_marks_datasets_that_are_here(hgld, tmp_path):
     (tmp_path / "sop").mkdir()
     (tmp_path / "sop" / "dataset.json").write_text("{}")
@@ -191,6 +193,7 @@ def test_published_increases_are_printed_and_drawn_beside_the_users_own(tmp_path
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.checks
 def test_sweeps_are_drawn_with_the_published_values_at_their_settings(tmp_path, monkeypatch):
     [figure] = find_experiments("SupRank Figures 7 and 8, lambda")
     write_sweeps(tmp_path, figure, (0.1, 0.2, 0.3, 0.4, 0.5, 0.6))

@@ -155,6 +155,7 @@ def test_blank_and_unreadable_images_have_no_similar_images():
     assert len(compared.of_copies(np.arange(4))) == 1
 
 
+@pytest.mark.slow
 def test_pair_less_similar_than_synthetic_copies_is_not_a_copy():
     shown = [make_image(seed) for seed in range(60)]
     blend = Image.blend(shown[2], shown[40], 0.3)  # more similar to image 2 than any other image of another class

@@ -60,6 +60,7 @@ def test_nmi_is_1_for_separate_classes_and_low_for_shuffled_ones():
     assert clustering_nmi(embeddings, torch.zeros(40, dtype=torch.int64)) == 1.0
 
 
+@pytest.mark.slow
 def test_large_tables_are_clustered_by_blocks_or_skipped_and_the_report_says_so(monkeypatch):
     embeddings, labels = blobs(size=50)
     columns = labels[:, None].repeat(1, 3)

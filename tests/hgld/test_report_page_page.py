@@ -140,6 +140,7 @@ def hostile(tmp_path_factory):
     return run, page
 
 
+@pytest.mark.slow
 def test_page_of_the_same_input_has_the_same_bytes_and_no_local_paths(hostile, tmp_path):
     run, page = hostile
     make_report([run], tmp_path / "again.html", title="</title><script>")

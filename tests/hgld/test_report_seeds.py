@@ -224,6 +224,7 @@ def test_latex_columns_are_chosen_by_metric_or_reduced_to_the_page_width(group):
 # -- figures and pages -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_figure_files_fit_a_column_and_are_reproducible(group, tmp_path, hgld):
     for name in ("one", "two"):
         line = Line("a $x$", (0.0, 1.0), (0.0, 1.0), 0)

@@ -41,6 +41,7 @@ def test_single_worker_runs_in_this_process(tmp_path):
     assert sums(units_of(tmp_path), 1) == (EXPECTED, {os.getpid()})
 
 
+@pytest.mark.slow
 def test_error_contains_the_unit_that_kills_every_worker(tmp_path, monkeypatch):
     monkeypatch.setattr(executor, "ATTEMPTS", 2)
     with pytest.raises(HgldError, match="died 2 times at unit 2 "):

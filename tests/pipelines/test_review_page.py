@@ -581,6 +581,7 @@ def test_any_request_body_gets_a_response(build, path, body):
         assert read_decisions([build / "ada.yaml"])
 
 
+@pytest.mark.slow
 def test_eight_concurrent_clients_lose_no_decision(build):
     addresses: list[str] = []
     running = serving(partial(server.application, opened(build, learns=True)), 0, addresses.append)

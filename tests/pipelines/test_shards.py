@@ -84,6 +84,7 @@ def test_exact_copies_are_kept_and_listed_with_their_originals(built):
     assert copies["duplicate_of"].to_list() == [None, copies["key"][0]]
 
 
+@pytest.mark.slow
 def test_worker_count_item_order_and_folder_do_not_change_the_bytes(built, loose, tmp_path):
     build(replace(loose, items=loose.items.reverse()), tmp_path / "out", workers=2, keep_examined=True)
     made = bytes_of(tmp_path / "out")

@@ -288,6 +288,7 @@ def build(spec: str, weights: str, **fields):
     return build_model(ModelConfig(backbone=spec, pretrained=weights, **PLAIN | fields), image_size=48)
 
 
+@pytest.mark.slow
 def test_library_head_on_mean_features_reproduces_network_scores(weights):
     model = build("torchvision:regnet_y_400mf", weights, gem_p=1.0).eval()
     weight, bias = library_head("torchvision:regnet_y_400mf", weights, model)
@@ -323,6 +324,7 @@ def test_library_head_refuses_models_without_pretrained_classifier(weights, spec
         library_head(spec, weights, model)
 
 
+@pytest.mark.slow
 def test_library_head_refuses_a_classifier_that_is_not_one_linear_layer(tmp_path, weights):
     torch.save(network("squeezenet1_1").state_dict(), tmp_path / "s.pt")
     model = build("torchvision:squeezenet1_1", "none")
@@ -334,6 +336,7 @@ def test_library_head_refuses_a_classifier_that_is_not_one_linear_layer(tmp_path
         library_head("torchvision:resnet34", weights, model)
 
 
+@pytest.mark.slow
 def test_run_starts_with_the_pretrained_classifier(tmp_path, monkeypatch):
     """The network gets a classifier of three synsets instead of a thousand."""
     whole = network("regnet_y_400mf", classes=3)
@@ -360,6 +363,7 @@ def test_run_starts_with_the_pretrained_classifier(tmp_path, monkeypatch):
     torch.testing.assert_close(classifier.bias, whole.get_parameter("fc.bias").detach())
 
 
+@pytest.mark.slow
 def test_pretrained_network_is_evaluated_as_a_classifier_without_a_run(tmp_path, monkeypatch):
     """The values equal top-k of the scores of the whole network."""
     whole = network("regnet_y_400mf", classes=3)

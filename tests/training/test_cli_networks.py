@@ -60,6 +60,7 @@ def test_pretrained_network_can_embed_evaluate_and_search(places, tmp_path, hgld
     assert found["matches"][0]["key"] == open_dataset(places / "data", "test").keys[2]
 
 
+@pytest.mark.slow
 def test_leaderboard_of_several_models_includes_raw_pixels(places, no_figures, tmp_path, hgld):
     models = ["--checkpoint", places / "run", "--model", "small", "--model", "onnx:none.onnx", "--size", 24]
     weights = ["--weights", places / "weights.pt", "--weights", "default"]

@@ -137,6 +137,7 @@ def test_train_repeats_a_saved_config_and_starts_from_a_run(hgld, data, tmp_path
     assert "tau" in err
 
 
+@pytest.mark.slow
 def test_sweep_prints_a_table_of_its_runs_and_resumes(hgld, data, tmp_path):
     sweep = [RECIPE, "--data", data, "--out", tmp_path / "s", *FLAGS, "--sweep", "tau=0.01,0.1", "--seeds", 2]
     code, out, err = hgld("train", *sweep, "--evaluate-on", "train")

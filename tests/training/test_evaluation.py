@@ -263,6 +263,7 @@ def test_runs_without_checkpoint_or_with_an_edited_config_are_refused(tmp_path):
         load_run(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_evaluating_checkpoints_reproduces_the_evaluations_of_the_run(tmp_path):
     write_dataset(tmp_path / "data", items_of_classes([4] * 8, ["train", "test"], per_coarse=4))
     config = replace(

@@ -135,6 +135,7 @@ def test_timm_vit_accepts_other_image_sizes_and_torchvision_vit_does_not(monkeyp
         model_of("torchvision:vit_b_32", 64, pooling="token")(images(96))
 
 
+@pytest.mark.slow
 def test_model_without_weights_keeps_its_normalization():
     config = ModelConfig(backbone="open_clip:RN50", pretrained="openai", pooling="token", dim=8)
     model = build_model(config, image_size=64, load_weights=False)

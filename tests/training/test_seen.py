@@ -64,6 +64,7 @@ def test_evaluation_on_training_images_is_refused(world, tmp_path, monkeypatch, 
     assert not (world / "c.json").exists()
 
 
+@pytest.mark.slow
 def test_seen_flag_allows_training_images_and_marks_every_output(world, no_figures, tmp_path, monkeypatch, hgld):
     monkeypatch.chdir(tmp_path)
     asked = ["--checkpoint", world / "run", "--data", world / "resplit", "--seen"]

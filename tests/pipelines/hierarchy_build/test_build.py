@@ -133,6 +133,7 @@ def test_repeated_build_runs_no_stage_again(sample_build, sample_config):
     assert stamps(sample_build.directory) == before
 
 
+@pytest.mark.slow
 def test_outdated_files_are_removed_and_results_do_not_depend_on_the_folder(out, fewer, expected):
     assert (out / "index_label_to_hierarchical.csv").is_file()
     (out / "my_label_to_hierarchical.csv").write_text("mine")

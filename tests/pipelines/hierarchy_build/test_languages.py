@@ -46,6 +46,7 @@ def test_names_in_any_script_are_grouped_and_labelled_with_whole_words(groups_of
     assert all(label.lower() in name.lower() for name, label in found.items())
 
 
+@pytest.mark.slow
 def test_language_option_decides_if_english_rules_apply(groups_of):
     parks, lakes = ["Parks", "alte Parks", "neue Parks", "Seen"], ["Lakes", "old lakes", "new lakes", "Seen"]
     assert "park" not in groups_of(parks, "en").values(), "the singular is neither a common English word nor a name"
