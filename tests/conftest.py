@@ -39,12 +39,6 @@ atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 SLOW_SECONDS = 900  # time limit of slow tests and checks; pyproject.toml has the limit of fast tests
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Start three workers on two cores, because tests wait for processes and servers a fifth of the time."""
-    return max(1, (os.cpu_count() or 1) * 3 // 2)
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give slow tests and checks a longer time limit."""
     for item in items:

@@ -471,10 +471,10 @@ def partitions(a: pl.Series, b: pl.Series) -> Partitions:
     codes_a, codes_b = a.rank("dense").to_numpy(), b.rank("dense").to_numpy()
     homogeneity, completeness, _ = homogeneity_completeness_v_measure(codes_b, codes_a)
     ari, nmi, ami = (
-        float(score(codes_b, codes_a))
+        score(codes_b, codes_a)
         for score in (adjusted_rand_score, normalized_mutual_info_score, adjusted_mutual_info_score)
     )
-    return Partitions(len(a), a.n_unique(), b.n_unique(), ari, nmi, ami, float(homogeneity), float(completeness))
+    return Partitions(len(a), a.n_unique(), b.n_unique(), ari, nmi, ami, homogeneity, completeness)
 
 
 def ancestor_agreement(a: Sequence[pl.Series], b: Sequence[pl.Series]) -> AncestorAgreement:

@@ -204,7 +204,7 @@ def embed_examples(
     for i, (text, _) in enumerate(told):
         if (name := index.get(name_key(text))) is not None:
             others[i] = rows[name]
-    known = np.any(others, axis=1)
+    known = np.any(others, 1)
     kept = [of for of, is_known in zip(told, known, strict=True) if is_known]
     return rows, Examples(tuple(text for text, _ in kept), np.array([g for _, g in kept], dtype=int), others[known])
 

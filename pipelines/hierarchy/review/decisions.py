@@ -21,11 +21,11 @@ reading detects it. The entries of one action on the page have the same ``when``
 import json
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from datetime import MAXYEAR, UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import yaml
 
@@ -313,10 +313,8 @@ def parse_decisions(text: str | bytes, path: Path) -> list[Entry]:
     return entries
 
 
-_TextLoader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # reads values such as no and 2026-11-21 as text
-
-
-class _Loader(_TextLoader):
+# This base reads values such as no, 1984 and 2026-11-21 as text.
+class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # pyright: ignore[reportGeneralTypeIssues]
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         found = super().construct_mapping(node, deep)
         if len(found) < len(node.value):
@@ -330,8 +328,7 @@ def _load(text: str) -> Any:
     The events are checked first, because deep nesting crashes the loader, and aliases can expand without end.
     """
     depth = 0
-    events = cast(Iterable[Any], yaml.parse(text, Loader=_Loader))  # types-PyYAML lacks the fields of events
-    for number, event in enumerate(events):
+    for number, event in enumerate[Any](yaml.parse(text, Loader=_Loader)):  # its types lack the fields of events
         mark = event.start_mark
         if number > _MAX_EVENTS:
             raise yaml.MarkedYAMLError(problem="too many fields and values", problem_mark=mark)
