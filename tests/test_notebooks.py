@@ -76,7 +76,7 @@ def test_cleaned_notebooks_omit_varying_output_and_use_longer_fences_around_back
 def test_notebooks_run_without_errors(name, hgld, tmp_path, monkeypatch):
     """Commands of hgld run in this process, because other processes would import everything again."""
 
-    def run(words: list[str], check: bool) -> None:
+    def run(words, check):
         if command := re.fullmatch(r"hgld ([^|>]+)(?:\|.*|> (\S+))?", words[-1]):
             code, said, errors = hgld(*shlex.split(command[1]))
             assert code == 0, errors
