@@ -12,7 +12,8 @@ there. With predefined groups, it is wrong if it is not in its reference group, 
 reference's number of groups.
 
     ... --shown 5   prints the accuracy of ``--into`` on the other names if five names of each group are its seeds: by
-                    the nearest mean row of a group's texts, by a logistic regression on the encoder's rows, by hgld
+                    the nearest mean row of a group's texts, by a logistic regression on the encoder's rows, without
+                    and with the words of names, by hgld
 
     ... --fit       fits the model on all datasets and writes pipelines/hierarchy/groups/doubt.yaml
 """
@@ -39,7 +40,7 @@ from hgld.pipelines.hierarchy.config import ClusterConfig
 from hgld.pipelines.hierarchy.encoders.registry import make_encoder
 from hgld.pipelines.hierarchy.groups import doubt
 from hgld.pipelines.hierarchy.groups.cluster import cluster_names
-from hgld.pipelines.hierarchy.groups.evidence import TEXT, WORDING, Block, Evidence, weigh
+from hgld.pipelines.hierarchy.groups.evidence import TEXT, WORDING, Block, Evidence, add_words, weigh
 from hgld.pipelines.hierarchy.groups.given import GivenGroup, GivenGroups, embed_examples, place_names
 from hgld.pipelines.hierarchy.names.clean import name_key
 from hgld.pipelines.hierarchy.unit_rows import sums, unit
@@ -136,7 +137,7 @@ def accuracies(
     data: Path, encoders: Sequence[str], count: int, sets: Sequence[tuple[str, ...]] = SETS, seeds: int = 3
 ) -> Iterator[str]:
     """Yield the lines of a table: mean accuracy over random choices of ``count`` seeds per group."""
-    yield head("set", "encoder", "nearest mean row", "logistic regression", "hgld")
+    yield head("set", "encoder", "nearest mean row", "logistic regression", "logistic regression with words", "hgld")
     every = []
     for title, folder, *columns in sets:
         names, truth, titles = names_and_groups(data, folder, *columns)
@@ -163,10 +164,14 @@ def accuracies(
                 ours = place_names(joint, names, GivenGroups(tuple(of)), examples, -1.0).groups
                 prototypes = unit(unit(sums(rows[seen], truth[seen], len(titles))) + texts)
                 known = np.flatnonzero(texts.any(axis=1))
-                taught = np.vstack([rows[seen], texts[known]]), np.concatenate([truth[seen], known])
-                plain = LogisticRegression(C=10, max_iter=1000).fit(*taught).predict(rows)
+                taught = np.concatenate([truth[seen], known])
+                worded = add_words(rows, texts[known], [*names, *(titles[group] for group in known)])
+                regressed = [
+                    LogisticRegression(C=10, max_iter=1000).fit(np.vstack([of[seen], others]), taught).predict(of)
+                    for of, others in ((rows, texts[known]), worded)
+                ]
                 others = np.setdiff1d(np.arange(len(names)), seen)
-                guesses = ((rows @ prototypes.T).argmax(axis=1), plain, ours)
+                guesses = ((rows @ prototypes.T).argmax(axis=1), *regressed, ours)
                 found.append([(np.where(named >= 0, named, g) == truth)[others].mean() for g in guesses])
             every.append(np.mean(found, axis=0))
             yield f"| {title} | {spec.partition(':')[0]} | {' | '.join(f'{value:.3f}' for value in every[-1])} |"

@@ -37,7 +37,7 @@ def main() -> None:
     start = np.where(random.random(count) < MISPLACED, random.integers(0, groups, count), truth).tolist()
     names = [f"name{i} word{word}" for i, word in enumerate(random.integers(0, WORDS, count).tolist())]
     began = time.process_time()
-    rows = add_words(rows, names)
+    rows, _ = add_words(rows, rows[:0], names)
     print(f"words: {time.process_time() - began:.2f} s")
     index, place = {name: i for i, name in enumerate(names)}, dict(zip(names, start, strict=True))
     labels = {group: f"group {group}" for group in range(groups)}

@@ -92,13 +92,13 @@ def checked(odds=(), accepted=(), kept=(), repeated=(0, 0), groups=None):
     return np.array(odds, float), np.array(kept, dtype=bool), np.array(accepted, dtype=bool), groups, repeated
 
 
-NOBODY = checked()
+NOBODY, EMPTY = checked(), np.zeros(0)
 
 
-def expected(wrong, groups, weights=None, told: tuple[Any, Any, Any, Any, Any] = NOBODY):
+def expected(wrong=EMPTY, groups=EMPTY, weights=None, told: tuple[Any, Any, Any, Any, Any] = NOBODY):
     counted = np.ones(len(wrong)) if weights is None else weights
     belief = doubt.believe(*told, SPREADS)
-    draws = doubt.still_wrong(logit(wrong), counted, groups, belief, np.ones(len(told[0])))
+    draws = doubt.still_wrong(logit(wrong), counted, groups.astype(int), belief, np.ones(len(told[0])))
     return doubt.Expected.of(draws)
 
 
@@ -138,8 +138,8 @@ def test_decided_names_of_one_group_count_as_three_names():
 
 def test_many_kept_groups_mean_a_good_build_or_a_person_who_does_not_read():
     odds = np.zeros(30)
-    kept, moved = checked(odds, [True] * 30, [True] * 30), checked(odds, [False] * 30, [False] * 30)
-    mixed = checked(odds, [True] * 15 + [False] * 15, [True] * 15 + [False] * 15)
+    answers = [True] * 30, [True, False] * 15, [False] * 30
+    kept, mixed, moved = (checked(odds, is_kept, is_kept) for is_kept in answers)
     unread = [doubt.believe(*told, SPREADS).unread for told in (kept, mixed, moved)]
     assert unread[0] > 0.5
     assert max(unread[1:]) < 0.1
@@ -148,9 +148,9 @@ def test_many_kept_groups_mean_a_good_build_or_a_person_who_does_not_read():
 
 
 def test_names_accepted_without_reading_may_still_be_wrong():
-    blind, empty = checked(np.zeros(200), [True] * 200, [True] * 200), np.zeros(0)
-    careful = checked(np.zeros(200), [True] * 100 + [False] * 100, [True] * 100 + [False] * 100, (10, 0))
-    found, looked = (expected(empty, empty.astype(int), told=told) for told in (blind, careful))
+    blind = checked(np.zeros(200), [True] * 200, [True] * 200)
+    careful = checked(np.zeros(200), [True, False] * 100, [True, False] * 100, (10, 0))
+    found, looked = (expected(told=told) for told in (blind, careful))
     assert found.mean > 40
     assert found.high > 80
     assert looked.low == 0
@@ -160,6 +160,5 @@ def test_names_accepted_without_reading_may_still_be_wrong():
 def test_different_answers_to_repeated_questions_raise_the_estimated_share_of_mistakes():
     odds, is_kept = np.zeros(100), [True, False] * 50
     none, some = (checked(odds, is_kept, is_kept, repeated) for repeated in ((20, 0), (16, 4)))
-    empty = np.zeros(0)
-    few, many = (expected(empty, empty.astype(int), told=told).mean for told in (none, some))
+    few, many = (expected(told=told).mean for told in (none, some))
     assert many > few + 3

@@ -113,6 +113,13 @@ def test_seeds_teach_a_group_what_its_name_does_not_say():
     assert taught.groups.tolist() == [0, 1, 1]
 
 
+def test_word_of_an_example_places_a_name_that_the_encoder_does_not():
+    groups, rows = GivenGroups((GivenGroup("a", ""), GivenGroup("b", ""))), rows_of([1, 1], [1, 1])
+    texts = Examples(("old mill", "new church"), np.arange(2), rows)
+    placed = place_names(rows, ["red church", "red mill"], groups, texts, 0.0)
+    assert placed.groups.tolist() == [1, 0]
+
+
 @given(st.integers(1, 5), st.integers(1, 12), st.integers(0, 9), st.floats(-1, 1))
 def test_every_name_gets_a_group_and_a_confidence_between_0_and_1(groups, names, seed, least):
     rng = np.random.default_rng(seed)

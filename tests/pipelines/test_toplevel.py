@@ -87,8 +87,9 @@ def test_texts_decide_the_top_class_above_the_margin_unless_the_graph_contradict
         chosen = [names[i] for i in members]
         return made.decide(chosen, counts or [1] * len(members), classes or [()] * len(members), members)
 
-    assert (decided([0, 1]).top, decided([0, 1]).method, decided([2, 3]).top) == ("lake", "encoder", "bridge")
-    assert (decided([4]).top, decided([4]).method) == (None, None)
+    lakes, other = decided([0, 1]), decided([4])
+    assert (lakes.top, lakes.method, decided([2, 3]).top) == ("lake", "encoder", "bridge")
+    assert (other.top, other.method) == (None, None)
     assert decided([0, 1], margin=1.0).top is None
     assert decided([0, 2], counts=[1, 100]).top == "bridge", "groups are weighted by their landmarks"
     against = decided([0, 1, 2, 3], counts=[2, 30, 1, 1], classes=[(), (), ["B"], ()])

@@ -125,7 +125,7 @@ class Evidence:
         return unit(np.hstack(scaled)).astype(np.float32)
 
 
-# length of a name's words beside its other evidence in the review; with 1, the measured effort is the same
+# length of a name's words beside its other evidence, where groups are learned; with 1, reviews take the same effort
 WORDS = 0.7
 LEARNING_FORM = 0.15  # weight of the wording for the regression; .1 to .2 give the same measured effort
 
@@ -138,22 +138,23 @@ def learning_rows(evidence: Evidence, texts: np.ndarray) -> tuple[np.ndarray, np
         texts: (T, E) rows of texts by the first evidence source, the only source that has rows of texts. For the other
             sources, a text gets rows from the names nearest to it.
     """
-    first, *others = evidence.blocks
-    longer = [Block(first.name, np.vstack([first.rows, texts]), np.append(first.known, texts.any(axis=1)))]
-    for block in others:
-        known = np.append(block.known, np.zeros(len(texts), bool))
-        longer.append(Block(block.name, np.pad(block.rows, ((0, len(texts)), (0, 0))), known, block.is_form))
-    rows = Evidence(tuple(longer), evidence.weights, evidence.agreement).joint(LEARNING_FORM)
-    return rows[: len(first.rows)], rows[len(first.rows) :]
+    longer, count, more = list[Block](), len(evidence.blocks[0].rows), (0, len(texts))
+    for block in evidence.blocks:
+        rows, known = np.pad(block.rows, (more, (0, 0))), np.pad(block.known, more)
+        longer.append(replace(block, rows=rows, known=known))
+    longer[0].rows[count:], longer[0].known[count:] = texts, texts.any(axis=1)
+    rows = replace(evidence, blocks=tuple(longer)).joint(LEARNING_FORM)
+    return rows[:count], rows[count:]
 
 
-def add_words(rows: np.ndarray, texts: Sequence[str]) -> np.ndarray:
-    """Return the (N, D) unit rows of N texts with their words beside them, also as unit rows.
+def add_words(rows: np.ndarray, others: np.ndarray, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return (N, D) and (E, D) unit rows with the words of their N + E texts beside them, also as unit rows.
 
-    In the review, one decision about a word then teaches the group of all names with this word. Few axes of the encoder
-    hold letters and kinds of words, but not every word.
+    One example with a word then teaches the group of all names with this word. The few axes of the lexical encoder hold
+    letters and kinds of words, but not every word.
     """
-    return unit(np.hstack([rows, WORDS * _words(texts)]))
+    joined = unit(np.hstack([np.vstack([rows, others]), WORDS * _words(texts)]))
+    return joined[: len(rows)], joined[len(rows) :]
 
 
 def weigh(blocks: Sequence[Block], *, groups: int, seed: int = 0) -> Evidence:
@@ -313,5 +314,6 @@ def _words(texts: Sequence[str]) -> np.ndarray:
     if not any(map(words.build_analyzer(), texts)):
         return np.zeros((len(texts), 1), dtype=np.float32)
     features: Any = words.fit_transform(texts)
-    left, lengths, _ = randomized_svd(features, min(_WORD_AXES, *features.shape), random_state=0)
+    with threadpool_limits(limits=1):
+        left, lengths, _ = randomized_svd(features, min(_WORD_AXES, *features.shape), random_state=0)
     return (left * lengths).astype(np.float32)

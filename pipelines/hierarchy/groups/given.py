@@ -7,8 +7,9 @@ next level. A group with fewer ancestors than others has no class at the coarses
 
 A name that equals a group or one of its seeds goes into this group. Other names go into the group that a regression
 finds most probable (:mod:`hgld.pipelines.hierarchy.groups.regression`). Its examples are the name, the description and
-the seeds of every group. A name whose best cosine to an example is at most ``--none-below`` goes into the last group,
-"none of these". In a taxonomy every name has a class, which determines the group.
+the seeds of every group; it learns from the joint evidence and the words of these texts. A name whose best cosine to an
+example is at most ``--none-below`` goes into the last group, "none of these". In a taxonomy every name has a class,
+which determines the group.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,12 +34,12 @@ from ..names.clean import name_key
 from ..unit_rows import nearest
 from .cluster import Clustering, write_groups
 from .doubt import Given, wrong_probabilities
-from .evidence import Evidence, learning_rows, read_evidence
+from .evidence import Evidence, add_words, learning_rows, read_evidence
 from .regression import group_shares
 
 NONE = "none of these"
 TREE = "tree"
-VERSION = 7  # version 7: names have error probabilities without a mark for the doubtful ones
+VERSION = 8  # version 8: the words of names and examples also decide
 EXAMPLES, EXAMPLE_ROWS = "examples.parquet", "example_rows.npy"
 _ALIASES = {"seed": "seeds", "seed names": "seeds", "seed_names": "seeds"}
 _MOST_TEXT = {"name": 500, "description": 20_000, "parent": 500, "seeds": 100_000}
@@ -204,9 +205,8 @@ def embed_examples(
     for i, (text, _) in enumerate(told):
         if (name := index.get(name_key(text))) is not None:
             others[i] = rows[name]
-    known = np.any(others, 1)
-    kept = [of for of, is_known in zip(told, known, strict=True) if is_known]
-    return rows, Examples(tuple(text for text, _ in kept), np.array([g for _, g in kept], dtype=int), others[known])
+    kept = np.flatnonzero(others.any(axis=1))
+    return rows, Examples(tuple(told[i][0] for i in kept), np.array([told[i][1] for i in kept], int), others[kept])
 
 
 def place_names(
@@ -229,9 +229,9 @@ def place_names(
             for text in of:
                 exact.setdefault(name_key(text), place)
     named = np.array([exact.get(name_key(name), -1) for name in names])
-    shares, cosine = np.full((len(names), count), 1 / count), np.full(len(names), -1.0)
+    told, cosine = add_words(rows, examples.rows, [*names, *examples.texts]), np.full(len(names), -1.0)
+    shares = group_shares(*told, examples.groups, count)
     if len(examples.groups):
-        shares = group_shares(rows, examples.rows, examples.groups, count)
         cosine = nearest(rows, examples.rows, 1)[1][:, 0]
     shares[named >= 0] = np.eye(count)[named[named >= 0]]
     shares, cosine = shares.round(6), cosine.round(6)  # round, because the last bits differ between machines
@@ -239,8 +239,7 @@ def place_names(
     fits = (named >= 0) | ((cosine > least) & rows.any(axis=1))
     placed = np.where(fits, order[:, 0], count)
     second = order[:, 1] if count > 1 else np.full(len(names), -1)
-    best = np.take_along_axis(shares, order[:, :1], axis=1)[:, 0]
-    confidence = np.where(fits, best, 0).astype(np.float32)
+    confidence = np.where(fits, shares.max(axis=1), 0).astype(np.float32)
     return Clustering(placed, confidence, np.where(fits, second, order[:, 0]), cosine)
 
 

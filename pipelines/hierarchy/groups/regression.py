@@ -1,7 +1,7 @@
 """The regression that assigns names to groups: one model for ``--into`` and for the review.
 
-The model is a multinomial logistic regression over the joint evidence. Its examples are rows whose group is known:
-texts of predefined groups, mean rows of machine-made groups, and names that people decided.
+The model is a multinomial logistic regression over the joint evidence and the words of names. Its examples are rows
+whose group is known: texts of predefined groups, mean rows of machine-made groups, and names that people decided.
 """
 
 import warnings

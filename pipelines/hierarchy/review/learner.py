@@ -151,14 +151,12 @@ class Learner:
         rows = read_evidence(stages / "evidence").joint(LEARNING_FORM)
         texts, examples = names["name"].to_list(), None
         if file.is_file():
-            shown = read_parquet(file)
-            rows = np.vstack([rows, read_embeddings(stages / "cluster" / EXAMPLE_ROWS)])
-            rows = add_words(rows, [*texts, *shown["text"]])
-            examples = shown["group"].to_numpy(), rows[len(texts) :]
+            shown, others = read_parquet(file), read_embeddings(stages / "cluster" / EXAMPLE_ROWS)
+            rows, others = add_words(rows, others, [*texts, *shown["text"]])
+            examples = shown["group"].to_numpy(), others
         else:
-            rows = add_words(rows, texts)
+            rows, _ = add_words(rows, rows[:0], texts)
         place = dict(names.select("name", "group").iter_rows())
-        rows = rows[: len(texts)]
         return cls(texts, rows, names["landmarks"].to_numpy(), place, examples, names["wrong"].to_numpy())
 
     @staticmethod

@@ -88,10 +88,9 @@ class Queue:
         """
         asked, again = now.undecided, now.again
         if skipped:
-            known, labels = frozenset(skipped), (*now.labels, None)  # labels[-1], None, is for names without a group
-            is_skipped = [(name, labels[k]) in known for name, k in zip(now.names, now.standing.tolist(), strict=True)]
-            others = asked & ~np.array(is_skipped)
-            asked, again = (others, again & ~np.array(is_skipped)) if others.any() else (asked, again)
+            labels = *now.labels, None  # labels[-1], None, is for names without a group
+            left = np.array([(n, labels[k]) not in skipped for n, k in zip(now.names, now.standing, strict=True)])
+            asked, again = (asked & left, again & left) if (asked & left).any() else (asked, again)
         count, items = asked.astype(np.float64), now.items if self._by == "items" else np.ones(len(now.items))
         sums = np.stack([count, now.errors * items * count, now.errors * count], axis=1)
         size, gain, wrong = self.tree.sums(sums).T

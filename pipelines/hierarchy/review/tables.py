@@ -68,8 +68,7 @@ class BuildTables:
         evidence = tables["cluster/groups.parquet"].select("group", "method", "evidence")
         self._evidence = {group: f"{method}: {said}" for group, method, said in evidence.iter_rows()}
         self._landmarks = self._with_ids(tables["clean/landmarks.parquet"]).sort("name", "split", "landmark_id")
-        columns = ("name", "class_ids", "raw", "english")
-        self._cleaned = {name: facts for name, *facts in tables["clean/names.parquet"].select(columns).iter_rows()}
+        self._cleaned = {name: facts for name, *facts in tables["clean/names.parquet"].iter_rows()}
 
     def _read(self, file: str, columns: Sequence[str]) -> pl.DataFrame:
         return read_parquet(self._stages / file, columns, fix="Run hgld build-hierarchy again.")
