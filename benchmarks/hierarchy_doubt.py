@@ -167,8 +167,8 @@ def accuracies(
                 taught = np.concatenate([truth[seen], known])
                 worded = add_words(rows, texts[known], [*names, *(titles[group] for group in known)])
                 regressed = [
-                    LogisticRegression(C=10, max_iter=1000).fit(np.vstack([of[seen], others]), taught).predict(of)
-                    for of, others in ((rows, texts[known]), worded)
+                    LogisticRegression(C=10, max_iter=1000).fit(np.vstack([own[seen], shown]), taught).predict(own)
+                    for own, shown in ((rows, texts[known]), worded)
                 ]
                 others = np.setdiff1d(np.arange(len(names)), seen)
                 guesses = ((rows @ prototypes.T).argmax(axis=1), *regressed, ours)

@@ -47,16 +47,18 @@ def row(cells: Iterable[object]) -> str:
 
 
 class Lines:
-    """File of finished measurements, one line of JSON each, with lookup by fields; incomplete lines are ignored."""
+    """File of finished measurements, a line of JSON each, with lookup by fields; it reports and ignores incomplete lines."""
 
     def __init__(self, file: Path, key: Sequence[str]) -> None:
         self.file, self._key = file, key
         self.rows: dict[str, dict[str, Any]] = {}
-        for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
+        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+        for number, line in enumerate(lines, 1):
             try:
-                self._keep(json.loads(line))
+                if line:
+                    self._keep(json.loads(line))
             except ValueError:
-                continue
+                print(f"{file}: line {number} is incomplete; its run will be repeated", file=sys.stderr)
 
     def _keep(self, measured: dict[str, Any]) -> None:
         self.rows[self._of(measured)] = measured

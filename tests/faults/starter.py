@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-_IMPORTED = {"hgld", "faiss", "matplotlib", "mpl_toolkits", "PIL", "scipy", "sklearn", "tensorboard", "torch", "rich"}
-_IMPORTED |= {"onnx", "onnx_ir", "onnxruntime", "onnxscript"}
+_IMPORTED = {
+    *("hgld", "faiss", "matplotlib", "mpl_toolkits", "PIL", "scipy", "sklearn", "tensorboard", "torch", "rich"),
+    *("onnx", "onnx_ir", "onnxruntime", "onnxscript"),
+}
 # modules that trainings import late; without them, each fork would import them in twice the time of its work
 _TRAINING = ("torch._inductor", "torch.nn.parallel.distributed", "torch.utils.tensorboard", "hgld.training.loop")
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
