@@ -47,7 +47,7 @@ def row(cells: Iterable[object]) -> str:
 
 
 class Lines:
-    """File of finished measurements, a line of JSON each, with lookup by fields; it reports and ignores incomplete lines."""
+    """File of finished measurements, a line of JSON each, with lookup by fields; incomplete lines are only reported."""
 
     def __init__(self, file: Path, key: Sequence[str]) -> None:
         self.file, self._key = file, key
