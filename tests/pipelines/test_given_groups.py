@@ -17,6 +17,7 @@ from hgld.pipelines.hierarchy.groups.given import (
     read_groups,
     tree_groups,
 )
+from hgld.pipelines.hierarchy.groups.regression import group_shares
 from hgld.pipelines.hierarchy.unit_rows import unit
 from hgld.pipelines.stage import silent
 from hgld.taxonomy.graph import TaxonomyBuilder
@@ -111,6 +112,15 @@ def test_seeds_teach_a_group_what_its_name_does_not_say():
     plain, taught = (place_names(rows, ["u", "v", "w"], groups, texts, 0.0) for texts in (names, seeded))
     assert plain.groups.tolist() == [0, 0, 1]
     assert taught.groups.tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize("count", [2, 20, 300])
+def test_names_find_their_group_among_many(count):
+    random = np.random.default_rng(0)
+    centres = random.normal(size=(count, 200))
+    texts, of = unit(np.repeat(centres, 3, axis=0) + random.normal(size=(3 * count, 200))), np.repeat(range(count), 3)
+    rows, truth = unit(centres + random.normal(size=(count, 200))), np.arange(count)
+    assert (group_shares(rows, texts, of, count).argmax(axis=1) == truth).all()
 
 
 def test_word_of_an_example_places_a_name_that_the_encoder_does_not():
