@@ -4,12 +4,12 @@
 
 DIR has the datasets of names. The program groups each dataset with each encoder: into the reference's number of groups,
 half as many, twice as many, and the number that hgld chooses. It also puts the names into predefined groups
-(``--into``): into all reference groups, and into two thirds of them.
+(``--into``): into all reference groups, and into two thirds of them, without seeds and with five seeds per group.
 
 Without predefined groups, a name is in the wrong group if its reference group is not the most frequent reference group
 there. With predefined groups, it is wrong if it is not in its reference group, or, if that group was excluded, not in
-"none of these". A model fitted on all other taxonomies predicts the probability of an error. Figures are for the
-reference's number of groups.
+"none of these"; seeds are not counted. A model fitted on all other taxonomies, without seeds, predicts the probability
+of an error. Figures are for the reference's number of groups.
 
     ... --shown 5   prints the accuracy of ``--into`` on the other names if five names of each group are its seeds: by
                     the nearest mean row of a group's texts, by a logistic regression on the encoder's rows, without
@@ -23,8 +23,9 @@ import csv
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,11 @@ SETS = (  # printed name, folder, column of names, column of groups
 )
 NUMBERS = (1.0, 0.5, 2.0, 0.0)  # number of groups as a multiple of the reference's; 0: chosen from the data
 GIVEN = (1.0, 2 / 3)  # shares of the reference groups that are predefined
+SEEDS = (0, 5)  # seeds per predefined group
 ALONE = 0.1  # error label of a name that is alone in its group while most of its reference group is in another group
 PENALTY = 0.003
+# features that were chosen on these datasets: spreads are those of a model without them, which fits new data no better
+CHOSEN = ("sure", "together")
 MOST_NAMES = 400  # maximum number of names that the fit uses per placement
 SHARE = 0.2
 
@@ -82,6 +86,8 @@ class Placements:
     # (N,) labels 0..1 of the fit: error probability, strictly between 0 and 1 for ties and for names alone in a group
     soft: np.ndarray
     confidence: np.ndarray
+    given: doubt.Given | None = None  # the predefined groups with their seeds
+    seeds: int = 0  # number of seeds per predefined group
 
 
 def names_and_groups(data: Path, folder: str, name: str, group: str) -> tuple[list[str], np.ndarray, list[str]]:
@@ -103,7 +109,8 @@ def placements(data: Path, encoders: Sequence[str], sets: Sequence[tuple[str, ..
             lexicon = spec != "words"
             encoder = make_encoder("lexical" if spec == "words" else spec, names=names, lexicon=lexicon)
             rows = encoder.encode(names)
-            about = {"shown": shown, "source": folder, "encoder": spec if spec == "words" else encoder.name}
+            name = spec if spec == "words" else encoder.name
+            about: dict[str, Any] = {"shown": shown, "source": folder, "encoder": name}
             for number in NUMBERS:
                 groups = round(number * len(titles))
                 if groups > 0.6 * len(names):
@@ -116,21 +123,30 @@ def placements(data: Path, encoders: Sequence[str], sets: Sequence[tuple[str, ..
                     confidence=placed.confidence,
                 )  # fmt: skip
             evidence = Evidence((Block.of(TEXT, rows),), (1.0,), np.eye(1))
-            for share in GIVEN:
+            for share, seeds in product(GIVEN, SEEDS):
                 kept = np.sort(np.random.default_rng(0).permutation(len(titles))[: round(share * len(titles))])
-                given = GivenGroups(tuple(GivenGroup(titles[place], "") for place in kept))
-                joint, examples = embed_examples(encoder, given.groups, names, evidence)
-                into = place_names(joint, names, given, examples, 0.0 if "sbert" not in spec else -1.0)
+                chosen = draw_seeds(truth, seeds, 0) if seeds else [np.zeros(0, int)] * len(titles)
+                of = [GivenGroup(titles[g], "", seeds=tuple(names[i] for i in chosen[g])) for g in kept]
+                joint, examples = embed_examples(encoder, of, names, evidence)
+                least = 0.0 if "sbert" not in spec else -1.0
+                into, given = place_names(joint, names, GivenGroups(tuple(of)), examples, least)
                 target = np.full(len(titles), len(kept))
                 target[kept] = np.arange(len(kept))
-                labels = [*(group.name for group in given.groups), ""]
-                given_marks = doubt.Given(labels, into.confidence)
-                marks = doubt.features(rows, into.groups, names, given=given_marks)
-                wrong = into.groups != target[truth]
+                others = np.setdiff1d(np.arange(len(names)), np.concatenate(chosen))
+                marks = doubt.features(joint, into.groups, names, given=given)
+                wrong = (into.groups != target[truth])[others]
                 yield Placements(
-                    "given", **about, number=share, groups=into.groups, marks=marks, wrong=wrong,
-                    soft=wrong.astype(float), confidence=into.confidence,
+                    "given", **about, number=share, groups=into.groups[others], wrong=wrong, soft=wrong.astype(float),
+                    marks={mark: of[others] for mark, of in marks.items()}, confidence=into.confidence[others],
+                    given=replace(given, confidence=given.confidence[others]), seeds=seeds,
                 )  # fmt: skip
+
+
+def draw_seeds(truth: np.ndarray, count: int, seed: int) -> list[np.ndarray]:
+    """Return indices of at most ``count`` random names of each group; every group keeps a name that is no seed."""
+    drawn = np.random.default_rng(seed).permutation(len(truth))
+    members = [drawn[truth[drawn] == group] for group in range(truth.max() + 1)]
+    return [part[: min(count, len(part) - 1)] for part in members]
 
 
 def accuracies(
@@ -151,17 +167,14 @@ def accuracies(
                 blocks.append(Block.of(WORDING, make_encoder("lexical", names=names).encode(names), is_form=True))
             evidence, found = weigh(blocks, groups=round(len(names) ** 0.5)), []
             for seed in range(seeds):
-                drawn = np.random.default_rng(seed).permutation(len(names))
-                members = [drawn[truth[drawn] == group] for group in range(len(titles))]
-                # each group keeps at least one name that is not tested
-                chosen = [part[: min(count, len(part) - 1)] for part in members]
+                chosen = draw_seeds(truth, count, seed)
                 seen = np.concatenate(chosen)
                 of = [
                     GivenGroup(text, "", "", tuple(names[i] for i in part))
                     for text, part in zip(titles, chosen, strict=True)
                 ]
                 joint, examples = embed_examples(encoder, of, names, evidence)
-                ours = place_names(joint, names, GivenGroups(tuple(of)), examples, -1.0).groups
+                ours = place_names(joint, names, GivenGroups(tuple(of)), examples, -1.0)[0].groups
                 prototypes = unit(unit(sums(rows[seen], truth[seen], len(titles))) + texts)
                 known = np.flatnonzero(texts.any(axis=1))
                 taught = np.concatenate([truth[seen], known])
@@ -224,7 +237,7 @@ def fit(train: Sequence[Placements], *, spreads: bool = True) -> dict[str, Any]:
         "between_groups": 0.5,
     }
     if spreads:
-        stated |= _spreads(train)
+        stated |= _spreads([replace(p, marks={m: of for m, of in p.marks.items() if m not in CHOSEN}) for p in train])
     return stated
 
 
@@ -295,8 +308,14 @@ class Figures:
     inside: float
 
 
+def of_fit(found: Sequence[Placements], without: str = "") -> list[Placements]:
+    """Return the placements without seeds, from every source but one."""
+    return [p for p in found if p.source != without and not p.seeds]
+
+
 def figures(p: Placements, model: doubt.Model) -> Figures:
     wrong = model.probabilities(p.marks)
+    wrong = wrong if p.given is None else doubt.with_seeds(wrong, p.given, model.spreads)
     nobody = np.zeros(0), np.zeros(0, bool), np.zeros(0, bool), np.zeros(0), (0, 0)
     belief = doubt.believe(*nobody, model.spreads)
     draws = doubt.still_wrong(logit(wrong), np.ones(len(wrong)), p.groups, belief, np.zeros(0))
@@ -315,13 +334,13 @@ def figures(p: Placements, model: doubt.Model) -> Figures:
 def table(found: Sequence[Placements], kind: str) -> Iterator[str]:
     """Yield the lines of a table; the model for each dataset is fitted on the other taxonomies."""
     chosen = [p for p in found if p.kind == kind]
-    models = {s: doubt.Model.of(fit([p for p in chosen if p.source != s])) for s in sorted({p.source for p in chosen})}
+    models = {s: doubt.Model.of(fit(of_fit(chosen, s))) for s in sorted({p.source for p in chosen})}
     judged = [(p, figures(p, models[p.source])) for p in chosen]
     yield f"Groups {kind}, each taxonomy judged by the model of the others:"
     yield ""
     heads = ("encoder", "wrong", "AUROC of margin", "AUROC", "recall in a fifth", "calibration error")
     yield head("set", *heads, "wrong: expected (80%)", "found")
-    own = [(p, f) for p, f in judged if p.number == 1]
+    own = [(p, f) for p, f in judged if p.number == 1 and not p.seeds]
     for p, f in own:
         e = f.expected
         yield (
@@ -332,7 +351,9 @@ def table(found: Sequence[Placements], kind: str) -> Iterator[str]:
     for encoder in dict.fromkeys(p.encoder for p, _ in own):
         yield _mean(encoder, [f for p, f in own if p.encoder == encoder])
     yield _mean("all", [f for _, f in own])
-    yield _mean("all numbers of groups", [f for _, f in judged])
+    yield _mean("all numbers of groups", [f for p, f in judged if not p.seeds])
+    if shown := [(p, f) for p, f in judged if p.number == 1 and p.seeds]:
+        yield _mean("five seeds per group", [f for _, f in shown])
 
 
 def _mean(title: str, found: Sequence[Figures]) -> str:
@@ -347,15 +368,15 @@ def _mean(title: str, found: Sequence[Figures]) -> str:
 def write_model(found: Sequence[Placements], file: Path) -> None:
     """Write the coefficients with the names of the training taxonomies."""
     about = {
-        "what": "how doubt.py turns marks into probabilities; made by benchmarks/hierarchy_doubt.py --fit",
+        "what": "how doubt.py turns features into probabilities; made by benchmarks/hierarchy_doubt.py --fit",
         "sets": sorted({p.shown for p in found}),
         "encoders": sorted({p.encoder for p in found}),
         "names": {p.shown: len(p.wrong) for p in found},
-        "placements": {kind: sum(p.kind == kind for p in found) for kind in ("found", "given")},
+        "placements": {kind: len(of_fit([p for p in found if p.kind == kind])) for kind in ("found", "given")},
         "penalty": PENALTY,
         "versions": {name: version(name) for name in ("numpy", "scipy", "scikit-learn")},
     }
-    stated = {kind: _rounded(fit([p for p in found if p.kind == kind])) for kind in ("found", "given")}
+    stated = {kind: _rounded(fit(of_fit([p for p in found if p.kind == kind]))) for kind in ("found", "given")}
     file.write_text(
         yaml.safe_dump({"schema_version": 1, "about": about, **stated}, sort_keys=False, width=110), encoding="utf-8"
     )

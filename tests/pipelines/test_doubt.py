@@ -26,6 +26,11 @@ def rows_of(names, groups):
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
+def into(labels, confidence, right=()):
+    """Return predefined groups, with predictions of one seed per group."""
+    return doubt.Given(labels, np.array(confidence), np.arange(len(right)), np.array(right, dtype=bool))
+
+
 @pytest.fixture
 def tidy():
     names = [name for group in COARSE for name in group]
@@ -59,17 +64,42 @@ def test_probabilities_of_unusual_names_are_in_range(names, groups, empty):
     groups = np.array(groups)
     rows = np.zeros((len(names), 8), dtype=np.float32) if empty else rows_of([n or " " for n in names], groups)
     labels = ["" if g else "lake" for g in range(groups.max() + 1)]
-    for into in (None, doubt.Given(labels, np.zeros(len(names)))):
-        wrong = doubt.wrong_probabilities(rows, groups, names, given=into)
+    for given_groups in (None, into(labels, np.zeros(len(names)))):
+        wrong = doubt.wrong_probabilities(rows, groups, names, given=given_groups)
         assert wrong.dtype == np.float32
         assert ((wrong >= np.float32(doubt.LEAST)) & (wrong <= np.float32(doubt.MOST))).all()
 
 
 def test_name_that_shares_a_word_with_its_predefined_group_is_less_doubtful(tidy):
     rows, groups, names = tidy
-    said = [doubt.Given(labels, np.full(8, 0.5)) for labels in (["lake", "bridge"], ["water", "way"])]
-    named, unnamed = (doubt.wrong_probabilities(rows, groups, names, given=into) for into in said)
+    said = [into(labels, [0.5] * 8) for labels in (["lake", "bridge"], ["water", "way"])]
+    named, unnamed = (doubt.wrong_probabilities(rows, groups, names, given=stated) for stated in said)
     assert (named < unnamed).all()
+
+
+def test_predicted_seeds_change_the_error_probabilities_of_all_names(tidy):
+    rows, groups, names = tidy
+    seeds = [], [True] * 6 + [False] * 6, [True] * 12, [False] * 12
+    said = [into(["lake", "bridge"], [0.5] * 7 + [1], right) for right in seeds]
+    none, half, right, wrong = (doubt.wrong_probabilities(rows, groups, names, given=stated) for stated in said)
+    assert (right < none).all()
+    assert (right < half).all()
+    assert (half < wrong).all()
+    assert half[:7].mean() == pytest.approx(0.5, abs=0.15)
+
+
+def test_seeds_say_nothing_if_every_name_is_a_group_or_a_seed(tidy):
+    rows, groups, names = tidy
+    said = [into(["lake", "bridge"], [1.0] * 8, right) for right in ([], [False] * 12)]
+    none, some = (doubt.wrong_probabilities(rows, groups, names, given=stated) for stated in said)
+    assert (none == some).all()
+
+
+def test_neighbours_are_other_names_even_if_rows_are_equal():
+    rows, groups = np.eye(4, dtype=np.float32)[np.zeros(8, int)], np.arange(8)
+    assert doubt.features(rows, groups, ["x"] * 8, given=into([""] * 8, [0.5] * 8))["together"].tolist() == [0.0] * 8
+    same = doubt.features(rows, groups * 0, ["x"] * 8, given=into([""], [0.5] * 8))
+    assert same["together"].tolist() == [1.0] * 8
 
 
 def test_uncertainty_model_file_states_its_training_data():
@@ -79,7 +109,7 @@ def test_uncertainty_model_file_states_its_training_data():
     for kind in ("found", "given"):
         model = doubt.Model.read(kind)
         assert min(model.spreads) > 0
-        assert model.features["margins"][2] < 0, "a smaller margin must mean a higher error probability"
+        assert model.features["margin"][2] < 0, "a smaller margin must mean a higher error probability"
 
 
 # -- number of wrong names --------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def test_name_equal_to_a_group_or_its_seed_is_placed_in_this_group():
         (GivenGroup("lake", ""), GivenGroup("Salt Lake", ""), GivenGroup("hill", "", "", ("Ben Nevis",)))
     )
     names = ["LAKE", "ben nevis", "salt lake", "hillside"]
-    placed = place_names(rows_of(*[[0, 0, 1]] * 4), names, groups, shown(rows_of(*np.eye(3))), 0.0)
+    placed, _ = place_names(rows_of(*[[0, 0, 1]] * 4), names, groups, shown(rows_of(*np.eye(3))), 0.0)
     assert placed.groups.tolist() == [0, 2, 1, 2]
     assert placed.confidence[:3].tolist() == [1, 1, 1]
 
@@ -109,9 +109,28 @@ def test_seeds_teach_a_group_what_its_name_does_not_say():
     seeded = Examples(
         ("a", "b", "s", "t"), np.array([0, 1, 1, 1]), rows_of([1, 0, 0], [0, 1, 0], [1, 0, 1], [0.8, 0, 1])
     )
-    plain, taught = (place_names(rows, ["u", "v", "w"], groups, texts, 0.0) for texts in (names, seeded))
+    plain, taught = (place_names(rows, ["u", "v", "w"], groups, texts, 0.0)[0] for texts in (names, seeded))
     assert plain.groups.tolist() == [0, 0, 1]
     assert taught.groups.tolist() == [0, 1, 1]
+
+
+def test_seeds_are_predicted_from_the_other_examples():
+    seeds = [tuple(f"{group}{i}" for i in range(4)) for group in "ab"]
+    groups = GivenGroups((*(GivenGroup(g, "", "", of) for g, of in zip("ab", seeds, strict=True)), GivenGroup("c", "")))
+    texts = ("a", *seeds[0], "b", *seeds[1], "c")
+    corners = np.eye(3)[[0] * 5 + [1] * 5 + [2]]
+    corners[8] = [1, 0, 0]  # the third seed of b looks like an a
+    _, stated = place_names(
+        rows_of([1, 0, 0]), ["x"], groups, Examples(texts, np.repeat([0, 1, 2], [5, 5, 1]), rows_of(*corners)), 0.0
+    )
+    assert stated.seeds.tolist() == [0] * 4 + [1] * 4
+    assert stated.right.tolist() == [True] * 6 + [False, True]
+
+
+def test_one_or_two_seeds_of_a_group_are_not_predicted():
+    groups = GivenGroups((GivenGroup("a", "", "", ("s", "t")), GivenGroup("b", "", "", ("u",))))
+    texts = Examples(("a", "s", "t", "b", "u"), np.array([0, 0, 0, 1, 1]), rows_of(*np.eye(3)[[0, 0, 0, 1, 1]]))
+    assert not len(place_names(rows_of([1, 0, 0]), ["x"], groups, texts, 0.0)[1].seeds)
 
 
 @pytest.mark.parametrize("count", [2, 20, 300])
@@ -126,7 +145,7 @@ def test_names_find_their_group_among_many(count):
 def test_word_of_an_example_places_a_name_that_the_encoder_does_not():
     groups, rows = GivenGroups((GivenGroup("a", ""), GivenGroup("b", ""))), rows_of([1, 1], [1, 1])
     texts = Examples(("old mill", "new church"), np.arange(2), rows)
-    placed = place_names(rows, ["red church", "red mill"], groups, texts, 0.0)
+    placed, _ = place_names(rows, ["red church", "red mill"], groups, texts, 0.0)
     assert placed.groups.tolist() == [1, 0]
 
 
@@ -136,7 +155,7 @@ def test_every_name_gets_a_group_and_a_confidence_between_0_and_1(groups, names,
     rows, centres = rows_of(*rng.normal(size=(names, 3))), rows_of(*rng.normal(size=(groups, 3)))
     rows[rng.random(names) < 0.3] = 0
     stated = GivenGroups(tuple(GivenGroup(f"g{i}", "") for i in range(groups)))
-    placed = place_names(rows, [f"n{i}" for i in range(names)], stated, shown(centres), least)
+    placed, _ = place_names(rows, [f"n{i}" for i in range(names)], stated, shown(centres), least)
     assert ((placed.groups >= 0) & (placed.groups <= groups)).all()
     assert ((placed.confidence >= 0) & (placed.confidence <= 1)).all()
     assert (placed.next_groups != placed.groups).all()

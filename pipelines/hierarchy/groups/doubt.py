@@ -9,14 +9,16 @@ features (:func:`features`) that mean the same in any data:
 * *words*: the diversity of head nouns in the group, and the frequency of the name's head noun among them;
 * the group's size;
 * in predefined groups, instead of words and size: the confidence of the placement, and whether the name contains its
-  group's words.
+  group's words. Two features are of all names together: the mean confidence, and the share of nearest names that have
+  the same group. Names that are more like each other than like the groups' texts are more often wrong.
 
 ``benchmarks/hierarchy_doubt.py --fit`` fits the coefficients and writes them to ``doubt.yaml``, with a description of
 the data. A build only reads them.
 
 The error rate differs between taxonomies, and errors come in groups. So ``doubt.yaml`` also states how much the model's
 level differs between taxonomies, and between groups of one taxonomy. :func:`still_wrong` widens its draws by these
-deviations. Decisions show the level of the taxonomy, and how carefully the person decides (:func:`believe`).
+deviations. Decisions show the level of the taxonomy, and how carefully the person decides (:func:`believe`). So do
+seeds of predefined groups: each is predicted without itself as an example.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,15 +29,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
-from scipy.special import expit, softmax
+from scipy.special import expit, logit, softmax
 from scipy.stats import rankdata
 from threadpoolctl import threadpool_limits
 
 from ..encoders.head_noun import head_noun
-from ..unit_rows import leading_axes, silhouettes, unit
+from ..unit_rows import leading_axes, nearest, silhouettes, unit
 
 MODEL = Path(__file__).with_name("doubt.yaml")
 LEAST, MOST = 0.005, 0.995  # limits of an error probability: a placement that nobody has seen is never certain
+_NEIGHBOURS = 5
+_SAMPLE = 2000  # number of names whose neighbours are compared
 
 
 class Spreads(NamedTuple):
@@ -84,15 +88,19 @@ class Model:
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """Predefined groups and the confidence of the placements in them.
+    """Predefined groups, the confidence of the placements in them, and predictions of their seeds.
 
     Attributes:
         labels: names of the G groups; the label of the group "none of these" is empty.
         confidence: (N,) confidences of the placements, 0..1.
+        seeds: (S,) groups of the seeds that were predicted without themselves as examples.
+        right: (S,) bool, True if the prediction was the group of the seed.
     """
 
     labels: Sequence[str]
     confidence: np.ndarray
+    seeds: np.ndarray
+    right: np.ndarray
 
 
 def wrong_probabilities(
@@ -113,7 +121,25 @@ def wrong_probabilities(
         given: predefined groups; None: the groups come from clustering.
     """
     found = features(rows, groups, names, blocks=blocks, given=given)
-    return Model.read("found" if given is None else "given").probabilities(found).astype(np.float32)
+    model = Model.read("found" if given is None else "given")
+    wrong = model.probabilities(found)
+    return (wrong if given is None else with_seeds(wrong, given, model.spreads)).astype(np.float32)
+
+
+def with_seeds(wrong: np.ndarray, given: Given, spreads: Spreads) -> np.ndarray:
+    """Return (N,) error probabilities of placements at the level of the taxonomy that the predicted seeds show.
+
+    Args:
+        wrong: (N,) error probabilities by the model.
+        given: the predefined groups; a name with confidence 1 is a group or a seed, and tells nothing about the others.
+        spreads: deviations of taxonomies and of groups from the model.
+    """
+    others = wrong[given.confidence < 1]
+    if not len(given.seeds) or not len(others):
+        return wrong
+    odds, nobody = np.full(len(given.seeds), logit(others.mean())), np.zeros(len(given.seeds), dtype=bool)
+    belief = believe(odds, given.right, nobody, given.seeds, (0, 0), spreads)
+    return np.clip(belief.errors(logit(wrong)), LEAST, MOST)
 
 
 def features(
@@ -128,14 +154,18 @@ def features(
     groups = np.asarray(groups, dtype=np.int64)
     with threadpool_limits(limits=1):
         margins = [_margin(space, groups) for space in (rows, *(blocks if len(blocks) > 1 else ()))]
+        if given is not None:
+            words = [frozenset(label.casefold().split()) for label in given.labels]
+            own = [(words[group], name.casefold().split()) for group, name in zip(groups.tolist(), names, strict=True)]
+            sure = np.log(max(given.confidence.mean(dtype=np.float64), 1e-3))
+            return {
+                "margin": margins[0],
+                "confidence": (rankdata(given.confidence.round(5)) - 0.5) / len(names),
+                "named": np.array([bool(of) and of <= set(name) for of, name in own], dtype=float),
+                "sure": np.full(len(names), sure.round(3)),
+                "together": np.full(len(names), _together(rows, groups)),
+            }
     found = {"margin": margins[0], "margins": np.mean(margins, axis=0)}
-    if given is not None:
-        words = [frozenset(label.casefold().split()) for label in given.labels]
-        own = [(words[group], name.casefold().split()) for group, name in zip(groups.tolist(), names, strict=True)]
-        return found | {
-            "confidence": (rankdata(given.confidence.round(5)) - 0.5) / len(names),
-            "named": np.array([bool(of) and of <= set(name) for of, name in own], dtype=float),
-        }
     sizes = np.bincount(groups)
     own = sizes[groups]
     heads = np.unique(np.array([head_noun(name) for name in names], dtype=object), return_inverse=True)[1].ravel()
@@ -160,6 +190,20 @@ def _margin(space: np.ndarray, groups: np.ndarray) -> np.ndarray:
     if known.any():
         rank[known] = (rankdata(silhouettes(space, groups)[0][known].round(5)) - 0.5) / known.sum()
     return rank
+
+
+def _together(rows: np.ndarray, groups: np.ndarray) -> float:
+    """Return the mean share of a name's nearest names that have its group, 0..1; with no other known name, 1."""
+    known = np.flatnonzero(rows.any(axis=1))
+    if len(known) < 2:
+        return 1.0
+    drawn = np.random.default_rng(0).permutation(len(known))[:_SAMPLE]
+    space = unit(rows[known]).astype(np.float32)
+    found, _ = nearest(space[drawn], space, _NEIGHBOURS + 1)
+    same = np.where(found == drawn[:, None], np.nan, groups[known[found]] == groups[known[drawn]][:, None])
+    # of equal rows, the name itself may be missing, so the last neighbour counts only in place of it
+    same[~np.isnan(same).any(axis=1), -1] = np.nan
+    return round(float(np.nanmean(same)), 3)
 
 
 # -- all placements together ----------------------------------------------------------------------------------------

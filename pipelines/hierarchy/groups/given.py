@@ -39,11 +39,13 @@ from .regression import group_shares
 
 NONE = "none of these"
 TREE = "tree"
-VERSION = 9  # version 9: with 150 groups or more, the regression ended before it began
+VERSION = 10  # version 10: seeds show the level of the doubt
 EXAMPLES, EXAMPLE_ROWS = "examples.parquet", "example_rows.npy"
 _ALIASES = {"seed": "seeds", "seed names": "seeds", "seed_names": "seeds"}
 _MOST_TEXT = {"name": 500, "description": 20_000, "parent": 500, "seeds": 100_000}
 _MOST_LISTED = 10
+_LEAST_SEEDS = 3  # a group with fewer seeds is not tested: without one of them, its name would decide almost alone
+_FOLDS = 5
 
 
 @dataclass(frozen=True)
@@ -211,8 +213,8 @@ def embed_examples(
 
 def place_names(
     rows: np.ndarray, names: Sequence[str], given: GivenGroups, examples: Examples, least: float
-) -> Clustering:
-    """Put names into predefined groups; group G is "none of these".
+) -> tuple[Clustering, Given]:
+    """Put names into predefined groups; group G is "none of these". Return the placements, and what is known of them.
 
     Args:
         rows: (N, D) unit rows of the names.
@@ -240,7 +242,30 @@ def place_names(
     placed = np.where(fits, order[:, 0], count)
     second = order[:, 1] if count > 1 else np.full(len(names), -1)
     confidence = np.where(fits, shares.max(axis=1), 0).astype(np.float32)
-    return Clustering(placed, confidence, np.where(fits, second, order[:, 0]), cosine)
+    labels = [*(group.name for group in given.groups), ""]
+    known = Given(labels, confidence, *_predict_seeds(told[1], examples, given))
+    return Clustering(placed, confidence, np.where(fits, second, order[:, 0]), cosine), known
+
+
+def _predict_seeds(rows: np.ndarray, examples: Examples, given: GivenGroups) -> tuple[np.ndarray, np.ndarray]:
+    """Return the groups of seeds, and whether the other examples predict them; a fifth is left out at a time.
+
+    Args:
+        rows: (E, D) unit rows of the examples.
+        examples: texts of the groups.
+        given: the predefined groups.
+    """
+    groups = examples.groups
+    is_seed = np.array([text in given.groups[g].seeds for text, g in zip(examples.texts, groups, strict=True)], bool)
+    number = np.bincount(groups[is_seed], minlength=len(given.groups))
+    tested = np.flatnonzero(is_seed & (number[groups] >= _LEAST_SEEDS))
+    right = np.zeros(len(tested), dtype=bool)
+    for fold in range(_FOLDS if len(tested) else 0):
+        part = tested[fold::_FOLDS]
+        others = np.setdiff1d(np.arange(len(rows)), part)
+        shares = group_shares(rows[part], rows[others], groups[others], len(given.groups))
+        right[fold::_FOLDS] = shares.argmax(axis=1) == groups[part]
+    return groups[tested], right
 
 
 # -- the stage -----------------------------------------------------------------------------------------------------
@@ -293,8 +318,7 @@ def _place(
     encoder, texts = encoder_of(inputs["clean/names.parquet"], config), names["name"].to_list()
     evidence = read_evidence(inputs["evidence/evidence.json"].parent)
     rows, examples = embed_examples(encoder, given.groups, texts, evidence)
-    placed = place_names(rows, texts, given, examples, least)
-    stated = Given([*(group.name for group in given.groups), ""], placed.confidence)
+    placed, stated = place_names(rows, texts, given, examples, least)
     wrong = wrong_probabilities(rows, placed.groups, texts, given=stated)
     progress("place the names", 1, 1)
     labels = [(group.name, "given", group.evidence) for group in given.groups]
