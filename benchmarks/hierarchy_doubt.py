@@ -8,8 +8,8 @@ half as many, twice as many, and the number that hgld chooses. It also puts the 
 
 Without predefined groups, a name is in the wrong group if its reference group is not the most frequent reference group
 there. With predefined groups, it is wrong if it is not in its reference group, or, if that group was excluded, not in
-"none of these"; seeds are not counted. A model fitted on all other taxonomies, without seeds, predicts the probability
-of an error. Figures are for the reference's number of groups.
+"none of these"; seeds are not counted. A model predicts the probability of an error; it is fitted on all other
+taxonomies, without seeds and without names that equal a group. Figures are for the reference's number of groups.
 
     ... --shown 5   prints the accuracy of ``--into`` on the other names if five names of each group are its seeds: by
                     the nearest mean row of a group's texts, by a logistic regression on the encoder's rows, without
@@ -89,6 +89,11 @@ class Placements:
     given: doubt.Given | None = None  # the predefined groups with their seeds
     seeds: int = 0  # number of seeds per predefined group
 
+    @property
+    def uncertain(self) -> np.ndarray:
+        """Indices of the names that do not equal a predefined group."""
+        return np.arange(len(self.soft)) if self.given is None else np.flatnonzero(~self.given.is_named)
+
 
 def names_and_groups(data: Path, folder: str, name: str, group: str) -> tuple[list[str], np.ndarray, list[str]]:
     """Return the distinct names of a dataset that have one group, their group numbers, and the groups' names."""
@@ -138,7 +143,7 @@ def placements(data: Path, encoders: Sequence[str], sets: Sequence[tuple[str, ..
                 yield Placements(
                     "given", **about, number=share, groups=into.groups[others], wrong=wrong, soft=wrong.astype(float),
                     marks={mark: of[others] for mark, of in marks.items()}, confidence=into.confidence[others],
-                    given=replace(given, confidence=given.confidence[others]), seeds=seeds,
+                    given=replace(given, is_named=given.is_named[others]), seeds=seeds,
                 )  # fmt: skip
 
 
@@ -212,7 +217,7 @@ def fit(train: Sequence[Placements], *, spreads: bool = True) -> dict[str, Any]:
     The spreads come from models that leave out one taxonomy and are tested on it.
     """
     marks = list(train[0].marks)
-    drawn = [np.sort(np.random.default_rng(0).permutation(len(p.soft))[:MOST_NAMES]) for p in train]
+    drawn = [np.sort(np.random.default_rng(0).permutation(p.uncertain)[:MOST_NAMES]) for p in train]
     total = Counter[str]()
     for p, chosen in zip(train, drawn, strict=True):
         total[p.source] += len(chosen)
@@ -249,18 +254,18 @@ def _spreads(train: Sequence[Placements]) -> dict[str, float]:
         held = [p for p in train if p.source == source]
         model = doubt.Model.of(fit([p for p in train if p.source != source], spreads=False))
         for p in held:
-            odds = logit(model.probabilities(p.marks))
+            odds, soft = logit(model.probabilities(p.marks))[p.uncertain], p.soft[p.uncertain]
 
-            def loss(at: np.ndarray, odds: np.ndarray = odds, p: Placements = p) -> float:
+            def loss(at: np.ndarray, odds: np.ndarray = odds, soft: np.ndarray = soft) -> float:
                 prior = (at[0] / 2) ** 2 / 2 + (at[1] - 1) ** 2 / 2
                 return float(
-                    -(p.soft * _log(at[0] + at[1] * odds) + (1 - p.soft) * _log(-at[0] - at[1] * odds)).sum() + prior
+                    -(soft * _log(at[0] + at[1] * odds) + (1 - soft) * _log(-at[0] - at[1] * odds)).sum() + prior
                 )
 
             level, slope = minimize(loss, [0.0, 1.0]).x
             centred = expit(level + slope * odds)
-            rest = np.bincount(p.groups, p.soft - centred)
-            room = np.bincount(p.groups, centred * (1 - centred))
+            rest = np.bincount(p.groups[p.uncertain], soft - centred)
+            room = np.bincount(p.groups[p.uncertain], centred * (1 - centred))
             levels.append(float(minimize(lambda at, loss=loss: loss(np.array([at[0], 1.0])), [0.0]).x[0]))
             within.append((rest**2 - room).sum() / (room**2).sum())
             shares.append(1 / len(held))

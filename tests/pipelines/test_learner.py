@@ -92,6 +92,16 @@ def test_without_decisions_no_name_moves():
     assert 0 < estimates.errors.min() <= estimates.errors.max() < 1
 
 
+def test_without_decisions_the_second_choice_is_the_nearest_other_group():
+    names, rows, place, _ = toy(30)
+    centres = unit(np.stack([rows[[place[n] == g for n in names]].sum(axis=0) for g in LABELS]))
+    near = rows @ centres.T
+    shares = learner_of(names, rows, place).fit(decided(place, [])).shares.copy()
+    for table in (near, shares):
+        table[range(30), [place[n] for n in names]] = -1
+    assert np.mean(near.argmax(axis=1) == shares.argmax(axis=1)) > 0.9
+
+
 def test_decision_moves_only_similar_names():
     names = ["oak", "oak tree", "old oak", "pine", "mosque"]
     rows = unit(np.array([[1, 0.1, 0], [1, 0.12, 0], [1, 0.05, 0.05], [0.3, 1, 0], [0, 0, 1]]))

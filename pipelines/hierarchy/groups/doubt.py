@@ -93,12 +93,14 @@ class Given:
     Attributes:
         labels: names of the G groups; the label of the group "none of these" is empty.
         confidence: (N,) confidences of the placements, 0..1.
+        is_named: (N,) bool, True if the name equals a group or a seed.
         seeds: (S,) groups of the seeds that were predicted without themselves as examples.
         right: (S,) bool, True if the prediction was the group of the seed.
     """
 
     labels: Sequence[str]
     confidence: np.ndarray
+    is_named: np.ndarray
     seeds: np.ndarray
     right: np.ndarray
 
@@ -129,17 +131,19 @@ def wrong_probabilities(
 def with_seeds(wrong: np.ndarray, given: Given, spreads: Spreads) -> np.ndarray:
     """Return (N,) error probabilities of placements at the level of the taxonomy that the predicted seeds show.
 
+    A name that equals a group or a seed has the lowest probability, because the table of groups places it.
+
     Args:
         wrong: (N,) error probabilities by the model.
-        given: the predefined groups; a name with confidence 1 is a group or a seed, and tells nothing about the others.
+        given: the predefined groups.
         spreads: deviations of taxonomies and of groups from the model.
     """
-    others = wrong[given.confidence < 1]
-    if not len(given.seeds) or not len(others):
-        return wrong
-    odds, nobody = np.full(len(given.seeds), logit(others.mean())), np.zeros(len(given.seeds), dtype=bool)
-    belief = believe(odds, given.right, nobody, given.seeds, (0, 0), spreads)
-    return np.clip(belief.errors(logit(wrong)), LEAST, MOST)
+    others = wrong[~given.is_named]
+    if len(given.seeds) and len(others):
+        odds, nobody = np.full(len(given.seeds), logit(others.mean())), np.zeros(len(given.seeds), dtype=bool)
+        belief = believe(odds, given.right, nobody, given.seeds, (0, 0), spreads)
+        wrong = np.clip(belief.errors(logit(wrong)), LEAST, MOST)
+    return np.where(given.is_named, LEAST, wrong)
 
 
 def features(

@@ -39,7 +39,7 @@ from .regression import group_shares
 
 NONE = "none of these"
 TREE = "tree"
-VERSION = 10  # version 10: seeds show the level of the doubt
+VERSION = 11  # version 11: a name that equals a group or a seed is not doubtful
 EXAMPLES, EXAMPLE_ROWS = "examples.parquet", "example_rows.npy"
 _ALIASES = {"seed": "seeds", "seed names": "seeds", "seed_names": "seeds"}
 _MOST_TEXT = {"name": 500, "description": 20_000, "parent": 500, "seeds": 100_000}
@@ -243,7 +243,7 @@ def place_names(
     second = order[:, 1] if count > 1 else np.full(len(names), -1)
     confidence = np.where(fits, shares.max(axis=1), 0).astype(np.float32)
     labels = [*(group.name for group in given.groups), ""]
-    known = Given(labels, confidence, *_predict_seeds(told[1], examples, given))
+    known = Given(labels, confidence, named >= 0, *_predict_seeds(told[1], examples, given))
     return Clustering(placed, confidence, np.where(fits, second, order[:, 0]), cosine), known
 
 

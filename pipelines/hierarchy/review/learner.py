@@ -4,8 +4,8 @@ After each decision the learner fits the regression of :mod:`hgld.pipelines.hier
 evidence and the words of the names (:func:`hgld.pipelines.hierarchy.groups.evidence.add_words`). The examples are the
 decided names and, per group, the texts of a predefined group or the mean embedding of the names that clustering put
 into it. The probabilities are multiplied by the square root of the build's own probabilities, and then by the votes of
-language models (:mod:`hgld.pipelines.hierarchy.review.model_votes`). Without decisions and votes no name moves. The
-order of the decisions does not matter.
+language models (:mod:`hgld.pipelines.hierarchy.review.model_votes`). Without decisions and votes no name moves; the
+probabilities only order the other groups. The order of the decisions does not matter.
 
 The error probability of a name that stays in its group is the mean of the learner's and the build's probability. From
 the decisions the learner estimates the level of all error probabilities, and whether the person looks. A twentieth of
@@ -193,8 +193,12 @@ class Learner:
             is_told = np.any([votes >= 0 for votes, _ in voters], axis=0)
             home = np.where(is_told, start.argmax(axis=1), home)
             doubt = np.where(is_told, np.clip(1 - start.max(axis=1), 1e-3, 1 - 1e-3), doubt)
-        if len(decided) or models:
-            shares = self._learned(shares, texts, decided, answers)
+        learned = self._learned(shares, texts, decided, answers)
+        if not len(decided) and not models:  # no name moves; what is learned orders the other groups
+            is_home = home[:, None] == np.arange(len(live))
+            own, others = np.where(is_home, shares, 0), np.where(is_home, 0, learned)
+            learned = own + others * ((1 - own.sum(axis=1)) / others.sum(axis=1).clip(1e-12))[:, None]
+        shares = learned
         for voter in voters:
             shares = weigh(shares, *voter)
         for name, groups in grouping.refused.items():
