@@ -1,6 +1,7 @@
 """The subcommands that build, check and copy datasets: build-shards, index, verify, card, datasets, download, push."""
 
 import re
+import shlex
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -45,7 +46,9 @@ class BuildOptions:
         metavar="NAME",
         offered=_source_names,
     )
-    source: Path = setting(..., "Folder of the release; for manifest, the table (CSV or parquet).", path="existing")
+    source: Path | None = setting(
+        None, "Folder of the release; for manifest, the table (CSV or parquet).  [required]", path="existing"
+    )
     out: str = setting(
         "",
         "New or empty folder of the dataset.  [default for your own images: SOURCE-shards, next to SOURCE]",
@@ -65,12 +68,16 @@ def build_shards(asked: BuildOptions, options: SourceConfig, config: ShardConfig
     from hgld.pipelines.shards.cards import load_card
     from hgld.pipelines.shards.sources import OWN_DATA, has_card, source_name
 
+    if asked.source is None:
+        own, kind = Path(asked.release), "folders" if Path(asked.release).is_dir() else "manifest"
+        way = f" For your own images: hgld build-shards {kind} --source {shlex.quote(str(own))}." * own.exists()
+        raise click.UsageError(f"missing --source: the folder of the release.{way}")
     name, out, told, catalog = source_name(asked.release), asked.out, {}, None
     if name in OWN_DATA:
         source, here = asked.source.resolve(), Path.cwd()
         beside = source.with_name(f"{source.stem}-shards")
         out = out or str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
-        found, told, is_wanted = _profile(name, out, asked, options, config, as_json)
+        found, told, is_wanted = _profile(name, asked.source, out, asked, options, config, as_json)
         if not is_wanted:
             return 2 if asked.out else 0
         options, catalog = found.options, found.catalog
@@ -91,14 +98,20 @@ def build_shards(asked: BuildOptions, options: SourceConfig, config: ShardConfig
 
 
 def _profile(
-    name: str, out: str, asked: BuildOptions, options: SourceConfig, config: ShardConfig, as_json: bool
+    name: str,
+    source: Path,
+    out: str,
+    asked: BuildOptions,
+    options: SourceConfig,
+    config: ShardConfig,
+    as_json: bool,
 ) -> "tuple[Profile, dict[str, Any], bool]":
     """Print the proposed dataset of the user's own images; return it, its JSON, and whether to build it."""
     from hgld.pipelines.shards import profile
 
     is_enough = bool(asked.out and (options.levels or name == "folders"))
-    found = profile.profile(name, asked.source, options, is_final=is_enough)
-    command = profile.command(found, asked.source, out, config)
+    found = profile.profile(name, source, options, is_final=is_enough)
+    command = profile.command(found, source, out, config)
     told = {"profile": profile.facts(found) | {"command": command}}
     is_wanted = is_enough or asked.yes
     if not as_json:

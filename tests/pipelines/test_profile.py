@@ -118,6 +118,17 @@ def test_proposed_build_does_not_start_without_a_terminal(table, hgld, monkeypat
     assert (code, "missing --out" in said) == (2, True)
 
 
+def test_path_in_place_of_a_dataset_name_is_answered_with_the_command_for_own_images(table, hgld, monkeypatch):
+    monkeypatch.chdir(table.parent)
+    Path("my images").mkdir()
+    for path, way in (
+        ("my images", "folders --source 'my images'"), ("Liste.csv", "manifest --source Liste.csv"), ("sop", None)
+    ):  # fmt: skip
+        code, _, said = hgld("build-shards", path, "--out", "made")
+        assert (code, "missing --source" in said) == (2, True)
+        assert (f"hgld build-shards {way}" in said) == (way is not None)
+
+
 @pytest.mark.parametrize(("answer", "is_built"), [(True, True), (False, False)])
 def test_build_starts_only_if_the_user_confirms_at_the_terminal(table, hgld, monkeypatch, answer, is_built):
     monkeypatch.chdir(table.parent)
