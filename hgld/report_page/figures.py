@@ -20,7 +20,7 @@ OTHERS = "#a3acb8"
 # pages; then further hues. The page replaces each colour by a CSS variable, so all colours must differ.
 SERIES = ("#0072b2", "#e1690f", "#009e73", "#b8559a", "#4ba3d9", "#c29100", "#7a5bd0", "#d03c4a", "#5c8a2e", "#8a6244")
 # Colours of grades: first nothing in common, then the levels from the coarsest to the finest. Grades that
-# follow each other differ by at least 20 in CIEDE2000 for the colour-blind too, and in grey, for any number of levels.
+# follow each other differ by at least 24 in CIELAB for the colour-blind too, and in grey, for any number of levels.
 GRADES = ("#d1432f", "#f7d154", "#3f92b8", "#f6cce2", "#7f8f3a", "#c9dcf5", "#b0699f", "#123a6b")
 _VARIABLES = {INK: "ink", GRID: "grid", OTHERS: "others", "#ffffff": "card"}
 _VARIABLES |= {color: f"s{i}" for i, color in enumerate(SERIES)} | {color: f"g{i}" for i, color in enumerate(GRADES)}

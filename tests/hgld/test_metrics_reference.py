@@ -109,14 +109,11 @@ def test_metrics_of_500_tied_or_extreme_scores_equal_reference(share, scale):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("shape", ["shuffled", "ascending", "descending", "ties", "all tied"])
-def test_value_does_not_depend_on_the_other_requested_metrics(backend, shape):
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_value_does_not_depend_on_the_other_requested_metrics(backend, is_tied):
     generator = torch.Generator().manual_seed(7)
     scores = torch.randn(3, 3000, generator=generator)
-    if shape in ("ascending", "descending"):
-        scores = scores.sort(dim=1, descending=shape == "descending").values
-    elif shape != "shuffled":
-        scores = (scores * 2).round() if shape == "ties" else torch.zeros_like(scores)
+    scores = (scores * 2).round() if is_tied else scores
     grades = torch.randint(0, 3, scores.shape, generator=generator) * (torch.rand(3, 3000, generator=generator) < 0.02)
     left_out = torch.rand(3, 3000, generator=generator) < 0.1
     names = ["R@1", "TR@10", "P@200", "mAP@10", "mAP@R", "NDCG@10", "H-R@10", "H-P@10", "ASI"]

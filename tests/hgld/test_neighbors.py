@@ -37,14 +37,6 @@ def test_neighbors_equal_stable_sort_of_all_scores(count, queries, chunk_size, k
     assert scores.tolist() == np.take_along_axis(products, expected, axis=1).tolist()
 
 
-def test_duplicates_are_found_in_gallery_order():
-    gallery = np.ones((10, 4), np.float32)
-    found, _ = nearest_neighbors(gallery[:2], gallery, 3)
-    assert found.tolist() == [[0, 1, 2], [0, 1, 2]]
-    found, _ = nearest_neighbors(gallery[:2], gallery, 3, self_index=np.array([0, 2]))
-    assert found.tolist() == [[1, 2, 3], [0, 1, 3]]
-
-
 def test_k_beyond_the_gallery_is_refused():
     gallery = np.eye(4, dtype=np.float32)
     with pytest.raises(ConfigError, match="k is 4; expected 1 to 3"):

@@ -30,6 +30,7 @@ XYZ = np.array([[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721
 
 
 def lab(color, sight):
+    """Return a colour in CIELAB, where distances are differences that people see."""
     rgb = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)]) / 255
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     xyz = XYZ @ np.clip(np.array(SIGHTS[sight]) @ linear, 0, 1) / [0.95047, 1.0, 1.08883]
@@ -37,43 +38,11 @@ def lab(color, sight):
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
 
-def ciede2000(one, other):
-    """Sharma, Wu and Dalal, "The CIEDE2000 color-difference formula", 2005."""
-    (l1, a1, b1), (l2, a2, b2) = one, other
-    chroma = (np.hypot(a1, b1) + np.hypot(a2, b2)) / 2
-    g = 1.5 - 0.5 * np.sqrt(chroma**7 / (chroma**7 + 25**7))
-    c1, c2 = np.hypot(g * a1, b1), np.hypot(g * a2, b2)
-    h1, h2 = np.degrees(np.arctan2(b1, g * a1)) % 360, np.degrees(np.arctan2(b2, g * a2)) % 360
-    turn = (h2 - h1 + 180) % 360 - 180 if c1 * c2 else 0.0
-    hue = (h1 + turn / 2) % 360 if c1 * c2 else h1 + h2
-    light, chroma = (l1 + l2) / 2, (c1 + c2) / 2
-    cosine = lambda factor, shift: np.cos(np.radians(factor * hue + shift))  # noqa: E731
-    t = 1 - 0.17 * cosine(1, -30) + 0.24 * cosine(2, 0) + 0.32 * cosine(3, 6) - 0.2 * cosine(4, -63)
-    dl = (l2 - l1) / (1 + 0.015 * (light - 50) ** 2 / np.sqrt(20 + (light - 50) ** 2))
-    dc = (c2 - c1) / (1 + 0.045 * chroma)
-    dh = 2 * np.sqrt(c1 * c2) * np.sin(np.radians(turn / 2)) / (1 + 0.015 * chroma * t)
-    rotation = (
-        -2 * np.sqrt(chroma**7 / (chroma**7 + 25**7)) * np.sin(np.radians(60 * np.exp(-(((hue - 275) / 25) ** 2))))
-    )
-    return np.sqrt(dl**2 + dc**2 + dh**2 + rotation * dc * dh)
-
-
-def test_colour_differences_equal_the_published_test_data():
-    # Sharma et al., Table 1, pairs 1, 7, 17 and 25
-    for one, other, expected in (
-        ((50, 2.6772, -79.7751), (50, 0, -82.7485), 2.0425),
-        ((50, 0, 0), (50, -1, 2), 2.3669),
-        ((50, 2.5, 0), (73, 25, -18), 27.1492),
-        ((60.2574, -34.0099, 36.2677), (60.4626, -34.1751, 39.4387), 1.2644),
-    ):
-        assert ciede2000(one, other) == pytest.approx(expected, abs=1e-4)
-
-
 @pytest.mark.parametrize("sight", SIGHTS)
 def test_neighbouring_grades_can_be_told_apart_with_any_number_of_levels(sight):
     for levels in range(1, 10):
         colors = [lab(grade_color(grade, levels), sight) for grade in range(levels + 1)]
-        assert min(itertools.starmap(ciede2000, itertools.pairwise(colors))) >= 20
+        assert min(np.linalg.norm(one - other) for one, other in itertools.pairwise(colors)) >= 24
 
 
 def test_page_and_figures_have_the_same_colours():

@@ -20,7 +20,7 @@ from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.scores import prepare_embeddings
 from hgld.metrics import GainFunction
 from hgld.prediction.calibration import level_risk
-from hgld.report_page import embedding_map, mistakes, rankings
+from hgld.report_page import embedding_map, rankings
 from hgld.report_page.changes import describe_changes
 from hgld.report_page.curves import MeanCurves, precision_recall, reliability, severity
 from hgld.report_page.embedding_map import _scatter, describe_map, place_items
@@ -101,7 +101,7 @@ def test_precision_at_a_recall_equals_the_definition(grades, worth, recall):
 
 @pytest.mark.parametrize(
     ("options", "with_gallery"),
-    [({}, True), ({"alpha": 3.0}, False), ({"relevance": "weighted_ap"}, True), ({"count_query": False}, False)],
+    [({"relevance": "weighted_ap"}, True), ({"alpha": 3.0}, False), ({"count_query": False}, False)],
 )
 def test_area_under_the_curve_of_a_query_is_its_average_precision(options, with_gallery):
     found = evaluation(with_gallery=with_gallery, **options)
@@ -224,18 +224,9 @@ def test_mistakes_count_the_first_results_by_class_level_and_outcome():
         assert all(strip.ranked[0][1][0].frame in frames for strip in strips)
 
 
-def test_cells_share_the_queries_so_that_each_opens_one_before_any_opens_two(monkeypatch):
-    monkeypatch.setattr(mistakes, "_MOST_OPENED", 7)
-    own, found = np.repeat([0, 0, 1, 2, 2], [9, 3, 1, 4, 5]), np.repeat([1, 2, 0, 1, 2], [9, 3, 1, 4, 5])
-    opened = dict(mistakes._opened(own, found, [0, 1, 2]))
-    assert {cell: len(queries) for cell, queries in opened.items()} == {(0, 1): 2, (2, 1): 2, (0, 2): 2, (1, 0): 1}
-    assert all((own[q] == row).all() and (found[q] == column).all() for (row, column), q in opened.items())
-
-
-@pytest.mark.parametrize("scale", [1, -1])
-def test_changes_per_class_equal_the_means_of_its_queries_with_resampled_intervals(scale):
+def test_changes_per_class_equal_the_means_of_its_queries_with_resampled_intervals():
     one, other = evaluation(seed=0, size=150), evaluation(seed=0, size=150)
-    worse = other.report.per_query["H-AP"].to_numpy() - scale * 0.1 * (one.ranked.query.labels[:, 0] % 3)
+    worse = other.report.per_query["H-AP"].to_numpy() - 0.1 * (one.ranked.query.labels[:, 0] % 3)
     table = other.report.per_query.with_columns(pl.Series("H-AP", worse))
     other = replace(other, report=replace(other.report, per_query=table))
     runs, name_of = {"one": one, "other": other}, lambda level, label: f"{'abc'[level]}{label}"
@@ -263,7 +254,7 @@ def test_changes_per_class_equal_the_means_of_its_queries_with_resampled_interva
                 ]
                 assert [row.low, row.high] == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.02)
             assert row.change == ("up" if row.low > 0 else "down" if row.high < 0 else "")
-    assert {row.change for _, rows in made["levels"] for row in rows} == {"", "down" if scale > 0 else "up"}
+    assert {row.change for _, rows in made["levels"] for row in rows} == {"", "down"}
     other.report.settings["labels_sha256"] = "of other queries"
     assert describe_changes(runs, ranks, dict.fromkeys(runs, name_of), "one", "H-AP") is None
 
@@ -331,14 +322,13 @@ def test_map_of_the_page_has_every_item_with_its_classes_and_key(monkeypatch):
         assert data["levels"][0]["names"][data["levels"][0]["classes"][point]] == name
 
 
-@pytest.mark.parametrize("longest", [4, 22])
-def test_legend_of_a_map_stays_within_the_figure(longest):
+def test_legend_of_a_map_stays_within_the_figure():
     labels = np.arange(len(SERIES)).repeat(3)
     places = np.random.default_rng(0).random((len(labels), 2))
     seen = []
 
     def draw(axes):
-        _scatter(places, labels, 0, lambda level, label: chr(97 + label) * longest)(axes)
+        _scatter(places, labels, 0, lambda level, label: chr(97 + label) * 22)(axes)
         axes.figure.draw_without_rendering()
         seen.append((axes.get_legend().get_window_extent(), axes.figure.bbox.width))
 
