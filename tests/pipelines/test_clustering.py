@@ -1,8 +1,5 @@
 """Clustering gives partitions with exact group counts and the same result for any number of threads."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import polars as pl
 import pytest
@@ -90,10 +87,8 @@ def test_number_of_threads_does_not_change_groups():
         assert getattr(results[0], field).tobytes() == getattr(results[1], field).tobytes()
 
 
-def test_groups_of_washington_landmarks_agree_with_labels():
-    if "HGLD_DATA" not in os.environ:
-        pytest.skip("HGLD_DATA is not set: real data are missing")
-    labels = Path(os.environ["HGLD_DATA"]) / "gldv2_washington_landmarks" / "labels.csv"
+def test_groups_of_washington_landmarks_agree_with_labels(real_data):
+    labels = real_data / "gldv2_washington_landmarks" / "labels.csv"
     names, truth = (column.to_list() for column in pl.read_csv(labels).select("label", "mid"))
     rows = LexicalEncoder(names).encode(names)
     for wanted in (len(set(truth)), 0):

@@ -150,7 +150,7 @@ def _free_port():
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(lacking() is not None, reason=str(lacking()))]
 
-SUBJECTS = 60
+SUBJECTS = 24
 CROWDED = "Category:Members and no page"  # MediaWiki serves such a page with HTTP 200
 CLASSES = (
     "church building (1172-1954)",
@@ -248,12 +248,12 @@ def world():
     for n in range(SUBJECTS):
         classes = ((n % 7,), (n % 5, n % 5 + 1), ())[0 if n % 4 else 1 if n % 3 else 2]
         made.subject(title("Subject", n), classes, linked=n % 5 > 0, listed=n % 2 == 0 or 5 in classes)
-    for n in range(4):
+    for n in range(2):
         subject = title("Topic", n)
         made.subject(subject, (1,), linked=True, listed=True)
         category = made.wikidata.item(f"Q{20_000 + n}", subject, P31=["Q4167836"], P301=[made.items[subject]])
         made.items[subject] = made.wikidata.sitelinks[subject] = category
-    for n in range(8):
+    for n in range(3):
         made.add(title("Plain", n), "Some text, no infobox.", "no-item")
         made.expect(title("Never", n), "missing")
     made.expect(CROWDED, "missing")
@@ -263,14 +263,14 @@ def world():
 
 def renamed(made):
     """Add hard and soft redirects, chains of both, loops, and redirects to missing pages."""
-    for n in range(12):
+    for n in range(8):
         old, new = title("Old", n), title("New", n)
         made.subject(new, (n % 7,), linked=n % 2 > 0, listed=True)
         made.add(old, f"#REDIRECT [[:{new}]]", "found", new)
         link = SOFT_LINKS[n % len(SOFT_LINKS)]
         made.add(title("Soft", n), link.format(new.removeprefix("Category:")), "found", new)
     soft = "{{{{Category redirect|1={}}}}}"
-    for n in range(4):
+    for n in range(2):
         new = title("New", n)
         made.add(title("Soft to soft", n), soft.format(title("Soft", n)), "found", new)
         made.add(title("Soft to hard", n), soft.format(title("Old", n)), "found", new)

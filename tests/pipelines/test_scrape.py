@@ -24,22 +24,21 @@ from tests.pipelines.wikimedia_server import (
 )
 
 COMMONS = "https://commons.wikimedia.org/wiki/"
+BUILDING = "Q41176"  # its id on Wikidata, so that the top level knows this class
 
 
 def world():
     """Return wikis with one category per way of finding names and per way of failing."""
     wiki = Wiki()
-    wiki.item("Q1", "castle", P279=["Q9"])
-    wiki.item("Q2", "church building (1172-1954)", P279=["Q9", "Q8"])
-    wiki.item("Q8", {"de": "Sakralbau"}, P279=["Q9"])
-    wiki.item("Q9", "building", P279=["Q2"])  # a cycle of classes, as in Wikidata
+    wiki.item("Q1", "castle", P279=[BUILDING])
+    wiki.item("Q2", "church building (1172-1954)", P279=[BUILDING, "Q8"])
+    wiki.item("Q8", {"de": "Sakralbau"}, P279=[BUILDING])
+    wiki.item(BUILDING, "building", P279=["Q2"])  # a cycle of classes, as in Wikidata
     wiki.item("Q4167836", "Wikimedia category")
     wiki.item("Q7", "<script>alert(1)</script>")
     wiki.item("Q100", "Windsor Castle", P31=["Q1"])
     wiki.item("Q101", "Cathedral", P31=["Q1", "Q2"])
-    wiki.item(
-        "Q102", "no class", P31=[statement("P31", "Q1", "deprecated"), statement("P31", "Q1", snaktype="novalue")]
-    )
+    wiki.item("Q102", "no class", P31=[statement("Q1", "deprecated"), statement("Q1", snaktype="novalue")])
     wiki.item("Q103", "Category:Old town", P31=["Q4167836"], P301=["Q100"])
     wiki.item("Q104", "ranks", P31=["Q1", statement("Q2", "preferred")])
     wiki.item("Q105", "hostile", P31=["Q7"])
@@ -47,15 +46,9 @@ def world():
     wiki.item("Q107", "merged class", P31=["Q11"])
     wiki.item("Q108", "deleted class", P31=["Q404"])
     wiki.entities["Q11"] = {"redirect": "Q1"}
-    wiki.category("Windsor Castle", "Q100")
-    wiki.category("Cathedral", "Q101")
-    wiki.category("No class", "Q102")
-    wiki.category("Old town", "Q103")
-    wiki.category("Ranks", "Q104")
-    wiki.category("Hostile", "Q105")
-    wiki.category("Abroad", "Q106")
-    wiki.category("Merged class", "Q107")
-    wiki.category("Deleted class", "Q108")
+    linked = ("Windsor Castle", "Cathedral", "No class", "Old town", "Ranks", "Hostile", "Abroad", "Merged class")
+    for number, name in enumerate((*linked, "Deleted class"), 100):
+        wiki.category(name, f"Q{number}")
     wiki.category("Deleted item", "Q109", linked=False)
     wiki.category("Unlinked", "Q100", linked=False)
     wiki.category("Plain")
@@ -141,11 +134,11 @@ def test_every_landmark_gets_its_status_and_nothing_is_requested_twice(scraper):
     assert frame.filter(pl.col("title") == "Category:Merged class")["classes"].to_list() == [["Q1"]]
     assert done.result.counts["found"] == 10
     assert pl.read_parquet(done.path("classes.parquet")).rows() == [
-        ("Q1", "castle", "en", ["Q9"]),
-        ("Q2", "church building (1172-1954)", "en", ["Q9", "Q8"]),
+        ("Q1", "castle", "en", [BUILDING]),
+        ("Q2", "church building (1172-1954)", "en", [BUILDING, "Q8"]),
+        (BUILDING, "building", "en", ["Q2"]),
         ("Q7", "<script>alert(1)</script>", "en", []),
-        ("Q8", "Sakralbau", "de", ["Q9"]),
-        ("Q9", "building", "en", ["Q2"]),
+        ("Q8", "Sakralbau", "de", [BUILDING]),
     ]
     for kind in ("titles", "ids", "query"):
         keys = scraper.server.asked(kind)

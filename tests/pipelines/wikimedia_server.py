@@ -130,8 +130,13 @@ def answer_page(wiki: Wiki, title: str, language: str = "en") -> str | None:
     entity = wiki.entities.get(page.get("item", ""))
     if entity is None:
         return f"<html><body><p>{escape(page['text'])}</p></body></html>"
-    classes = [s["mainsnak"]["datavalue"]["value"]["id"] for s in entity["claims"].get("P31", [])]
-    names = [wiki.entities[c]["labels"]["en"]["value"] for c in classes]
+    classes = [
+        s["mainsnak"]["datavalue"]["value"]["id"]
+        for s in entity["claims"].get("P31", [])
+        if "datavalue" in s["mainsnak"]
+    ]
+    labels = [wiki.entities[c].get("labels", {}) for c in classes if c in wiki.entities]
+    names = [label["en"]["value"] for label in labels if "en" in label]
     items = "".join(f'<li><a href="/wiki/Category:{escape(n)}">{escape(n)}</a></li>' for n in names)
     heading = wiki.rows.get(language, "Instance of")
     row = f'<tr><th class="wikidatainfobox-lcell">{heading}</th><td><ul>{items}</ul></td></tr>' if names else ""

@@ -30,7 +30,7 @@ def inputs_of(made):
     return [(one["role"], one["file"]) for one in inputs]
 
 
-def test_list_of_names_gives_items_and_groups_and_a_second_run_does_nothing(build):
+def test_list_of_names_gives_items_and_groups(build):
     made = build(THINGS, cluster=THREE)
     rows = labels(made)
     assert list(rows[0]) == ["id", "name", "group"]
@@ -41,7 +41,6 @@ def test_list_of_names_gives_items_and_groups_and_a_second_run_does_nothing(buil
     assert tree.levels == ("item", "group")
     assert set(tree.names[0]) == set(THINGS)
     assert not list(made.directory.glob("*_label_to_hierarchical.csv"))
-    assert not any(stage.was_run for stage in build(THINGS, cluster=THREE).stages.values())
     shown = build_table(made)
     assert "9 items" in shown
     run = made.stages["cluster"]
@@ -69,13 +68,21 @@ def test_items_with_equal_names_are_two_classes_and_item_counts_are_weights(buil
     assert dropped.select("row", "stage", "reason").rows() == [(5, "scrape", "empty row")]
 
 
-def test_levels_have_the_requested_names_and_class_counts(build):
+def test_levels_have_requested_names_and_class_counts_and_show_states_their_expected_errors(build, hgld):
     config = {"levels": LevelsConfig(("kind", "sort", "realm"), coarser=(2,)), "cluster": ClusterConfig(groups=4)}
-    rows = labels(build(THINGS, **config))
+    made = build(THINGS, **config)
+    rows = labels(made)
     assert list(rows[0]) == ["id", "name", "sort", "realm"]
     assert [len({row[level] for row in rows}) for level in ("sort", "realm")] == [4, 2]
     above = {row["sort"]: row["realm"] for row in rows}
     assert all(above[row["sort"]] == row["realm"] for row in rows)
+    expected = json.loads(hgld("show", made.directory, "--doubtful", 1, "--json")[1])["still_wrong"]
+    _, level, tree, *_ = hgld("show", made.directory, "--doubtful", 1)[1].splitlines()
+    for line, (mean, low, high), what in (
+        (level, expected["levels"]["realm"], "have a wrong realm"),
+        (tree, expected["tree"], "are wrong at any level"),
+    ):
+        assert line == f"About {mean:,.0f} names {what} ({low:,.0f} to {high:,.0f})."
 
 
 def test_top_classes_are_decided_by_their_text_or_left_undecided(build):
@@ -87,17 +94,6 @@ def test_top_classes_are_decided_by_their_text_or_left_undecided(build):
     note = made.stages["toplevel"].result.notes[0]
     assert note.startswith("neither apple nor whale could be decided for:")
     assert "oak" in note
-
-
-def test_show_states_the_expected_errors_of_every_level_and_of_the_whole_tree(build, hgld):
-    made = build(THINGS, levels=LevelsConfig(("kind", "sort", "realm"), coarser=(2,)), cluster=ClusterConfig(groups=4))
-    expected = json.loads(hgld("show", made.directory, "--doubtful", 1, "--json")[1])["still_wrong"]
-    _, level, tree, *_ = hgld("show", made.directory, "--doubtful", 1)[1].splitlines()
-    for line, (mean, low, high), what in (
-        (level, expected["levels"]["realm"], "have a wrong realm"),
-        (tree, expected["tree"], "are wrong at any level"),
-    ):
-        assert line == f"About {mean:,.0f} names {what} ({low:,.0f} to {high:,.0f})."
 
 
 def test_names_outside_the_landmark_domain_stay_unchanged_and_none_is_dropped(build):
@@ -253,18 +249,14 @@ def weigh(build, monkeypatch):
     return make
 
 
-def test_evidence_stage_writes_features_per_source_and_joint_features(weigh):
+def test_evidence_stage_writes_features_per_source_and_reports_requested_sources_that_the_names_lack(weigh):
     ran, sources = weigh()
     evidence = read_evidence(ran.directory)
     assert sources == ["text", "wording", "descriptions"] == [block.name for block in evidence.blocks]
     assert (~evidence.blocks[2].known).sum() == 4, "every fifth name has no description"
     np.testing.assert_array_equal(np.load(ran.path("rows.npy")), evidence.joint())
     np.testing.assert_array_equal(np.load(ran.path("meaning.npy")), evidence.joint(form=0))
-    assert not weigh()[0].was_run
     assert weigh("none")[1] == ["text"]
-
-
-def test_requested_evidence_that_the_names_lack_is_reported(weigh):
     ran, sources = weigh("descriptions", "classes", encoder="lexical")
     assert sources == ["text", "descriptions"]
     assert ran.result.notes[0] == "--evidence classes: these names have no such evidence."

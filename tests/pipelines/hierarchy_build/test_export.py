@@ -16,9 +16,10 @@ HEADER = ["landmark_id", "category", "supercategory", "hierarchical_label", "nat
 KEY = ["split", "landmark_id"]
 
 
-@pytest.fixture
-def exported(tmp_path, tiny_stages):
-    return export.run(tmp_path, tiny_stages(tmp_path), silent)
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory, tiny_stages):
+    root = tmp_path_factory.mktemp("export")
+    return export.run(root, tiny_stages(root), silent)
 
 
 def rows_of(file):

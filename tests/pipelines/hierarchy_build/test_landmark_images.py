@@ -63,11 +63,9 @@ def test_images_listed_outside_the_image_folder_are_refused(tmp_path):
     [
         (b"", "no bytes"),
         (b"<html>not found</html>", "none of JPEG, PNG"),
-        (picture("red", "BMP"), "none of JPEG, PNG"),
         (picture("red", "JPEG", (400, 400))[:-200], "truncated"),
-        (picture("red", "PNG", (400, 400))[:60], "none of JPEG|truncated"),
     ],
-    ids=["empty", "html", "bmp", "cut-jpeg", "cut-png"],
+    ids=["empty", "html", "cut"],
 )
 def test_invalid_images_are_refused_with_a_reason(tmp_path, data, reason):
     put(tmp_path / "train/1/a.jpg", data)
