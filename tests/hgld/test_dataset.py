@@ -227,16 +227,11 @@ def test_dataset_opened_with_levels_has_only_these_levels(root):
 # -- images ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("orientation", [1, 6])
-def test_images_are_upright_and_cropped(tmp_path, orientation):
-    data = jpeg(np.random.default_rng(3), orientation=orientation)
+def test_images_are_upright_and_cropped(tmp_path):
+    data = jpeg(np.random.default_rng(3), orientation=6)
     upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
     box = (2, 3, 20, 19)
-    items = [
-        Item((0, 0), "train", data, orientation=orientation),
-        Item((0, 0), "train", data, orientation=orientation, box=box),
-    ]
-    write_dataset(tmp_path, items)
+    write_dataset(tmp_path, [Item((0, 0), "train", data, orientation=6, box=one) for one in (None, box)])
     dataset = open_dataset(tmp_path, "train")
     assert dataset.sizes.tolist() == [list(upright.size), [18, 16]]
     assert np.array_equal(np.asarray(dataset.image(0)), np.asarray(upright))
@@ -274,7 +269,7 @@ def plain(items: list[dict]) -> list[tuple]:
 
 @pytest.mark.parametrize(
     ("url", "method"),
-    [("local", "fork"), ("http", "fork"), pytest.param("http", "spawn", marks=pytest.mark.slow)],
+    [("http", "fork"), pytest.param("http", "spawn", marks=pytest.mark.slow)],
     indirect=["url"],
 )
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -364,7 +359,6 @@ REFUSED = [  # (change of a dataset directory, options, expected words of the er
     (cut(INDEX), {}, "index.parquet: not a readable parquet file"),
     (cut(HIERARCHY), {}, "hierarchy.parquet: not a readable parquet file"),
     (lambda root: None, {"split": "trian"}, r"no split 'trian'; it has test, train. Did you mean 'train'\?"),
-    (lambda root: None, {"split": "zzz"}, r"no split 'zzz'; it has test, train\.$"),
     (
         from_another_build(INDEX),
         {},
@@ -379,7 +373,6 @@ REFUSED = [  # (change of a dataset directory, options, expected words of the er
     (OTHER_TREE, {}, "labels contradict the hierarchy"),
     (with_index(offset=10**7), {}, OUTSIDE),
     (with_index(size=2**62), {}, OUTSIDE),
-    (with_index(shard="train-000077.tar"), {}, OUTSIDE),
     (with_index(shard="test-000000.tar"), {}, OUTSIDE),
     (with_short_checksum, {"verify_reads": True}, r"index\.parquet: sha256 is not 64 hex digits in every row"),
 ]
@@ -410,12 +403,9 @@ def test_errors_of_damaged_remote_files_contain_the_url(root):
         open_dataset(server.url)
 
 
-@pytest.mark.parametrize("damage", ["zeros", "cut", "other size"])
-def test_corrupt_image_fails_with_its_shard_key_and_offset(tmp_path, damage):
-    rng = np.random.default_rng(0)
-    whole = jpeg(rng)
-    data = {"zeros": bytes(900), "cut": whole[: len(whole) // 2], "other size": jpeg(rng, width=48)}[damage]
-    write_dataset(tmp_path, [Item((0, 0), "train", whole), Item((0, 0), "train", data)])
+def test_corrupt_image_fails_with_its_shard_key_and_offset(tmp_path):
+    whole = jpeg(np.random.default_rng(0))
+    write_dataset(tmp_path, [Item((0, 0), "train", whole), Item((0, 0), "train", whole[: len(whole) // 2])])
     dataset = open_dataset(tmp_path, "train")
     assert dataset.image(0).size == (40, 32)
     with pytest.raises(InputError, match=r"train-000000.tar: item 1, key 'train/0001', offset \d+: "):

@@ -34,14 +34,6 @@ def shard_requests(server) -> int:
 # -- the file ----------------------------------------------------------------------------------------------------------
 
 
-def test_added_images_are_found_by_their_hash(tmp_path):
-    images = images_of(0, 20)
-    ImageCache(tmp_path / "cache", 10**7, "a").add(images)
-    cache = ImageCache(tmp_path / "cache", 10**7, "a")
-    assert cache.read(images) == images
-    assert cache.read([b"\0" * 32, next(iter(images))]) == dict([next(iter(images.items()))])
-
-
 def test_full_cache_keeps_its_images_and_its_size(tmp_path):
     cache = ImageCache(tmp_path, 10 * SIZE, "a")
     first = images_of(0, 5)

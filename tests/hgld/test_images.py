@@ -15,13 +15,9 @@ from PIL import Image, ImageOps
 
 from hgld.data import images
 from hgld.data.decode import decode_batch
-from hgld.data.format import IMAGE_FORMATS, MOST_PIXELS
+from hgld.data.format import MOST_PIXELS
 from hgld.data.images import (
-    MOST_PASSES,
-    MOST_PIXELS_WHOLE,
-    MOST_SCANS,
     EncodedImage,
-    ImageHeader,
     decoded_rgb,
     open_image,
     read_header,
@@ -86,18 +82,7 @@ def test_headers_are_read_as_pillow_reads_them(data):
         assert header.orientation == picture.getexif().get(0x0112, 1)
         upright = ImageOps.exif_transpose(picture)
         assert header.upright == upright.size
-        assert data[:2] == b"\xff\xd8" or header.format == picture.format
-    assert header.format in IMAGE_FORMATS
-
-
-def test_jpeg_with_further_embedded_images_is_read_as_jpeg():
-    assert read_header(KINDS["several pictures"]) == ImageHeader("JPEG", 50, 30, 1)
-
-
-def test_plain_jpeg_headers_are_read_without_pillow(monkeypatch):
-    monkeypatch.setattr(images, "open_image", lambda data: pytest.fail("asked"))
-    assert read_header(KINDS["baseline"]) == ("JPEG", 50, 30, 1)
-    assert read_header(KINDS["progressive"]) == ("JPEG", 50, 30, 1)
+        assert header.format == ("JPEG" if data[:2] == b"\xff\xd8" else picture.format)
 
 
 def test_non_image_bytes_are_refused():
@@ -180,21 +165,10 @@ def with_empty_scans(count: int, size: tuple[int, int]) -> bytes:
     return resized(data, *size, b"\xff\xc2")
 
 
-def with_a_mock_head(marker: bytes, size: tuple[int, int]) -> bytes:
-    """Hide thousands of scans: a reader that skips the frame as a segment of ``marker`` finds a fake header."""
-    data, mock = with_empty_scans(3_000, size), resized(saved("JPEG"), *size)
-    at, frame, scan = data.index(b"\xff\xc2"), mock.index(b"\xff\xc0"), mock.index(b"\xff\xda\x00")
-    # The frame has 19 bytes, the header of the comment 4.
-    comment = bytes(0xFFC2 - 23) + mock[frame : frame + 19] + mock[scan : scan + 14]
-    return data[:at] + marker + data[at : at + 19] + segment(0xFE, comment) + data[at + 19 :]
-
-
 EXIF_SEGMENTS = [segment(0xE1, b"Exif\0\0" + greedy_exif(5_000, 6))] + 11 * [segment(0xE1, b"Exif\0\0" + bytes(65_000))]
 REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "thousands of scans": (lambda: with_empty_scans(3_000, (640, 480)), "too-many-scans"),
-    "scans behind a mock head": (lambda: with_a_mock_head(b"\xff\xd0", (640, 480)), "too-many-scans"),
     "some scans of many pixels": (lambda: with_empty_scans(60, (6_000, 5_000)), "too-many-scans"),
-    "pixels of a PNG": (lambda: png_with()[:16] + struct.pack(">II", 8_000, 8_000) + png_with()[24:], "undecodable"),
     "pixels of a sealed PNG": (
         lambda: (
             saved("PNG")[:8] + chunk(b"IHDR", struct.pack(">IIBBBBB", 8_000, 8_000, 8, 2, 0, 0, 0)) + saved("PNG")[33:]
@@ -205,14 +179,12 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "chunks of a PNG": (lambda: png_with(120_000 * chunk(b"tESt", b"")), "too-many-blocks"),
     "segments of a JPEG": (lambda: jpeg_with(200_000 * segment(0xFE, b"")), "too-many-blocks"),
     "comments of a GIF": (lambda: gif(b"!\xfe" + 1_000_000 * b"\x01x" + b"\0"), "too-many-blocks"),
-    "extensions of a GIF": (lambda: gif(100_000 * b"!\xfe\x01x\0"), "too-many-blocks"),
 }
 READ: dict[str, tuple[Callable[[], bytes], int]] = {  # functions that make an image, and its orientation
     "tags that name gigabytes in a JPEG": (lambda: jpeg_with(*EXIF_SEGMENTS), 6),
     "tags that name gigabytes in a PNG": (lambda: png_with(chunk(b"eXIf", greedy_exif(60_000, 8))), 8),
     "EXIF behind the pixels": (lambda: saved("PNG")[:-12] + chunk(b"eXIf", greedy_exif(5, 3)) + saved("PNG")[-12:], 3),
     "a profile of zeros": (lambda: png_with(chunk(b"iCCP", b"x\0\0" + zlib.compress(bytes(60 << 20), 1))), 1),
-    "a text of zeros": (lambda: png_with(20 * chunk(b"zTXt", b"x\0\0" + zlib.compress(bytes(30 << 20), 1))), 1),
     "30,000 frames": (lambda: gif(b"", frames=30_000), 1),
     "segments that an encoder writes": (lambda: jpeg_with(*(40 * [segment(0xE2, bytes(60_000))])), 1),
 }
@@ -255,30 +227,6 @@ def test_images_with_huge_compressed_metadata_are_refused_or_not_decompressed(na
     spent, reason = seconds(READ[name][0]())
     assert reason in ("", "undecodable")
     assert spent < MOST_SECONDS
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "GIF"])
-def test_largest_allowed_images_decode_in_time(form):
-    """Images at the limits may take three seconds, because other processes may use the same core."""
-    side = int((MOST_PIXELS if form == "JPEG" else MOST_PIXELS_WHOLE) ** 0.5)
-    options = {"lossless": True, "method": 0} if form == "WEBP" else {"progressive": True} if form == "JPEG" else {}
-    data = saved(form, (side, side), "P" if form == "GIF" else "RGB", **options)
-    began = time.process_time()
-    check_decodes(data, read_header(data))
-    assert time.process_time() - began < 1.5 * MOST_SECONDS
-
-
-@pytest.mark.slow
-def test_largest_allowed_number_of_passes_decodes_in_time():
-    side = int((MOST_PASSES / 90) ** 0.5)
-    data = saved("JPEG", (side, side), progressive=True)
-    scan = data[data.rindex(b"\xff\xda\x00") : -2]
-    bomb = data[:-2] + scan * (90 - data.count(b"\xff\xda\x00")) + data[-2:]
-    assert bomb.count(b"\xff\xda\x00") <= MOST_SCANS
-    began = time.process_time()
-    check_decodes(bomb, read_header(bomb))
-    assert time.process_time() - began < 1.5 * MOST_SECONDS
 
 
 def test_damaged_exif_gives_an_orientation_of_1_to_8():

@@ -10,7 +10,6 @@ import torch
 from hgld import evaluate
 from hgld.errors import InputError, TableError
 from hgld.labels import class_numbers, distinct
-from hgld.samplers import PKSampler
 
 TABLE = {"animal": ["cat", "dog", None, "cat"], "kind": ["pet", "pet", "pet", "pet"]}
 CELLS = [3, 1, None, 3]
@@ -95,8 +94,3 @@ def test_evaluate_accepts_names_and_tables():
     assert evaluate(embeddings, pd.DataFrame(TABLE)).settings["levels"] == ["animal", "kind"]
     sides = evaluate(embeddings[:2], ["cat", "dog"], embeddings[2:], ["dog", "cat"])
     assert sides.undefined["R@1/level0"] == 0
-
-
-@pytest.mark.parametrize("labels", [["a", "a", "b", "b"], [0, 0, 1, 1], pl.Series(["a", "a", "b", "b"])])
-def test_samplers_accept_lists_and_columns(labels):
-    assert sorted(PKSampler(labels, p=2, k=2).batch(0, 0).tolist()) == [0, 1, 2, 3]

@@ -1,4 +1,4 @@
-"""torch.compile makes one graph of every loss; cross-batch memory and mixing are outside the compiled graph."""
+"""torch.compile makes one graph of every loss; the cross-batch memory is outside the compiled graph."""
 
 from functools import partial
 from typing import cast
@@ -10,23 +10,23 @@ from torch import nn
 from hgld import Hierarchy
 from hgld.losses import binned, blackbox_ap, pairs
 from hgld.losses.binned import FastAP, SoftBinAP
-from hgld.losses.compositions import MultiGrain, SumOverLevels
+from hgld.losses.compositions import SumOverLevels
 from hgld.losses.memory import CrossBatchMemory
 from hgld.losses.rank_loss import inner_products
-from hgld.losses.surrogate_losses import SmoothRecall, SupHAP
-from hgld.losses.wrappers import ClassWeighted, SiMix
+from hgld.losses.surrogate_losses import SupHAP
+from hgld.losses.wrappers import ClassWeighted
 from tests.hgld.loss_modules import RANK, Make, proxy_losses, sampled_losses
 
 DIM = 6
 LABELS = torch.stack([torch.arange(16) // 4, torch.arange(16) // 8], dim=1)
 TREE = Hierarchy.from_labels(LABELS.numpy(), ("fine", "coarse"))
 
-RANKED = ["SmoothAP", "SupRecall", "SupHAP", "SupNDCG", "PNP, Ds", "SoftBinAP", "FastAP"]
+RANKED = ["SupHAP", "PNP, Ds", "SoftBinAP"]  # one loss per operator
 LOSSES: dict[str, Make] = {
     **{name: partial(RANK[name], exclude_self=True) for name in [*RANKED, "BlackboxAP"]},
     "Contrastive, cosine": RANK["Contrastive, cosine"],
     **{name: make for name, make in sampled_losses(DIM).items() if name != "CalibrationLoss, nonzero"},
-    **{name: proxy_losses(DIM, TREE)[name] for name in ("NormSoftmax", "ProxyNCApp", "CSL", "ROADMAP", "HAPPIER")},
+    **{name: proxy_losses(DIM, TREE)[name] for name in ("NormSoftmax", "CSL", "HAPPIER")},
     "SumOverLevels": lambda: SumOverLevels(FastAP()),
     "ClassWeighted, balanced": lambda: ClassWeighted(SoftBinAP(reduction="none"), "balanced"),
 }
@@ -68,15 +68,6 @@ def test_loss_compiles_with_inductor():
 
 
 @pytest.mark.slow
-def test_multigrain_compiles_without_a_graph_break():
-    torch.compiler.reset()
-    torch.manual_seed(0)
-    loss, embeddings, instances = MultiGrain(4, DIM), torch.randn(16, DIM), torch.arange(16) // 2
-    found = [step(module, embeddings, LABELS, instances=instances) for module in (loss, compile_module(loss))]
-    torch.testing.assert_close(found[1], found[0])
-
-
-@pytest.mark.slow
 def test_a_compiled_loss_in_a_growing_memory_has_no_graph_break():
     torch.compiler.reset()
     torch.manual_seed(0)
@@ -87,17 +78,6 @@ def test_a_compiled_loss_in_a_growing_memory_has_no_graph_break():
         embeddings = torch.randn(16, DIM)
         torch.testing.assert_close(step(compiled, embeddings, LABELS), step(plain, embeddings, LABELS))
     assert len(compiled) == 40
-
-
-@pytest.mark.slow
-# torch.compile reads .grad of every input and so causes this warning
-@pytest.mark.filterwarnings("ignore:The .grad attribute")
-def test_a_compiled_loss_accepts_virtual_items():
-    torch.compiler.reset()
-    loss = SmoothRecall(normalize=False)
-    embeddings = torch.randn(16, DIM)
-    found = [step(SiMix(inner), embeddings, LABELS) for inner in (loss, compile_module(loss, dynamic=True))]
-    torch.testing.assert_close(found[1], found[0])
 
 
 def operators():

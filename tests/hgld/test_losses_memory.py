@@ -135,13 +135,6 @@ def test_gradients_flow_only_to_the_batch_and_survive_the_next_write():
     assert not memory.embeddings.requires_grad
 
 
-def test_half_precision_batches_are_stored_as_float32():
-    memory = CrossBatchMemory(FastAP(), 8, dim=4)
-    memory(torch.randn(4, 4, dtype=torch.bfloat16), torch.arange(4, dtype=torch.int32) // 2)
-    assert memory.embeddings.dtype == torch.float32
-    assert memory.labels.dtype == torch.int64
-
-
 @pytest.mark.parametrize(("loss", "names"), [(FastAP(), ["batch", ""]), (ROADMAP(), ["rank", "decomposability"])])
 def test_terms_add_up_to_the_loss_and_write_the_memory(loss, names):
     called, told = (CrossBatchMemory(loss, 10, dim=4, warmup=1, weight=0.3) for _ in range(2))

@@ -62,25 +62,11 @@ def test_pytorch_metric_learning_names_build_equal_losses(name, more):
     torch.testing.assert_close(loss(EMBEDDINGS, LABELS), theirs(EMBEDDINGS, LABELS), rtol=1e-5, atol=1e-6)
 
 
-def test_default_arguments_equal_the_defaults_of_pytorch_metric_learning():
-    library = pytest.importorskip("pytorch_metric_learning.losses")
-    for name, (arguments, _) in SAME.items():
-        sizes = {key: value for key, value in arguments.items() if key in ("num_classes", "embedding_size")}
-        theirs, own = getattr(library, name)(**sizes), getattr(losses, name)(**sizes)
-        if sizes:
-            own.proxies.data = (theirs.W.T if hasattr(theirs, "W") else theirs.proxies).detach().clone()
-        torch.testing.assert_close(own(EMBEDDINGS, LABELS), theirs(EMBEDDINGS, LABELS), rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("name", "sizes", "argument", "answer"),
     [
         ("SmoothAP", (), "temperature", "SmoothAP has no argument 'temperature'; use tau."),
-        ("SupAP", (), "temperature", "use tau."),
-        ("PNP", (), "anneal", "use tau."),
         ("FastAP", (), "num_bins", "use bins."),
-        ("SoftBinAP", (), "num_bins", "use bins."),
-        ("NormSoftmax", (3,), "embedding_size", "use dim."),
         ("ProxyNCApp", (3, 4), "softmax_scale", "use temperature=1 / softmax_scale."),
         ("CrossBatchMemory", (torch.nn.Identity(), 4), "memory_size", "use size."),
     ],

@@ -175,20 +175,6 @@ def test_an_item_is_never_its_own_positive(make):
     assert make()(embeddings, torch.arange(4), embeddings, torch.arange(4), torch.arange(4)) == 0
 
 
-@pytest.mark.parametrize("name", [n for n in EVERY if n not in ("CrossBatchMemory", "SiMix")])
-def test_references_replace_the_batch_as_gallery(name):
-    """With the batch itself as references the loss is the same; batch and references may differ in size."""
-    labels = tree_labels(BATCHES["unequal sizes"])
-    embeddings = embed("random", len(labels))
-    loss = EVERY[name]()
-    torch.manual_seed(1)
-    expected = loss(embeddings, labels)
-    torch.manual_seed(1)
-    found = loss(embeddings, labels, embeddings, labels, torch.arange(len(labels)))
-    torch.testing.assert_close(found, expected)
-    assert loss(embeddings, labels, torch.randn(3, DIM), labels[:3]).isfinite()
-
-
 @pytest.mark.parametrize("name", [n for n in PLAIN if "nonzero" not in n])
 def test_an_empty_gallery_gives_zero_loss_and_gradient(name):
     embeddings = embed("random", 3).requires_grad_()

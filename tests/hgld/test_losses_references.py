@@ -193,16 +193,6 @@ def test_class_weights_multiply_the_queries_of_a_class():
 # -- pairs and triplets ------------------------------------------------------------------------------------------------
 
 
-def test_cosine_contrastive_loss_sums_over_the_negatives_of_a_memory():
-    """With a mean over 10,000 negatives, the 20 negatives that are too near would have almost no weight."""
-    scores = torch.cat([torch.full((4,), 0.7), torch.full((20,), 0.6), torch.zeros(9976)])[None].requires_grad_()
-    grades = (torch.arange(10_000) < 4).to(torch.uint8)[None]
-    values, _ = Contrastive(0.5, variant="cosine").query_losses(scores, grades, 1, None)
-    (slopes,) = torch.autograd.grad(values.sum(), scores)
-    assert values.item() == pytest.approx(4 * 0.3 + 20 * 0.6, rel=1e-5)
-    assert slopes[0].tolist() == [-1.0] * 4 + [1.0] * 20 + [0.0] * 9976
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_a_negative_as_near_as_the_positive_is_not_semi_hard(dtype):
     """Semi-hard negatives are farther away than the positive. Without one, the loss takes the farthest negative."""

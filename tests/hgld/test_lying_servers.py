@@ -113,13 +113,13 @@ def test_responses_that_do_not_match_the_request_are_refused(lie, server):
     assert server.count == 1 or lie == "redirect_loop"
 
 
-_PARTLY = ("short", "trickle", "silence", "reset", "endless_whole")  # lies that can affect a request of several ranges
+_PARTLY = ("trickle", "silence", "reset", "endless_whole")  # lies that differ if there are several requests
 _READINGS = [  # function that reads, part of the names of the affected files, lies
     (one_range, ".tar", [lie for lie in LIES if lie not in (*_QUICK, "other_bytes")]),
-    (several_ranges, ".tar", _PARTLY),
+    (several_ranges, ".tar", ("short", *_PARTLY)),
     (first_of_stream, ".tar", (*_PARTLY, "other_bytes")),
-    (first_of_bare_shards, ".tar", [lie for lie in LIES if lie != "other_bytes"]),
-    (opened, "index.parquet", LIES),
+    (first_of_bare_shards, ".tar", (*_PARTLY, "redirect_elsewhere")),
+    (opened, "index.parquet", (*_PARTLY, "other_bytes")),
 ]
 
 
@@ -242,15 +242,10 @@ def test_only_requested_bytes_extend_the_deadline():
     [
         ({"limits": {"slowest": 0}}, "limits of http.*: slowest is 0; expected a number above 0"),
         ({"limits": {"headers": math.nan}}, "limits of http.*: headers is nan; expected a number above 0"),
-        ({"limits": {"silence": math.inf}}, "limits of http.*: silence is inf; expected a number above 0, up to 1e"),
-        ({"limits": {"connect": "20"}}, "limits of http.*: connect is '20'; expected a number"),
-        ({"limits": {"attempts": 0}}, "limits of http.*: attempts is 0; expected a whole number above 0"),
         ({"limits": {"attempts": 2.5}}, "limits of http.*: attempts is 2.5; expected a whole number"),
         ({"limits": 5}, "limits.*: .*must be a mapping, not int; expected keywords connect, headers"),
-        ({"limits": {"patience": 1}}, "limits.*: .*'patience'; expected keywords connect, headers"),
         ({"client_kwargs": {}}, "storage options of http.*: client_kwargs; expected only headers"),
         ({"headers": {"Authorization": "Bearer s3cret\n"}}, "header Authorization of http"),
-        ({"headers": {"Authorization": "s3cret \u20ac"}}, "header Authorization of http"),
     ],
 )
 def test_invalid_options_of_http_are_refused_without_secrets(option, said):

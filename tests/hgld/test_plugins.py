@@ -51,11 +51,6 @@ def test_a_package_cannot_use_a_name_of_hgld(install):
         OWN.refuse_namesakes("one")
 
 
-def test_hgld_name_that_no_package_uses_is_accepted(install):
-    install("brought", two="brought_module:THING")
-    OWN.refuse_namesakes("one")
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -44,19 +44,6 @@ def test_a_damaged_folder_is_not_read(name, data):
     assert read(keep(FACTS)) == "content"
 
 
-def test_failing_disk_leaves_the_existing_cache():
-    kept = keep(FACTS)
-
-    def fill(folder):
-        (folder / "a.txt").write_text("half")
-        raise OSError("full")
-
-    with pytest.raises(OSError, match="full"):
-        kept.write(fill)
-    assert read(kept) == "content"
-    assert [path.name for path in kept.folder.parent.iterdir()] == [kept.folder.name]
-
-
 def test_least_recently_read_folders_are_removed_beyond_the_limit(monkeypatch):
     kept = [keep({"number": number}, "x" * 1000) for number in range(4)]
     for age, one in enumerate(kept):
