@@ -29,7 +29,6 @@ class ChatServer(LocalServer):
         self.say = say
         self.faults: list[Fault] = []
         self.log: list[tuple[dict[str, Any], Mapping[str, str]]] = []
-        self.usage: Any = {"total_tokens": 100}
         super().__init__(Handler, "/v1")
 
 
@@ -53,37 +52,28 @@ class Handler(SilentHandler):
         self.wfile.write(body)
 
 
-def completion(text: Any, site: ChatServer, reason: str = "stop") -> bytes:
+def completion(text: str, reason: str = "stop") -> bytes:
     choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": reason}
-    return json.dumps({"choices": [choice], "usage": site.usage}).encode()
+    return json.dumps({"choices": [choice], "usage": {"total_tokens": 100}}).encode()
 
 
 def answer(handler: Handler, said: Any) -> None:
-    handler.send(200, completion(json.dumps(said), handler.site))
-
-
-def text(content: Any, reason: str = "stop") -> Fault:
-    """Return a handler that sends this text as the answer."""
-    return lambda handler, said: handler.send(200, completion(content, handler.site, reason))
-
-
-def whole(body: bytes) -> Fault:
-    """Return a handler that sends this response body."""
-    return lambda handler, said: handler.send(200, body)
+    handler.send(200, completion(json.dumps(said)))
 
 
 def status(number: int, body: bytes = b"no", **headers: str) -> Fault:
+    """Return a handler that sends this response."""
     return lambda handler, said: handler.send(number, body, **headers)
+
+
+def text(content: str, reason: str = "stop") -> Fault:
+    """Return a handler that sends this text as the answer."""
+    return status(200, completion(content, reason))
 
 
 def cut_off(handler: Handler, said: Any) -> None:
     """End the connection in the middle of the answer."""
-    body = completion(json.dumps(said), handler.site)
-    handler.send_response(200)
-    handler.send_header("Content-Length", str(len(body)))
-    handler.end_headers()
-    handler.wfile.write(body[: len(body) // 2])
-    handler.close_connection = True
+    handler.send(200, b'{"choices": [', Content_Length="1000")
 
 
 def late(handler: Handler, said: Any) -> None:

@@ -36,49 +36,44 @@ GROUPS = {
 def write_build(root: Path, groups: dict = GROUPS, *, english: bool = True) -> Path:
     """Write the tables of English landmarks, or of arbitrary class names, under ``root``, and return ``root``."""
     stages = root / "stages"
-    for stage in ("cluster", "toplevel", "clean", "scrape"):
+    for stage in ("cluster", "toplevel", "clean", "scrape", "evidence"):
         (stages / stage).mkdir(parents=True)
     names = sorted((n, g, *facts) for g, (_, _, members) in groups.items() for n, facts in members.items())
-    clustered = [
-        (n, count, g, g, confidence, second, 0.75 if doubtful else 0.125)
-        for n, g, count, confidence, doubtful, second in names
-    ]
-    columns = ("name", "landmarks", "cluster", "group", "confidence", "next_group", "wrong")
-    kinds = {"confidence": pl.Float32, "wrong": pl.Float32} | dict.fromkeys(
-        ("cluster", "group", "next_group"), pl.Int32
+    _write(
+        stages / "cluster/names.parquet",
+        "name landmarks cluster group confidence next_group wrong",
+        [(n, count, g, g, sure, second, 0.75 if doubtful else 0.125) for n, g, count, sure, doubtful, second in names],
+        dict.fromkeys(("confidence", "wrong"), pl.Float32)
+        | dict.fromkeys(("cluster", "group", "next_group"), pl.Int32),
     )
-    _write(stages / "cluster" / "names.parquet", clustered, columns, kinds)
     labelled = [(g, label, "medoid", f"nearest to all: {label}", len(m), 1) for g, (label, _, m) in groups.items()]
-    columns = ("group", "label", "method", "evidence", "names", "landmarks")
-    _write(stages / "cluster" / "groups.parquet", labelled, columns)
+    _write(stages / "cluster/groups.parquet", "group label method evidence names landmarks", labelled)
     tops = [(g, label, top, top and "p279", f"P279 path of {label}", 0.5) for g, (label, top, _) in groups.items()]
-    columns = ("group", "label", "top", "method", "evidence", "margin")
     kinds = {"group": pl.Int32} | dict.fromkeys(("top", "method"), pl.String)
-    _write(stages / "toplevel" / "groups.parquet", tops, columns, kinds)
-    (stages / "toplevel" / "done.json").write_text("{}")
+    _write(stages / "toplevel/groups.parquet", "group label top method evidence margin", tops, kinds)
+    (stages / "toplevel/done.json").write_text("{}")
     cleaned = [
         (n, count, ["Q1000001"] if n == "mountain" else [], [n, n.upper()], english) for n, _, count, *_ in names
     ]
     kinds = {"class_ids": pl.List(pl.String)}
-    _write(stages / "clean" / "names.parquet", cleaned, ("name", "landmarks", "class_ids", "raw", "english"), kinds)
+    _write(stages / "clean/names.parquet", "name landmarks class_ids raw english", cleaned, kinds)
     domain = "landmarks" if english else "general"
-    (stages / "clean" / "done.json").write_text(json.dumps({"config": {"domain": domain}}))
-    (stages / "evidence").mkdir()
+    (stages / "clean/done.json").write_text(json.dumps({"config": {"domain": domain}}))
     rows = _rows([sorted(groups).index(g) for _, g, *_ in names])
-    np.save(stages / "evidence" / "block-text.npy", rows / np.linalg.norm(rows, axis=1, keepdims=True))
+    np.save(stages / "evidence/block-text.npy", rows / np.linalg.norm(rows, axis=1, keepdims=True))
     block = {"name": "text", "weight": 1.0, "is_form": False, "known": len(names)}
-    (stages / "evidence" / "evidence.json").write_text(json.dumps({"blocks": [block], "agreement": [[None]]}))
+    (stages / "evidence/evidence.json").write_text(json.dumps({"blocks": [block], "agreement": [[None]]}))
     landmarks = [(n, i) for n, _, count, *_ in names for i in range(count)]
     items = [("train", k, "http://x", f"Category:{n} {i}", n, n, None) for k, (n, i) in enumerate(landmarks)]
-    columns = ("split", "landmark_id", "category", "title", "supercategory", "name", "class_id")
-    _write(stages / "clean" / "landmarks.parquet", items, columns, {"class_id": pl.String})
+    columns = "split landmark_id category title supercategory name class_id"
+    _write(stages / "clean/landmarks.parquet", columns, items, {"class_id": pl.String})
     classes = [("Q1000001", "mountain range", "en", ["Q8502"]), ("Q8502", "mountain", "en", [])]
-    _write(stages / "scrape" / "classes.parquet", classes, ("class_id", "label", "language", "parents"))
+    _write(stages / "scrape/classes.parquet", "class_id label language parents", classes)
     return root
 
 
-def _write(file: Path, rows: list, columns: tuple[str, ...], kinds: Any = None) -> None:
-    pl.DataFrame(rows, schema=columns, schema_overrides=kinds, orient="row").write_parquet(file)
+def _write(file: Path, columns: str, rows: list, kinds: Any = None) -> None:
+    pl.DataFrame(rows, schema=columns.split(), schema_overrides=kinds, orient="row").write_parquet(file)
 
 
 def opened(
@@ -99,11 +94,6 @@ def opened(
 
 
 def _rows(groups: list[int]) -> np.ndarray:
-    """Return embeddings near the axis of each name's group; many names get fewer dimensions."""
-    count = max(groups) + 1
-    if len(groups) < 1_000:
-        near, own = np.eye(count + len(groups), dtype=np.float32)[:count], np.eye(count + len(groups), dtype=np.float32)
-        return near[groups] + 0.5 * own[count:]
-    drawn = np.random.default_rng(0)
-    near = drawn.standard_normal((count, 64), dtype=np.float32)
-    return near[groups] + drawn.standard_normal((len(groups), 64), dtype=np.float32)
+    """Return embeddings near the axis of each name's group."""
+    axes = np.eye(max(groups) + 1 + len(groups), dtype=np.float32)
+    return axes[groups] + 0.5 * axes[max(groups) + 1 :]

@@ -119,13 +119,6 @@ def clean_run(*entries: list[Entry]) -> Settlement:
 @pytest.mark.parametrize(
     ("decisions", "expected"),
     [
-        ([move("lake", "hill")], {"mountain": {"mountain", "stratovolcano"}, "lake": {"lake", "reservoir", "hill"}}),
-        ([merge("lake", "lake", "junk")], {"lake": {*MACHINE["lake"], *MACHINE["junk"]}, "junk": set()}),
-        (
-            [split("summit", "pass", "mountain pass", "rail mountain pass")],
-            {"summit": {"summit"}, "pass": {"mountain pass", "rail mountain pass"}},
-        ),
-        ([drop_group("junk")], {"junk": set()}),
         # later decisions apply to the result of earlier decisions
         (
             [rename("summit", "peak"), move("peak", "hill"), rename("peak", "top"), drop("hill")],
@@ -263,8 +256,6 @@ def test_later_decisions_overrule_earlier_agreed_ones():
     a, b = said("ada", merge("lake", "junk")), said("bob", top("junk", "natural"))
     result = run(a, b)
     assert (result.applied, result.overruled, result.conflicts) == (tuple(a), tuple(b), ())
-    changed_mind = said("ada", move("lake", "hill"), move("junk", "hill"))
-    assert clean_run(changed_mind).overruled == (changed_mind[0],)
     a, b = said("ada", rename("junk", "x")), said("bob", rename("junk", "y"))
     result = run(a, b, said("cid", move("lake", *MACHINE["junk"])))
     assert [c.settled for c in result.conflicts] == ["the group has no names left"]
@@ -291,9 +282,11 @@ any_decision = st.one_of(
 a_side = st.lists(any_decision, max_size=6)
 
 
-@settings(max_examples=60)
+@settings(max_examples=50)
 @given(a_side, a_side, a_side)
-def test_no_name_or_decision_is_lost_by_any_decisions(ada: list, bob: list, eve: list):
+def test_any_decisions_lose_no_name_or_decision_and_the_order_of_annotators_does_not_matter(
+    ada: list, bob: list, eve: list
+):
     entries = [*said("ada", *ada), *said("bob", *bob), *said("eve", *eve, role="adjudicator")]
     result = run(entries)
     found = groups(result)  # groups() asserts that labels are unique
@@ -305,18 +298,9 @@ def test_no_name_or_decision_is_lost_by_any_decisions(ada: list, bob: list, eve:
     assert set(told) | {miss.entry for miss in result.unmatched} == set(entries)
     moved = {name for name in PLACE if result.grouping.place[name] != PLACE[name]}
     assert all(result.grouping.claims[Subject("name", name)].entries for name in moved)
-
-
-@given(a_side, a_side)
-def test_order_of_annotators_does_not_matter(ada: list, bob: list):
-    one = run(said("ada", *ada), said("bob", *bob))
-    other = run(said("bob", *ada), said("ada", *bob))
-    assert groups(one) == groups(other)
-    assert [(c.kind, c.of) for c in one.conflicts] == [(c.kind, c.of) for c in other.conflicts]
-
-
-@given(a_side)
-def test_second_annotator_with_equal_decisions_changes_nothing(ada: list):
+    other = run(said("bob", *ada), said("ada", *bob), said("eve", *eve, role="adjudicator"))
+    assert groups(other) == found
+    assert [(c.kind, c.of) for c in other.conflicts] == [(c.kind, c.of) for c in result.conflicts]
     assert groups(run(said("ada", *ada))) == groups(run(said("ada", *ada), said("bob", *ada)))
 
 
@@ -325,30 +309,23 @@ def test_second_annotator_with_equal_decisions_changes_nothing(ada: list):
 
 def test_decisions_of_a_language_model_are_never_applied():
     model = said("model:m", move("lake", "hill"), rename("lake", "water"), drop_group("junk"))
-    found = settle(PLACE, LABELS, [*model, *said("ada", move("summit", "hill"))], CLASSES)
-    assert found.grouping.place["hill"] == 1
-    assert found.grouping.labels == LABELS
-    assert found.grouping.place["list"] == 3
-    assert not found.conflicts
-    assert [entry.decision.who for entry in found.applied] == ["ada"]
-    assert not found.withheld + found.overruled
+    mine = said("ada", move("summit", "hill"))
+    found = run(model, mine)
+    assert changed(found) == changed(run(mine))
+    assert (found.applied, found.conflicts, found.withheld, found.overruled) == (tuple(mine), (), (), ())
     (votes,) = found.models
     assert votes.place["hill"] == 2
-    assert found.agreements[0].annotators == ("ada", "model:m")
-    assert (found.agreements[0].count, found.agreements[0].observed) == (1, 0.0)
+    (names, _) = found.agreements
+    assert (names.annotators, names.count, names.observed) == (("ada", "model:m"), 1, 0.0)
 
 
-def test_kappa_matches_the_example_of_cohen_and_its_limits():
-    # Cohen (1960), table 1, has 200 patients and three diagnoses; kappa = .49 (p_o = .70, p_e = .41)
-    counts = {(0, 0): 88, (0, 1): 14, (0, 2): 18, (1, 0): 10, (1, 1): 40, (1, 2): 10, (2, 0): 2, (2, 1): 6, (2, 2): 12}
-    pairs = [pair for pair, count in counts.items() for _ in range(count)]
-    found = agreement(("a", "b"), "names", [a for a, _ in pairs], [b for _, b in pairs])
-    assert (found.count, found.observed) == (200, pytest.approx(0.70))
-    assert found.kappa == pytest.approx((0.70 - 0.41) / (1 - 0.41), abs=1e-12)
+def test_kappa_is_defined_if_all_verdicts_are_equal_or_none_is():
     nothing = agreement(("a", "b"), "names", [], [])
     assert (nothing.count, nothing.observed, nothing.kappa) == (0, None, None)
     assert agreement(("a", "b"), "names", ["x", "x"], ["x", "x"]).kappa == 1.0
     assert agreement(("a", "b"), "names", ["x", "x"], ["y", "y"]).kappa == 0.0
+    # 3/4 of the verdicts are equal; 2/4 * 3/4 + 1/4 * 1/4 = 7/16 by chance
+    assert agreement(("a", "b"), "names", [1, None, "z", 1], [1, None, 1, 1]).kappa == pytest.approx(5 / 9)
 
 
 def test_agreement_counts_only_subjects_that_both_annotators_decided():
@@ -438,7 +415,6 @@ def test_two_files_of_one_annotator_are_refused(build, tmp_path):
     mine, judge = {"file": tmp_path / "ada.yaml"}, {"file": tmp_path / "judge.yaml", "role": "adjudicator"}
     with pytest.raises(InputError, match=r"bob\.yaml: its decisions are by 'root'.*--annotator NAME"):
         opened(build, "root", (bob,), **mine)  # refused even before root's first decision
-    assert opened(build, "ada", (bob,), **mine).snapshot()["others"] == ["root"]
     with pytest.raises(InputError, match="'root'"):
         opened(build, "judge", (bob, eve), **judge)
     assert opened(build, "root", (bob,), **judge).snapshot()["others"] == ["root"]

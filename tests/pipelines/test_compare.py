@@ -130,21 +130,18 @@ def test_items_are_joined_on_split_and_id_if_both_tables_have_splits(tmp_path):
 
 
 def test_parquet_and_csv_give_the_same_comparison(tmp_path):
-    table = pl.DataFrame(ROWS_A, schema=list(GLDV2), orient="row")
-    table.write_parquet(tmp_path / "a.parquet")
-    b = write(tmp_path / "b.csv", ROWS_B)
-    from_csv = compare(write(tmp_path / "a.csv", ROWS_A), b).to_dict()
-    from_parquet = compare(tmp_path / "a.parquet", b).to_dict()
-    assert from_parquet.pop("a") | {"file": "a.csv", "files": ("a.csv",)} == from_csv.pop("a")
-    assert from_parquet == from_csv
+    pl.DataFrame(ROWS_A, schema=list(GLDV2), orient="row").write_parquet(tmp_path / "a.parquet")
+    csv_file, b = write(tmp_path / "a.csv", ROWS_A), write(tmp_path / "b.csv", ROWS_B)
+    one, other = (compare(a, b) for a in (csv_file, tmp_path / "a.parquet"))
+    assert (one.levels, one.ancestors, one.b) == (other.levels, other.ancestors, other.b)
 
 
 def test_summary_states_columns_measures_and_confusions(tmp_path):
     text = summary(compared(tmp_path, ROWS_A, ROWS_B))
     assert "Items are joined on landmark_id. Levels compared: hierarchical_label; natural_or_human_made (paired" in text
     rows = {" ".join(line.split()) for line in text.splitlines()}
-    assert "hierarchical_label items 4 2 2 1.000 1.000 1.000 1.000 1.000" in rows
-    assert {"natural_or_human_made 0.800 0.615", "labels 0.400 0.400 0.400"} <= rows
+    figures = "hierarchical_label items 4 2 2 1.000 1.000 1.000 1.000 1.000", "natural_or_human_made 0.800 0.615"
+    assert {*figures, "labels 0.400 0.400 0.400"} <= rows
     assert text.endswith("None.\n")
     a = [(i, f"g{i % 50}" if i else "a\nb " + "z" * 60) for i in range(600)]
     text = summary(compared(tmp_path, a, [(i, f"h_{i % 7}") for i in range(600)], BARE, BARE))
@@ -240,10 +237,6 @@ def test_items_of_a_hierarchy_file_are_its_finest_classes(tmp_path):
             "no common column .*a.csv has 'id', 'hierarchical_label' and .*b.csv has 'landmark_id', 's",
         ),
         (b"landmark_id,title\n1,x\n", "has 0 columns of labels; found 'landmark_id', 'title'"),
-        (
-            b"landmark_id,%s\n1,%s\n" % (b",".join(b"c%d" % i for i in range(17)), b",x" * 17),
-            "has 17 columns of labels",
-        ),
         (b"landmark_id,label\n1,x\nseven,y\n", "line 3: landmark_id is 'seven'; expected a whole number"),
         (b"landmark_id,label\n,x\n", "line 2: landmark_id is ''"),
         (
@@ -267,10 +260,6 @@ def test_unreadable_files_are_refused(tmp_path):
         compare(tmp_path / "none.csv", b)
     with pytest.raises(TableError, match=r"is a folder without \*_label_to_hierarchical.csv, labels.csv or"):
         compare(tmp_path, b)
-    for bad in (b"", b"PAR1 not really"):
-        (tmp_path / "a.parquet").write_bytes(bad)
-        with pytest.raises(TableError, match=r"a.parquet: not a readable parquet file"):
-            compare(tmp_path / "a.parquet", b)
     pl.DataFrame({"landmark_id": [1], "label": [["x"]]}).write_parquet(tmp_path / "a.parquet")
     with pytest.raises(TableError, match=r"a.parquet: not a readable parquet file of numbers and text"):
         compare(tmp_path / "a.parquet", b)

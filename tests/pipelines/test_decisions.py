@@ -133,7 +133,6 @@ def test_yaml_values_are_read_as_nfc_text():
     ("text", "count"),
     [
         ("", 0),
-        ("\n\n", 0),
         (HEAD, 0),
         (HEAD.replace("decisions:", "decisions: []"), 0),
         ("\ufeff" + (HEAD + ENTRY).replace("\n", "\r\n"), 1),
@@ -166,11 +165,9 @@ def test_entries_are_ordered_by_time_then_file_then_number(tmp_path: Path):
         ("  to: mountain pass\n", '  to: "a\\u0007b"\n', r"control character U\+0007"),
         ("  to: mountain pass\n", "  into: a\n", "move has no field 'into'; its fields are who, when, why, names, to"),
         ("  to: mountain pass\n", "  to: *a\n", "YAML alias"),
-        ("names: pass", "names: []", "names has 0 members"),
         ("names: pass", "names: [a, b, a]", "names lists 'a' twice"),
         ("2026-11-21T09:30:00Z", "yesterday", "when is 'yesterday'; expected a time such as"),
         ("2026-11-21T09:30:00Z", "2026-11-21T09:30:00", "ends with Z for UTC"),
-        ("- action: move\n  names", "- move\n- names", "an entry is not a mapping"),
     ],
 )
 def test_invalid_entries_are_refused_with_their_line(tmp_path: Path, old: str, new: str, message: str):
@@ -184,7 +181,6 @@ def test_invalid_entries_are_refused_with_their_line(tmp_path: Path, old: str, n
     ("text", "kind", "message"),
     [
         ("decisions:\n" + ENTRY, SchemaError, "schema_version is None; this hgld reads decisions of version 1"),
-        ("schema_version: 2\ndecisions: []\n", SchemaError, "schema_version is '2'"),
         ("schema_version: 1\n", InputError, "the field 'decisions' is missing"),
         (HEAD + "- move\nextra: 1\n", InputError, "unknown field 'extra'"),
         ("schema_version: 1\nrole: boss\ndecisions:\n", InputError, "role is 'boss'; expected annotator or"),
@@ -192,7 +188,6 @@ def test_invalid_entries_are_refused_with_their_line(tmp_path: Path, old: str, n
         (HEAD + ENTRY + "---\na: b\n", InputError, "expected a single document"),
         (HEAD + "\tbad", InputError, "line 3: not YAML"),
         (HEAD + ENTRY + "- @x\n" + ENTRY, InputError, r"entry 2 \(line \d+\)"),
-        ("a: " + "[" * 300_000, InputError, "nest"),
         (HEAD + "- " * 300_000, InputError, "nested too deep"),
     ],
 )
@@ -202,20 +197,15 @@ def test_invalid_decision_files_are_refused(tmp_path: Path, text: str, kind: typ
 
 
 def test_error_about_invalid_utf8_contains_entry_and_line(tmp_path: Path):
-    path = write(tmp_path, (HEAD + ENTRY + ENTRY + ENTRY).encode().replace(b"it is one", b"caf\xe9", 1))
-    with pytest.raises(InputError, match=r"entry 1 \(line 8\): byte 0xe9 is not UTF-8; save the file as UTF-8"):
-        read_decisions([path])
     cut = (HEAD + ENTRY + ENTRY.replace("it is one", "Zürich")).encode()
     path = write(tmp_path, cut[: cut.rindex("ü".encode()) + 1])
-    with pytest.raises(InputError, match=r"entry 2 \(line 14\): byte 0xc3 is not UTF-8.*cut off"):
+    with pytest.raises(InputError, match=r"entry 2 \(line 14\): byte 0xc3 is not UTF-8; save.* as UTF-8.*cut off"):
         read_decisions([path])
 
 
 def test_missing_too_large_and_repeated_decision_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(InputError, match="cannot be read: No such file"):
         read_decisions([tmp_path / "none.yaml"])
-    with pytest.raises(InputError, match="cannot be read: Is a directory"):
-        read_decisions([tmp_path])
     path = write(tmp_path, HEAD + ENTRY)
     with pytest.raises(ConfigError, match="given twice"):
         read_decisions([path, tmp_path / "." / path.name])
@@ -231,7 +221,7 @@ def test_missing_too_large_and_repeated_decision_files_are_refused(tmp_path: Pat
         (lambda: Split(group="a", names=("x",), to="a", **SAID), "expected a new label"),
         (lambda: Drop(**SAID), "either names or group"),
         (lambda: GiveItem(split="a", id="1", **SAID), "expected name, group or both"),
-        (lambda: Move(names=("a",) * 10_001, to="b", **SAID), "at most|1 to 10000"),
+        (lambda: Move(names=("a",) * 10_001, to="b", **SAID), "1 to 10000"),
         (lambda: Move(names=("a" * 501,), to="b", **SAID), "501 characters; expected at most 500"),
         (lambda: Move(names=("a\ud800",), to="b", **SAID), "U\\+D800"),
         (lambda: Drop(group="a", who="ada", when=datetime(9999, 1, 1, tzinfo=UTC)), "a time before 9999"),
@@ -266,7 +256,6 @@ def test_appending_keeps_the_text_of_hand_written_files(tmp_path: Path):
         (HEAD + ENTRY + ENTRY[:40], "entry 2 .*cut off"),
         (HEAD + "".join("  " + line + "\n" for line in ENTRY.splitlines()), "nothing can be appended"),
         (HEAD.replace("decisions:", "decisions: []"), "nothing can be appended"),
-        (HEAD + ENTRY + "role: annotator\n", "nothing can be appended"),
     ],
 )
 def test_files_to_which_no_entry_can_be_appended_are_refused_unchanged(tmp_path: Path, text: str, message: str):
@@ -276,7 +265,7 @@ def test_files_to_which_no_entry_can_be_appended_are_refused_unchanged(tmp_path:
     assert path.read_text() == text
 
 
-@pytest.mark.parametrize("fault", ["short", "refused", "sync", "folder"])
+@pytest.mark.parametrize("fault", ["write", "sync", "folder"])
 def test_full_disk_leaves_the_file_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str):
     path = write(tmp_path, HEAD + ENTRY)
     real = os.write
@@ -284,16 +273,12 @@ def test_full_disk_leaves_the_file_unchanged(tmp_path: Path, monkeypatch: pytest
     def write_some(descriptor: int, data: bytes) -> int:
         return real(descriptor, data[:10])
 
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def full(descriptor: int) -> None:
+        if fault == "sync" or stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.ENOSPC, "No space left on device")
 
-    def folder_full(descriptor: int) -> None:
-        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            full()
-
-    faults = {"short": ("write", write_some), "sync": ("fsync", full), "folder": ("fsync", folder_full)}
     with monkeypatch.context() as patch:
-        patch.setattr(os, *faults.get(fault, ("write", full)))
+        patch.setattr(os, *(("write", write_some) if fault == "write" else ("fsync", full)))
         unsure = "the decision was removed, but the disk did not confirm it .No space left"
         said = unsure if fault == "sync" else "the decision could not be written: No space left"
         with pytest.raises(StorageError, match=said):

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from hgld.pipelines.hierarchy.groups.regression import STRENGTH
@@ -84,19 +82,14 @@ def test_probabilities_match_the_slow_reference(are_given):
         assert estimates.odds[i] == pytest.approx(math.log(p / (1 - p)), abs=0.1)
 
 
-def test_without_decisions_no_name_moves():
-    names, rows, place, _ = toy()
+def test_without_decisions_no_name_moves_and_the_second_choice_is_the_nearest_other_group():
+    names, rows, place, _ = toy(30)
     estimates = learner_of(names, rows, place).fit(decided(place, []))
     assert estimates.place == place
     assert estimates.undecided.all()
     assert 0 < estimates.errors.min() <= estimates.errors.max() < 1
-
-
-def test_without_decisions_the_second_choice_is_the_nearest_other_group():
-    names, rows, place, _ = toy(30)
     centres = unit(np.stack([rows[[place[n] == g for n in names]].sum(axis=0) for g in LABELS]))
-    near = rows @ centres.T
-    shares = learner_of(names, rows, place).fit(decided(place, [])).shares.copy()
+    near, shares = rows @ centres.T, estimates.shares.copy()
     for table in (near, shares):
         table[range(30), [place[n] for n in names]] = -1
     assert np.mean(near.argmax(axis=1) == shares.argmax(axis=1)) > 0.9
@@ -112,18 +105,15 @@ def test_decision_moves_only_similar_names():
     assert learner.fit(decided(place, [])).place == place  # an undone decision has no effect on the learner
 
 
-@settings(max_examples=10)
-@given(order=st.permutations(range(12)))
-def test_order_of_decisions_does_not_change_the_estimates(order):
+def test_order_of_decisions_does_not_change_the_estimates():
     names, rows, place, truth = toy(15)
     decisions = [said(Move, i, names=(names[i],), to=LABELS[truth[names[i]]]) for i in range(11)]
     decisions.append(said(New, 11, names=("n12", "n14"), to="tower"))
     learner = learner_of(names, rows, place)
-    at_once, partner = (learner.fit(decided(place, some)) for some in (decisions, decisions[1:]))
-    again = learner.fit(decided(place, [decisions[i] for i in order]))
-    assert np.array_equal(again.shares, at_once.shares)
-    assert again.place == at_once.place
-    assert not np.array_equal(partner.shares, at_once.shares)
+    one, partner, again = (learner.fit(decided(place, some)) for some in (decisions, decisions[1:], decisions[::-1]))
+    assert np.array_equal(again.shares, one.shares)
+    assert again.place == one.place
+    assert not np.array_equal(partner.shares, one.shares)
 
 
 def test_refused_group_gets_no_name_and_merged_group_keeps_its_names():
@@ -146,27 +136,19 @@ def accept(names, place, second=0):
     return [said(Accept, second, names=tuple(n for n in names if place[n] == g), group=LABELS[g]) for g in groups]
 
 
-def test_one_decision_changes_the_expected_number_of_wrong_names_little():
-    names, rows, place, truth = toy(60)
-    learner = learner_of(names, rows, place, doubt=np.full(60, 0.4))
-    before = learner.fit(decided(place, [])).still_wrong["names"]
-    name = next(n for n in place if place[n] != truth[n])
-    after = learner.fit(decided(place, [said(Move, names=(name,), to=LABELS[truth[name]])])).still_wrong["names"]
-    assert before[1] < before[0] < before[2]
-    assert after[0] == pytest.approx(before[0], rel=0.25)
-
-
 def test_names_accepted_without_reading_may_be_wrong_and_corrected_names_are_right():
     names, rows, place, truth = toy(100)
     learner = learner_of(names, rows, place, doubt=np.full(100, 0.4))
+    corrected = [said(Move, 1, names=(n,), to=LABELS[truth[n]]) for n in place if place[n] != truth[n]]
+    before, first = (learner.fit(decided(place, some)).still_wrong["names"] for some in ([], corrected[:1]))
+    assert before[1] < before[0] < before[2]
+    assert first[0] == pytest.approx(before[0], rel=0.25)  # one decision changes little
     blind = learner.fit(decided(place, accept(names, place))).still_wrong
     right = [n for n in place if place[n] == truth[n]]
-    corrected = [said(Move, 1, names=(n,), to=LABELS[truth[n]]) for n in place if place[n] != truth[n]]
     careful = learner.fit(decided(place, [*accept(right, place), *corrected])).still_wrong
-    assert blind["unread"]
+    assert (blind["unread"], careful["unread"]) == (True, False)
     assert blind["names"][0] > 5
     assert blind["names"][2] >= 20
-    assert not careful["unread"]
     assert careful["names"][1] == 0
     assert careful["names"][0] < blind["names"][0] / 2
 
@@ -200,19 +182,18 @@ def test_expected_number_of_wrong_items_weights_each_name_by_its_items():
 # -- the tree ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", [1, 2, 37, MOST_LINKED + 500], ids=str)
+@pytest.mark.parametrize("n", [1, 37, MOST_LINKED + 500], ids=str)
 def test_nodes_of_the_name_tree_are_nested_and_sum_over_their_names(n):
     rows = unit(np.random.default_rng(n).normal(size=(n, 8)))
     tree = NameTree.of(rows)
     assert sorted(tree.order.tolist()) == list(range(n))
+    sums = tree.sums(rows)
     for node in range(0, len(tree.starts), max(1, len(tree.starts) // 50)):
-        assert tree.sums(rows)[node] == pytest.approx(rows[tree.members(node)].sum(axis=0))
-    ends: list[int] = []
-    for start, stop in sorted(zip(tree.starts.tolist(), tree.stops.tolist(), strict=True), key=lambda r: (r[0], -r[1])):
-        while ends and ends[-1] <= start:
-            ends.pop()
-        assert not ends or stop <= ends[-1]  # ranges are disjoint or nested
-        ends.append(stop)
+        assert sums[node] == pytest.approx(rows[tree.members(node)].sum(axis=0))
+        start, stop = tree.starts[node], tree.stops[node]
+        is_inside = (tree.starts >= start) & (tree.stops <= stop)
+        is_around = (tree.starts <= start) & (tree.stops >= stop)
+        assert (is_inside | is_around | (tree.stops <= start) | (tree.starts >= stop)).all()
     assert np.array_equal(NameTree.of(rows).order, tree.order)
     equal = NameTree.of(unit(np.ones((n, 3))))
     assert sorted(equal.order.tolist()) == list(range(n))

@@ -1,7 +1,6 @@
 """A language model's votes and proposals: valid and invalid answers, failing servers, instructions in names."""
 
 import json
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -13,7 +12,7 @@ from hgld.pipelines.hierarchy.review.decisions import read_decisions
 from hgld.pipelines.hierarchy.review.propose import KEY_VARIABLE, propose
 from hgld.pipelines.hierarchy.review.tables import BuildTables
 from hgld.pipelines.stage import json_text
-from tests.pipelines.chat_server import ChatServer, answer, cut_off, late, obedient, status, text, whole
+from tests.pipelines.chat_server import ChatServer, answer, cut_off, late, obedient, status, text
 from tests.pipelines.reviewed_build import write_build
 
 SECRET = "sk-0123456789abcdefSECRET"
@@ -75,7 +74,7 @@ def of(build, file):
     ]
 
 
-def test_answers_of_a_model_become_decisions_under_the_name_of_the_model(build, server):
+def test_answers_of_a_model_become_its_decisions_and_a_table_of_predefined_groups(build, server):
     server.say = sensible
     said = []
     found = ask(build, server, say=said.append)
@@ -88,25 +87,19 @@ def test_answers_of_a_model_become_decisions_under_the_name_of_the_model(build, 
         ("rename", "pass", "gap"),
     ]
     assert {entry.decision.who for entry in read_decisions([found.file])} == {"model:small"}
-    assert found.dropped == {"name that fits no group": 3}
-    assert (found.asked, found.cached, found.unasked, found.requests) == (3, 0, 0, 3)
-    assert len(said) == 1
-    assert "0 more are answered already. At most 100 requests." in said[0]
-    tokens = sum(len(json_text(body)) for body, _ in server.log) // 4
-    assert f"3 questions, about {tokens:,} tokens" in said[0]
-
-
-def test_model_describes_and_classes_the_groups_for_a_predefined_table(build, server, hgld):
-    server.say = sensible
-    _, out, _ = hgld("review", build, "--propose", server.url, "--propose-model", "small", "--propose-only", "--json")
-    table = Path(json.loads(out)["groups"])
-    groups = {group.name: (group.description, group.above) for group in read_groups(table).groups}
+    assert found.groups is not None
+    groups = {group.name: (group.description, group.above) for group in read_groups(found.groups).groups}
     assert groups == {
         "mountain": ("a mountain", ("land",)),
         "vessel": ("a ship", ("vehicle",)),
         "gap": ("a pass", ()),  # its class would have the name of a group
         "boat": ("a boat", ("vehicle",)),
     }
+    assert found.dropped == {"name that fits no group": 3}
+    assert (found.asked, found.cached, found.unasked, found.requests) == (3, 0, 0, 3)
+    assert "0 more are answered already. At most 100 requests." in said[0]
+    tokens = sum(len(json_text(body)) for body, _ in server.log) // 4
+    assert f"3 questions, about {tokens:,} tokens" in said[0]
 
 
 def test_all_groups_are_offered_and_without_a_request_nothing_is_asked(build, server):
@@ -130,7 +123,7 @@ def test_answered_questions_are_not_asked_again(build, server):
     assert (again.asked, again.cached, again.requests, len(server.log)) == (0, 3, 0, 3)
     assert first.file.read_bytes() == kept
     assert again.dropped == first.dropped
-    for damage in (b"", b"{", b'{"schema_version": 1}', b'{"schema_version":1,"when":"2026-01-01","answer":"{}"}'):
+    for damage in (b"{", b'{"schema_version":1,"when":"2026-01-01","answer":"{}"}'):
         file = min((build / "proposals").iterdir())
         file.write_bytes(damage)
         assert ask(build, server).asked == 1
@@ -144,8 +137,7 @@ def test_answered_questions_are_not_asked_again(build, server):
         (text("Sure! Here are the names:")),
         (text('{"groups": [{"group": 1, "name": "x"}]}', "length")),
         (text('{"decisions": []}')),
-        (whole(b'{"choices": {"0": 1}, "usage": 7}')),
-        (text("x" * 200_000)),
+        (status(200, b'{"choices": {"0": 1}, "usage": 7}')),
     ],
 )
 def test_malformed_answers_are_dropped_and_their_questions_asked_again(build, server, fault):
@@ -161,7 +153,6 @@ def test_invalid_entries_of_an_answer_are_dropped_and_valid_entries_kept(build, 
         {"group": 0, "name": "x", "description": ""},
         {"group": 5, "name": "x", "description": ""},
         {"group": True, "name": "x", "description": ""},
-        {"group": "1", "name": "x", "description": ""},
         {"group": 1, "name": 3, "description": ""},
         {"group": 1, "name": "x"},
         {"group": 1, "name": "x", "description": "", "action": "drop"},
@@ -177,11 +168,10 @@ def test_invalid_entries_of_an_answer_are_dropped_and_valid_entries_kept(build, 
     labels = [{**label, "description": "what it is"} for label in labels]
     server.faults = [text(json.dumps({"groups": [*wrong, *labels]}))]
     found = ask(build, server)
-    first = [said for said in of(build, found.file) if said[0] == "rename"]
-    assert len(first) == 1
-    assert first[0][-1] == "high land"
+    (renamed,) = [said for said in of(build, found.file) if said[0] == "rename"]
+    assert renamed[-1] == "high land"
     assert {reason: count for reason, count in found.dropped.items() if reason != "left unsaid"} == {
-        "member of another form": 9,
+        "member of another form": 8,
         "name that is no label, too long or taken": 3,
     }
 
@@ -223,32 +213,30 @@ def test_instructions_in_class_names_change_nothing(build, server):
         system, user = body["messages"]
         assert ORDER not in system["content"]
         assert ORDER in json.dumps(json.loads(user["content"])), "the instruction is not sent as data"
-        assert set(body) == {
-            "model", "messages", "response_format", "temperature", "seed", "max_tokens"
-        }, "no tools"  # fmt: skip
+        assert "tools" not in body
 
 
 # -- servers that fail ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "fault", [status(500), status(503), status(429), cut_off, whole(b"<html>"), whole(b'{"a": '), late]
+    ("fault", "kind"),
+    [
+        (status(503), "http-503"),
+        (status(429), "http-429"),
+        (cut_off, "cut-off"),
+        (status(200, b"<html>"), "json"),
+        (late, "timeout"),
+    ],
 )
-def test_transient_failures_are_retried(build, server, fault):
-    server.faults = [fault]
-    found = ask(build, server, timeout=0.25 if fault is late else 20)
-    assert (found.asked, found.unasked, found.requests) == (3, 0, 4)
-
-
-@pytest.mark.parametrize(
-    ("fault", "kind"), [(status(500), "http-500"), (cut_off, "cut-off"), (late, "timeout"), (whole(b"[1]"), "json")]
-)
-def test_question_without_an_answer_is_skipped_and_the_next_is_asked(build, server, fault, kind):
-    server.faults = [fault, fault] if kind != "json" else [fault]
-    found = ask(build, server, timeout=0.25 if fault is late else 20)
+def test_question_is_asked_twice_then_skipped_and_the_next_is_asked(build, server, fault, kind):
+    server.faults, timeout = [fault, fault], 0.25 if fault is late else 20
+    found = ask(build, server, timeout=timeout)
     assert (found.asked, found.unasked, found.dropped[f"no answer ({kind})"]) == (2, 1, 1)
     assert "some got no answer" in found.note
-    assert ask(build, server).asked == 1
+    server.faults = [fault]
+    found = ask(build, server, timeout=timeout)
+    assert (found.asked, found.unasked, found.requests) == (1, 0, 2)
 
 
 def test_server_that_answers_no_question_raises_an_error(build, server):
@@ -273,8 +261,6 @@ def test_three_unanswered_questions_in_a_row_stop_the_run(tmp_path, server):
     ("fault", "message"),
     [
         (status(401, f"wrong key {SECRET[:12]}***".encode()), rf"refused the request \(HTTP 401\).*{KEY_VARIABLE}"),
-        (status(403), r"refused the request \(HTTP 403\)"),
-        (status(404, b"no such model 'small'"), r"HTTP 404: no such model 'small'.*--propose-model"),
         (status(400, f"bad: {SECRET}".encode()), r"HTTP 400: bad: \[secret\].*response_format"),
         (status(307, Location="http://127.0.0.1:1/"), r"HTTP 307.*check --propose"),
         (status(429, Retry_After="3600"), r"asks for a pause of 3,600 s"),
@@ -327,26 +313,15 @@ def test_run_stops_at_its_request_budget_and_the_next_run_resumes(build, server)
         ("http://me:pw@127.0.0.1/v1", "m", "without a name or password"),
         ("http://127.0.0.1/v1?key=abc", "m", "--propose is not the URL of a server"),
         ("http://127.0.0.1/v1", "", "--propose-model"),
-        ("http://127.0.0.1/v1", "a\nb", "--propose-model: the name contains the control character"),
+        ("http://127.0.0.1/v1", "m", KEY_VARIABLE),
         ("http://127.0.0.1/v1", "m" * 100, "--propose-model: who has 106 characters"),
     ],
 )
-def test_invalid_proposal_options_are_refused(build, url, model, message):
+def test_invalid_proposal_options_are_refused_without_showing_secrets(build, monkeypatch, url, model, message):
+    monkeypatch.setenv(KEY_VARIABLE, f"{SECRET}\r\nX-More: 1" if message == KEY_VARIABLE else "")
     with pytest.raises(ConfigError, match=message) as caught:
         propose(build, url, model)
-    assert "pw" not in str(caught.value).replace("password", "")
-    assert "abc" not in str(caught.value)
-
-
-def test_unusable_keys_folders_and_servers_are_refused(build, tmp_path, monkeypatch):
-    with pytest.raises(ServiceError, match=r"cannot be reached .*No question was answered"):
-        propose(build, "http://127.0.0.1:9/v1", "small", sleep=lambda seconds: None)
-    with pytest.raises(ConfigError, match="no finished build"):
-        propose(tmp_path, "http://127.0.0.1/v1", "m")
-    monkeypatch.setenv(KEY_VARIABLE, f"{SECRET}\r\nX-More: 1")
-    with pytest.raises(ConfigError, match=KEY_VARIABLE) as caught:
-        propose(build, "http://127.0.0.1/v1", "m")
-    assert SECRET not in str(caught.value)
+    assert not [word for word in (":pw", "abc", SECRET) if word in str(caught.value)]
 
 
 def test_propose_command_writes_proposals_and_opens_the_review_page(build, server, hgld, monkeypatch):

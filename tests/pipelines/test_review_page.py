@@ -5,10 +5,8 @@ import json
 import signal
 import subprocess
 import sys
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from dataclasses import fields
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -23,8 +21,7 @@ from starlette.testclient import TestClient
 
 from hgld import files
 from hgld.cli.hierarchy_commands import review as review_command
-from hgld.errors import ConfigError, InputError, StorageError, TableError
-from hgld.local_server import serving
+from hgld.errors import ConfigError, InputError, StorageError
 from hgld.pipelines.hierarchy.review import journal as journal_module
 from hgld.pipelines.hierarchy.review import server
 from hgld.pipelines.hierarchy.review.decisions import ACTIONS as KINDS
@@ -69,21 +66,23 @@ def actions_in(file):
 # -- deciding and undoing -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("given", "moved"), ACTIONS, ids=[f"{a['action']}-{i}" for i, (a, _) in enumerate(ACTIONS)])
-def test_decision_is_written_with_annotator_and_reason_and_can_be_undone(build, given, moved):
-    review = opened(build)
-    before = names_of(review), groups_of(review)
-    change = review.decide([[given]], 0)
-    (entry,) = read_decisions([build / "ada.yaml"])
-    assert (entry.decision.action, entry.decision.who, entry.decision.why) == (given["action"], "ada", given["why"])
-    assert {name: change["names"][name][0] for name in moved} == moved
-    again = opened(build)  # a reopened page shows the same decisions
-    assert (names_of(again), groups_of(again)) == (names_of(review), groups_of(review))
-    undone = review.undo(change["revision"])
-    assert [one["action"] for one in undone["undone"]] == [given["action"]]
-    assert read_decisions([build / "ada.yaml"]) == []
-    assert (names_of(review), groups_of(review)) == before
-    assert set(undone["names"]) == set(change["names"])
+@pytest.mark.parametrize("learns", [False, True])
+def test_decisions_are_written_with_annotator_and_reason_and_undone_after_a_restart(build, learns):
+    first, shown = opened(build, learns=learns), []
+    for revision, (said, moved) in enumerate(ACTIONS):
+        shown.append((names_of(first), groups_of(first)))
+        change = first.decide([[said]], revision)
+        # the learner may move the undecided names of a renamed group
+        assert learns or {name: change["names"][name][0] for name in moved} == moved
+    entries = [entry.decision for entry in read_decisions([build / "ada.yaml"])]
+    assert [(d.action, d.who, d.why) for d in entries] == [(said["action"], "ada", said["why"]) for said, _ in ACTIONS]
+    again = opened(build, learns=learns)
+    assert (names_of(again), groups_of(again)) == (names_of(first), groups_of(first))
+    for revision, before in enumerate(reversed(shown)):
+        assert [one["action"] for one in again.undo(revision)["undone"]] == [entries[-1 - revision].action]
+        assert (names_of(again), groups_of(again)) == before
+    with pytest.raises(InputError, match="nothing to undo"):
+        again.undo(again.revision)
 
 
 def test_page_shows_top_classes_confirmations_refusals_and_item_decisions(build):
@@ -104,44 +103,11 @@ def test_page_shows_top_classes_confirmations_refusals_and_item_decisions(build)
         assert shown == {"name": None, "group": label}
 
 
-def test_last_screens_ask_for_the_classes_of_groups_until_somebody_decided_all(build):
-    review = opened(build, learns=True)
-    level, shown = [*review.tables.classes][-1], review.snapshot()
-    *_, screen = shown["queue"]
-    assert (screen["level"], sorted(screen["names"])) == (level, sorted(shown["groups"]))
-    first, *others = screen["names"]
-    review.decide([[{"action": "set", "group": first, "top": "natural", "level": level}]], 0)
-    assert review.snapshot()["groups"][first][2:] == [["natural"], ["ada"]]
-    assert review.snapshot()["queue"][-1]["names"] == tuple(others)
-    said = [{"action": "set", "group": label, "top": "human-made"} for label in others]
-    review.decide([said], 1)
-    assert not [one for one in review.snapshot()["queue"] if one["level"]]
-
-
-@pytest.mark.parametrize("learns", [False, True])
-def test_undo_works_across_restarts(build, learns):
-    first = opened(build, learns=learns)
-    seen = [names_of(first)]
-    for revision, said in enumerate([MOVE, SPLIT, DROP]):
-        first.decide([[said]], revision)
-        seen.append(names_of(first))
-    again = opened(build, learns=learns)
-    second = {"action": "accept", "names": ["mountain"], "group": "mountain"}
-    again.decide([[second]], 0)
-    again.undo(1)
-    for revision, names in enumerate(reversed(seen[:-1]), 2):
-        again.undo(revision)
-        assert names_of(again) == names
-    with pytest.raises(InputError, match="nothing to undo"):
-        again.undo(again.revision)
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({**MOVE, "names": ["mountain pas"]}, "did you mean 'mountain pass'"),
         ({**MOVE, "who": "bob"}, "move has no field 'who'"),
-        ({**MOVE, "to": ["pass"]}, "to is .*; expected one text"),
         ({"action": "move", "why": "w"}, "move lacks names, to"),
         ({"action": "set", "group": "ship", "top": "animal", "why": "w"}, "natural or human-made"),
         ({"action": "item", "split": "train", "id": "99", "group": "ship"}, "no item '99'"),
@@ -160,26 +126,22 @@ def test_undo_removes_all_decisions_of_one_action(build):
     review = opened(build)
     before = names_of(review)
     several = [{"action": "move", "names": [n], "to": to, "why": "w"} for n, to in (("tug", "ship"), ("peak", "pass"))]
-    review.decide([[MOVE]], 0)
     with pytest.raises(InputError, match="no group 'nowhere'"):
-        review.decide([[*several, {**MOVE, "to": "nowhere"}]], 1)
-    assert review.decide([several, [DROP]], 1)["decisions"] == 4
-    assert review.undo(2)["decisions"] == 3
-    assert opened(build).undo(0)["decisions"] == 1  # the undone decision stays undone after a restart
-    review.snapshot()
-    review.decide([several], review.revision)
-    assert [one["names"] for one in review.undo(review.revision)["undone"]] == [("tug",), ("peak",)]
-    assert len(read_decisions([build / "ada.yaml"])) == 1
-    review.undo(review.revision)
-    assert names_of(review) == before
+        review.decide([[*several, {**MOVE, "to": "nowhere"}]], 0)
+    assert review.decide([several, [DROP]], 0)["decisions"] == 3
+    assert review.undo(1)["decisions"] == 2
+    again = opened(build)  # the undone decision stays undone after a restart
+    assert [one["names"] for one in again.undo(0)["undone"]] == [("tug",), ("peak",)]
+    assert (names_of(again), actions_in(build / "ada.yaml")) == (before, [])
 
 
 # -- the file ------------------------------------------------------------------------------------------------------
 
 
-def test_full_disk_leaves_page_and_file_unchanged(build, monkeypatch):
+def test_failing_disk_is_reported_and_page_and_file_stay_equal(build, monkeypatch):
     review = opened(build)
-    review.decide([[MOVE]], 0)
+    for revision, said in enumerate((MOVE, SPLIT)):
+        review.decide([[said]], revision)
     text, before = (build / "ada.yaml").read_bytes(), review.snapshot()
 
     def fail(*_args):
@@ -188,21 +150,10 @@ def test_full_disk_leaves_page_and_file_unchanged(build, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(journal_module.os, "write", fail)
         with pytest.raises(StorageError):
-            review.decide([[DROP]], 1)
-    assert review.snapshot() == before
-    assert (build / "ada.yaml").read_bytes() == text
-
-
-def test_undo_that_the_disk_does_not_confirm_is_reported(build, monkeypatch):
-    review = opened(build)
-    review.decide([[MOVE]], 0)
-    review.decide([[DROP]], 1)
-
-    def failing(_path):
-        raise OSError(5, "Input/output error")
-
+            review.decide([[DROP]], 2)
+    assert (review.snapshot(), (build / "ada.yaml").read_bytes()) == (before, text)
     with monkeypatch.context() as patch:
-        patch.setattr(journal_module, "sync", failing)
+        patch.setattr(journal_module, "sync", fail)
         with pytest.raises(StorageError, match="was removed, but the disk did not confirm it"):
             review.undo(2)
     assert actions_in(build / "ada.yaml") == ["move"]
@@ -249,8 +200,6 @@ def test_write_between_check_and_lock_is_detected(build, monkeypatch):
     ("file", "who", "error", "said"),
     [
         ("w.yaml", " ada", InputError, "remove the spaces.*--annotator NAME"),
-        ("w.yaml", "x" * 101, InputError, "at most 100.*--annotator NAME"),
-        ("w.yaml", "", InputError, "who is empty.*--annotator NAME"),
         ("none/w.yaml", "ada", ConfigError, "no folder .*none.*--decisions FILE"),
         ("locked.yaml", "ada", StorageError, r"locked\.yaml.*--decisions FILE"),
     ],
@@ -269,16 +218,6 @@ def test_annotator_name_matches_in_both_unicode_forms(build):
     assert opened(build, "Zo\u00eb", file=file).undo(0)["undone"][0]["who"] == "Zo\u00eb"
 
 
-def test_undo_refuses_entries_edited_by_hand(build):
-    opened(build).decide([[MOVE]], 0)
-    file = build / "ada.yaml"
-    file.write_text(file.read_text() + "# a note of mine\n")
-    text = file.read_bytes()
-    with pytest.raises(InputError, match="by hand"):
-        opened(build).undo(0)
-    assert file.read_bytes() == text
-
-
 def test_new_decision_gets_a_later_time_than_all_earlier_entries(build):
     head = "schema_version: 1\ndecisions:\n"
     (build / "ada.yaml").write_text(f"{head}- {{action: drop, names: [tug], who: ada, when: 2999-01-01}}\n")
@@ -295,18 +234,17 @@ def test_new_decision_gets_a_later_time_than_all_earlier_entries(build):
 def test_second_annotator_and_adjudicator_see_and_settle_a_conflict(build):
     for who, to in (("ada", "pass"), ("bob", "ship")):
         review = opened(build, who)
-        review.decide([[{**MOVE, "to": to, "why": f"{who} says"}]], 0)
-        review.decide([[{**MOVE, "names": ["peak"], "to": "mountain"}]], 1)
+        review.decide([[{**MOVE, "to": to, "why": f"{who} says"}], [{**MOVE, "names": ["peak"], "to": "mountain"}]], 0)
     both = (build / "ada.yaml", build / "bob.yaml")
     ada = opened(build, "ada", both[1:])
     (conflict,) = ada.team()["conflicts"]
-    sides = {v["who"]: (v["verdict"], v["why"]) for v in conflict["verdicts"]}
+    mine, other = conflict["verdicts"]
     assert (conflict["of"], conflict["settled"]) == ("mountain pass", None)
-    assert sides == {"ada": ("pass", "ada says"), "bob": ("ship", "bob says")}
+    assert (mine["who"], mine["verdict"], mine["why"]) == ("ada", "pass", "ada says")
+    assert (other["who"], other["verdict"], other["why"]) == ("bob", "ship", "bob says")
     names = ada.team()["agreements"][0]
     # kappa is None, because two names are too few
     assert (names["count"], names["observed"], names["kappa"]) == (2, 0.5, None)
-
     judge = opened(build, "eve", both, role="adjudicator")
     assert names_of(judge)["mountain pass"][0] == "mountain"  # neither of the conflicting decisions is applied
     judge.decide([[{**MOVE, "to": "ship", "why": "settled"}]], 0)
@@ -314,8 +252,7 @@ def test_second_annotator_and_adjudicator_see_and_settle_a_conflict(build):
     assert names_of(judge)["mountain pass"][0] == "ship"
     with pytest.raises(InputError, match="adjudicator"):
         opened(build, "eve")
-    (side,) = [side for side in conflict["verdicts"] if side["who"] == "bob"]
-    ada.decide([side["adopt"]], 0)
+    ada.decide([other["adopt"]], 0)
     assert ada.team()["conflicts"] == []
 
 
@@ -323,8 +260,8 @@ def test_second_annotator_and_adjudicator_see_and_settle_a_conflict(build):
 
 
 def test_page_shows_details_examples_and_thumbnails(build, tmp_path):
-    landmark = BuildTables(build).landmarks("mountain", 4, 1)[0]
-    folder = tmp_path / "images" / "train" / str(landmark["landmark_id"])
+    number = BuildTables(build).landmarks("mountain", 4, 1)[0]["landmark_id"]
+    folder = tmp_path / "images" / "train" / str(number)
     folder.mkdir(parents=True)
     Image.fromarray(np.full((300, 600, 3), 90, np.uint8)).save(folder / "a.jpg")
     (folder / "b.jpg").write_bytes(b"no image")
@@ -334,29 +271,22 @@ def test_page_shows_details_examples_and_thumbnails(build, tmp_path):
     assert found["classes"] == [["Q1000001", "mountain range", "https://www.wikidata.org/wiki/Q1000001"]]
     assert found["spellings"] == ["mountain", "MOUNTAIN"]
     assert review.name_details("mountain", 4, 60)["landmarks"] == found["landmarks"][4:]
-    assert review.name_details("no such", 0, 60)["landmarks"] == []
     examples = review.group_details("mountain")["examples"]
-    assert [row["name"] for row in examples] == ["mountain", "mountain pass", "peak"]
-    assert examples[0]["images"] == 2
-    data = review.thumbnails.jpeg(("train", landmark["landmark_id"]), 0)
+    assert [(row["name"], row["images"]) for row in examples] == [("mountain", 2), ("mountain pass", 0), ("peak", 0)]
+    data = review.thumbnails.jpeg(("train", number), 0)
     assert data is not None
     assert Image.open(io.BytesIO(data)).size == (240, 120)
-    assert review.thumbnails.jpeg(("train", landmark["landmark_id"]), 2) is None
+    assert review.thumbnails.jpeg(("train", number), 2) is None
 
 
 def test_items_of_a_list_have_ids_links_and_images(tmp_path):
     trees = {0: ("tree", None, {"oak": (2, 0.5, False, 0), "pine": (1, 0.5, False, 0)})}
     build = write_build(tmp_path / "build", trees)
-    clean = build / "stages" / "clean" / "landmarks.parquet"
+    clean = build / "stages/clean/landmarks.parquet"
     pl.read_parquet(clean).with_columns(split=pl.lit("classes"), category="name", title=None).write_parquet(clean)
-    rows = [
-        ("classes", 0, "Q12004", "a tree", ["oak.png"]),
-        ("classes", 1, "o-2", None, []),
-        ("classes", 2, "p", None, None),
-    ]
-    kinds = {"split": pl.String, "landmark_id": pl.Int64, "id": pl.String, "description": pl.String}
-    table = pl.DataFrame(rows, schema={**kinds, "images": pl.List(pl.String)}, orient="row")
-    table.write_parquet(build / "stages" / "scrape" / "landmarks.parquet")
+    table = {"split": ["classes"] * 3, "landmark_id": range(3), "id": ["Q12004", "o-2", "p"]}
+    table |= {"description": ["a tree", None, None], "images": [["oak.png"], [], None]}
+    pl.DataFrame(table).write_parquet(build / "stages/scrape/landmarks.parquet")
     Image.new("RGB", (8, 8)).save(tmp_path / "oak.png")
     review = opened(build, images=tmp_path)
     levels = [["natural_or_human_made", ["natural", "human-made"], False]]
@@ -371,14 +301,6 @@ def test_items_of_a_list_have_ids_links_and_images(tmp_path):
         Thumbnails(tmp_path / "nothing", review.tables.images())
 
 
-def test_folders_without_a_build_are_refused(build, tmp_path):
-    with pytest.raises(ConfigError, match="build-hierarchy"):
-        BuildTables(tmp_path / "nothing")
-    (build / "stages" / "clean" / "names.parquet").write_bytes(b"PAR1 no")
-    with pytest.raises(TableError, match=r"clean/names\.parquet"):
-        BuildTables(build)
-
-
 @pytest.mark.parametrize(
     ("category", "id_", "link"),
     [
@@ -386,7 +308,6 @@ def test_folders_without_a_build_are_refused(build, tmp_path):
         ("oak", "Q12004", "https://www.wikidata.org/wiki/Q12004"),
         ("javascript:alert(1)", "3", None),
         ("http://[", "3", None),
-        ("https:///x", "3", None),
         ("http://a/" + "x" * 3_000, "3", None),
         (None, "3", None),
     ],
@@ -419,40 +340,24 @@ def ask(client, path, body=None):
     return answer.status_code, answer.json()
 
 
-@pytest.mark.parametrize("headers", [{}, {"X-Hgld-Token": "Secret"}, {"X-Hgld-Token": ""}, {"Cookie": "token=secret"}])
-def test_requests_without_the_token_get_no_data(reader, headers):
+@pytest.mark.parametrize("headers", [{}, TOKEN | {"Host": "evil.example:8123"}, TOKEN | {"Origin": "null"}])
+def test_requests_without_the_token_or_from_other_sites_are_refused(client, build, headers):
     for path in ("state", "team", "name?name=tug", "group?label=ship", "thumbnail?split=a&id=1"):
-        answer = reader.get(f"/api/{path}", headers=headers)
+        answer = client.get(f"/api/{path}", headers=headers)
         assert (answer.status_code, "tug" in answer.text) == (403, False), path
-
-
-@pytest.mark.parametrize("path", ["/", "/api/state"])
-def test_requests_from_other_hosts_origins_or_forms_are_refused(client, build, path):
-    for host in ("evil.example:8123", "127.0.0.1:1", ""):
-        assert client.get(path, headers=TOKEN | {"Host": host}).status_code == 403
-    for origin in ("http://evil.example", "null", "https://127.0.0.1:8123", "http://127.0.0.1:99"):
-        body = {"decisions": [MOVE], "revision": 0}
-        assert client.post("/api/decide", json=body, headers=TOKEN | {"Origin": origin}).status_code == 403
-    assert client.post("/api/decide", data={"decision": "x"}).status_code == 403
-    assert client.get("/api/decide", headers=TOKEN).status_code == 405
+    assert client.post("/api/decide", json={"decisions": [MOVE], "revision": 0}, headers=headers).status_code == 403
     assert not (build / "ada.yaml").exists()
 
 
-@pytest.mark.parametrize("path", ["/", "/app.js", "/style.css", "/model.js"])
+@pytest.mark.parametrize("path", ["/", "/app.js", "/style.css"])
 def test_page_has_security_headers_and_no_data(reader, path):
     answer = reader.get(path)
     assert answer.status_code == 200
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
-    assert answer.headers["x-content-type-options"] == "nosniff"
     # links to Wikimedia use https, so "http://" is absent
     assert not [text for text in ("tug", "http://", "innerHTML") if text in answer.text]
-
-
-def test_server_serves_only_the_files_of_the_page(reader):
-    for path in ("/../server.py", "/%2e%2e/server.py", "/page/app.js", "/server.py", "/index.htm"):
-        assert reader.get(path).status_code == 404, path
 
 
 def test_api_decides_names_of_the_queue_and_undoes_decisions(client):
@@ -460,21 +365,16 @@ def test_api_decides_names_of_the_queue_and_undoes_decisions(client):
     progress = {"names": 9, "names_done": 0, "items": 20, "items_done": 0}
     assert now["progress"] == {**progress, "still_wrong": now["progress"]["still_wrong"]}
     assert sorted(n for screen in now["queue"] if not screen["level"] for n in screen["names"]) == NAMES
-    names = now["queue"][0]["names"]
-    said = [{"action": "accept", "names": [n], "group": label_of(n), "why": "seen"} for n in names]
+    names, labels = now["queue"][0]["names"], {row[0]: row[5] for row in now["names"]}
+    said = [{"action": "accept", "names": [n], "group": labels[n], "why": "seen"} for n in names]
     status, change = ask(client, "/api/decide", {"revision": 0, "decisions": said})
     assert (status, change["progress"]["names_done"]) == (200, len(names))
-    assert change["names"][names[0]] == [label_of(names[0]), 0.0, "ada"]
+    assert change["names"][names[0]] == [labels[names[0]], 0.0, "ada"]
     assert not {*names} & {name for screen in change["queue"] if not screen["level"] for name in screen["names"]}
     status, stale = ask(client, "/api/undo", {"revision": 0})
     assert (status, stale["stale"]) == (409, True)
     assert ask(client, "/api/undo", {"revision": 1})[1]["progress"]["names_done"] == 0
-    status, refused = ask(client, "/api/undo", {"revision": 2})
-    assert (status, refused["error"][:16]) == (422, "there is nothing")
-
-
-def label_of(name):
-    return next(label for label, _, members in GROUPS.values() if name in members)
+    assert ask(client, "/api/undo", {"revision": 2})[0] == 422
 
 
 def test_skipped_names_return_only_if_no_other_names_are_left(client):
@@ -499,20 +399,19 @@ def test_proposed_labels_exclude_labels_of_existing_groups(client):
     assert ask(client, "/api/labels", {"names": ["nobody"]})[0] == 422
 
 
-def test_labels_by_a_language_model_are_offered_and_its_votes_change_estimates(build, tmp_path):
+def test_labels_by_a_language_model_are_offered_and_its_votes_change_estimates(build):
     by = {"who": "model:m", "when": "2026-01-01"}
     votes = [
         {"action": "move", "names": ["tug"], "to": "ship", **by},
         {"action": "rename", "group": "ship", "to": "vessel", **by},
     ]
-    file = tmp_path / "votes.yaml"
+    file = build / "votes.yaml"
     file.write_text(f"schema_version: 1\ndecisions: {json.dumps(votes)}\n")
     page, without = opened(build, others=(file,), learns=True), opened(build, "eve", learns=True)
     assert page.labels(["schooner"])["labels"][0] == {"label": "vessel", "why": "by a language model"}
-    state, plain = ({row[0]: row[5:] for row in one.snapshot()["names"]} for one in (page, without))
-    assert state["tug"][0] == plain["tug"][0] == "ship"
-    assert state["tug"][1] < plain["tug"][1] - 0.2
-    assert state["tug"][2] is None  # nobody decided
+    label, wrong, who = names_of(page)["tug"]
+    assert (label, who) == ("ship", None)  # nobody decided
+    assert wrong < names_of(without)["tug"][1] - 0.2
     assert page.snapshot()["others"] == ["model:m"]
 
 
@@ -529,7 +428,6 @@ def test_names_move_into_predefined_groups_that_are_empty(tmp_path):
 @pytest.mark.parametrize(
     ("body", "status"),
     [
-        (b"\xff", 400),
         (b'{"decisions": [{"action": "drop"}], "revision": "0"}', 400),
         (b'"' + b"x" * 2**23 + b'"', 413),
         (b'{"a":' * 200_000, 400),
@@ -547,15 +445,15 @@ def test_malformed_queries_are_refused(reader, query):
     assert reader.get(f"/api/name{query}", headers=TOKEN).status_code == 400
 
 
-TEXT = st.sampled_from([*NAMES, "mountain", "ship", "pass", "nobody", "", " x ", "\ud800", "__proto__", "x" * 600])
+TEXT = st.sampled_from([*NAMES, "ship", "pass", "nobody", "", " x ", "\ud800", "__proto__", "x" * 600])
 VALUE = st.recursive(
     st.none() | st.booleans() | st.integers(-1, 3) | st.floats(allow_nan=False) | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=6,
 )
-FIELDS = ["names", "group", "groups", "to", "top", "level", "split", "id", "name", "why", "who", "when"]
+FIELDS = sorted({field.name for kind in KINDS.values() for field in fields(kind)})
 DECISION = st.fixed_dictionaries(
-    {"action": st.sampled_from([*KINDS, "eval"]) | VALUE},
+    {"action": st.sampled_from([*KINDS]) | VALUE},
     optional={field: st.lists(TEXT, max_size=3) | VALUE for field in FIELDS},
 )
 BODY = st.fixed_dictionaries(
@@ -563,7 +461,6 @@ BODY = st.fixed_dictionaries(
     optional={
         "revision": st.just(0) | VALUE,
         "decisions": st.lists(DECISION, max_size=2) | VALUE,
-        "actions": st.lists(st.lists(DECISION, max_size=2), max_size=2) | VALUE,
         "names": VALUE,
     },
 )
@@ -581,47 +478,30 @@ def test_any_request_body_gets_a_response(build, path, body):
         assert read_decisions([build / "ada.yaml"])
 
 
-@pytest.mark.slow
-def test_eight_concurrent_clients_lose_no_decision(build):
-    addresses: list[str] = []
-    running = serving(partial(server.application, opened(build, learns=True)), 0, addresses.append)
-    thread = threading.Thread(target=running.run)
-    thread.start()
-    while not addresses:  # the server's thread appends its address
-        time.sleep(0.01)
-    home, token = addresses[0].split("/#")
-
-    def decide(why: str) -> None:
-        status, headers = 409, {"X-Hgld-Token": token}
-        while status == 409:
-            revision = requests.get(f"{home}/api/state", headers=headers, timeout=30).json()["revision"]
-            body = {"revision": revision, "decisions": [{**MOVE, "why": why}]}
-            status = requests.post(f"{home}/api/decide", json=body, headers=headers, timeout=30).status_code
-        assert status == 200
-
-    reasons = [f"reason {i}" for i in range(16)]
-    with ThreadPoolExecutor(8) as people:
-        list(people.map(decide, reasons))
-    running.should_exit = True
-    thread.join()
-    assert sorted(entry.decision.why or "" for entry in read_decisions([build / "ada.yaml"])) == sorted(reasons)
-
-
 @pytest.mark.slow  # starts a process
-def test_review_command_serves_the_page_until_it_is_stopped(build, hgld):
+def test_review_command_serves_concurrent_clients_until_it_is_stopped(build, hgld):
     command = [sys.executable, "-m", "hgld", "review", str(build), "--no-browser", "--annotator", "ada", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             home, token = json.loads(process.stdout.readline())["address"].split("/#")
-            assert home.startswith("http://127.0.0.1:")
             assert len(token) >= 32
             assert requests.get(f"{home}/api/state", timeout=10).status_code == 403
             given = {"X-Hgld-Token": token}
             now = requests.get(f"{home}/api/state", headers=given, timeout=10).json()
             assert (now["who"], now["file"]) == ("ada", "decisions.yaml")
-            body = {"decisions": [MOVE], "revision": 0}
-            requests.post(f"{home}/api/decide", json=body, headers=given, timeout=10).raise_for_status()
+
+            def decide(why: str) -> None:
+                status = 409
+                while status == 409:
+                    revision = requests.get(f"{home}/api/state", headers=given, timeout=30).json()["revision"]
+                    body = {"revision": revision, "decisions": [{**MOVE, "why": why}]}
+                    status = requests.post(f"{home}/api/decide", json=body, headers=given, timeout=30).status_code
+                assert status == 200
+
+            reasons = [f"reason {i}" for i in range(8)]
+            with ThreadPoolExecutor(4) as people:
+                list(people.map(decide, reasons))
             port = urlsplit(home).port
             code, _, said = hgld("review", build, "--no-browser", "--annotator", "ada", "--port", port)
             assert (code, f"--port {port} is in use" in said) == (2, True)
@@ -629,8 +509,8 @@ def test_review_command_serves_the_page_until_it_is_stopped(build, hgld):
             process.send_signal(signal.SIGINT)
             _, told = process.communicate(timeout=30)
     assert (process.returncode, "Traceback" in told) == (130, False)
-    (entry,) = read_decisions([build / "decisions.yaml"])
-    assert entry.decision.why == MOVE["why"]
+    entries = read_decisions([build / "decisions.yaml"])
+    assert sorted(entry.decision.why or "" for entry in entries) == sorted(reasons)
 
 
 def test_review_command_without_an_annotator_name_asks_for_the_option(build, monkeypatch):

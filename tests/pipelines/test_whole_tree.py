@@ -25,20 +25,15 @@ def estimated(decisions=()):
     return learner_of(names, rows, place, doubt=np.full(60, 0.4)).fit(decided(place, decisions))
 
 
-def test_level_with_one_class_has_no_wrong_name_and_a_class_per_group_repeats_the_groups():
+def test_level_without_two_classes_has_no_wrong_name_and_a_class_per_group_repeats_the_groups():
     now = estimated()
+    names = now.still_wrong["names"]
+    assert expected_errors(now, table(["a"] * 3, [None] * 3), []) == {**now.still_wrong, "levels": {}, "tree": names}
     one = expected_errors(now, table(["a"] * 3, ["given"] * 3), ["top"])
     assert one["levels"]["top"][0] < 1
-    assert one["tree"] == pytest.approx(now.still_wrong["names"], abs=0.1)
+    assert one["tree"] == pytest.approx(names, abs=0.1)
     each = expected_errors(now, table(["a", "b", "c"], ["given"] * 3), ["top"])
-    assert each["levels"]["top"] == pytest.approx(now.still_wrong["names"], abs=1.5)
-
-
-def test_without_levels_the_tree_has_the_wrong_names_of_the_groups():
-    now = estimated()
-    assert expected_errors(now, table(["a"] * 3, [None] * 3), []) == {
-        **now.still_wrong, "levels": {}, "tree": now.still_wrong["names"]
-    }  # fmt: skip
+    assert each["levels"]["top"] == pytest.approx(names, abs=1.5)
 
 
 def test_tree_has_the_errors_of_every_level_as_a_simulation_by_definition():
