@@ -139,3 +139,52 @@ def check_row_count(embeddings: Array, labels: Sized, files: tuple[str | Path, s
             f"{files[1]} has {len(labels)} rows, but {files[0]} has {len(embeddings)} embeddings; expected one row per "
             "embedding, in the same order."
         )
+
+
+def read_labelled(
+    embeddings: str | Path, labels: str | Path, levels: Sequence[str] | None
+) -> tuple[Array, pl.DataFrame]:
+    """Read the embeddings of a file and the table of their labels (:func:`read_embeddings`, :func:`read_labels`).
+
+    Raises:
+        InputError: a file cannot be read, or the table does not have one row per embedding.
+    """
+    values, table = read_embeddings(embeddings), read_labels(labels, levels)
+    check_row_count(values, table, (embeddings, labels))
+    return values, table
+
+
+def read_keyed(files: Sequence[str | Path], labels: str | Path | None) -> tuple[list[np.ndarray], pl.Series]:
+    """Read the embeddings of a dataset's items, and their keys.
+
+    Args:
+        files: files of embeddings.
+        labels: table of the keys, if there is one file. None: ``X.labels.parquet`` in the folder of ``X.npy``.
+
+    Returns:
+        the (N, D) table of each file, and the keys of all files in one column.
+
+    Raises:
+        InputError: a file cannot be read or has no keys, dimensions differ, or a key is repeated.
+    """
+    vectors, keys = [], []
+    for file in map(Path, files):
+        read = read_embeddings(file)
+        table = Path(labels) if labels is not None else file.with_suffix(".labels.parquet")
+        if not table.is_file():
+            raise InputError(
+                f"{file}: its items have no keys, because there is no {table}. hgld embed writes this file; or pass a "
+                "table with a column key as --labels."
+            )
+        own = read_keys(table)
+        check_row_count(read, own, (file, table))
+        vectors.append(read if isinstance(read, np.ndarray) else read.float().numpy())
+        keys.append(own.cast(pl.String))
+    if len({table.shape[1] for table in vectors}) > 1:
+        raise InputError(f"{', '.join(map(str, files))}: embeddings differ in dimension; expected files of one model.")
+    together = pl.concat(keys)
+    if len(twice := together.filter(together.is_duplicated())):
+        raise InputError(
+            f"{', '.join(map(str, files))}: key {quoted(twice[0])} has several embeddings; expected one per key."
+        )
+    return vectors, together

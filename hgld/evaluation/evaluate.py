@@ -31,6 +31,7 @@ from hgld.evaluation.report import RetrievalReport
 from hgld.evaluation.scores import (
     Rows,
     block_rows,
+    check_dimensions,
     checked_self_index,
     choose_device,
     exact_products,
@@ -427,11 +428,7 @@ class _Ranking:
 
     def report(self, settings: Mapping[str, Any]) -> RetrievalReport:
         """Return the report of all queries; ``settings`` are added to its settings."""
-        if self.query.shape[1] != self.gallery.shape[1]:
-            raise InputError(
-                f"query embeddings have {self.query.shape[1]} dimensions, gallery embeddings "
-                f"{self.gallery.shape[1]}; expected embeddings of one model, with equal dimensions."
-            )
+        check_dimensions(self.query, self.gallery)
         check_num_levels(len(self.levels))
         metrics = resolve(self.options.metrics, self.levels)
         of_set = [metric for metric in metrics if metric.definition.of_set]

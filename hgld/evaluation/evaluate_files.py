@@ -10,13 +10,11 @@ import polars as pl
 from torch import Tensor
 
 from hgld.data.dataset import open_dataset
-from hgld.errors import ConfigError, InputError, quoted
+from hgld.errors import ConfigError, InputError
 from hgld.evaluation.embedding_files import (
     KEY,
-    check_row_count,
-    read_embeddings,
-    read_keys,
-    read_labels,
+    read_keyed,
+    read_labelled,
 )
 from hgld.evaluation.metric import split_top_k
 from hgld.evaluation.options import EvaluationOptions
@@ -75,11 +73,7 @@ def evaluate_files(
     pairs = [(embeddings, labels)]
     if gallery_embeddings is not None and gallery_labels is not None:
         pairs.append((gallery_embeddings, gallery_labels))
-    vectors, tables = [], []
-    for file, table in pairs:
-        vectors.append(read_embeddings(file))
-        tables.append(read_labels(table, levels))
-        check_row_count(vectors[-1], tables[-1], (file, table))
+    vectors, tables = zip(*(read_labelled(*pair, levels) for pair in pairs), strict=True)
     report = evaluate_sides(
         list(zip(vectors, label_codes(tables, levels), strict=True)),
         levels=levels,
@@ -168,7 +162,7 @@ def evaluate_dataset_files(
             f"{place}: the protocol {name} measures top-{ks[0]}, which needs a classifier. Pass --checkpoint (or "
             "--model) instead of --embeddings, or choose other --metrics."
         )
-    tables, keys = _read_keyed(embeddings, labels)
+    tables, keys = read_keyed(embeddings, labels)
     places = pl.DataFrame({KEY: keys, "at": np.arange(len(keys))})
     splits, missing, rows = {}, {}, []
     for split in entry.wanted(filled_splits(dataset)):
@@ -229,28 +223,3 @@ def _rows_at(tables: Sequence[np.ndarray], places: np.ndarray) -> np.ndarray:
             return table[first - begin : last - begin + 1]
         begin += len(table)
     return (tables[0] if len(tables) == 1 else np.concatenate(tables))[places]
-
-
-def _read_keyed(files: Sequence[str | Path], labels: str | Path | None) -> tuple[list[np.ndarray], pl.Series]:
-    """Read embeddings and their keys; the keys of several files are joined into one column."""
-    vectors, keys = [], []
-    for file in map(Path, files):
-        read = read_embeddings(file)
-        table = Path(labels) if labels is not None else file.with_suffix(".labels.parquet")
-        if not table.is_file():
-            raise InputError(
-                f"{file}: its items have no keys, because there is no {table}. hgld embed writes this file; or pass a "
-                "table with a column key as --labels."
-            )
-        own = read_keys(table)
-        check_row_count(read, own, (file, table))
-        vectors.append(read if isinstance(read, np.ndarray) else read.float().numpy())
-        keys.append(own.cast(pl.String))
-    if len({table.shape[1] for table in vectors}) > 1:
-        raise InputError(f"{', '.join(map(str, files))}: embeddings differ in dimension; expected files of one model.")
-    together = pl.concat(keys)
-    if len(twice := together.filter(together.is_duplicated())):
-        raise InputError(
-            f"{', '.join(map(str, files))}: key {quoted(twice[0])} has several embeddings; expected one per key."
-        )
-    return vectors, together

@@ -14,6 +14,7 @@ from hgld.evaluation.options import Progress
 from hgld.evaluation.scores import (
     Rows,
     block_rows,
+    check_dimensions,
     checked_self_index,
     choose_device,
     descending_keys,
@@ -150,6 +151,9 @@ def nearest_neighbors(
     return indices, scores
 
 
+_Blocks = Iterator[tuple[range, np.ndarray, np.ndarray]]
+
+
 def neighbor_blocks(
     query: Tensor | Rows,
     gallery: Tensor | Rows,
@@ -159,7 +163,7 @@ def neighbor_blocks(
     chunk_size: int | None = None,
     *,
     is_shared: bool = False,
-) -> Iterator[tuple[range, np.ndarray, np.ndarray]]:
+) -> _Blocks:
     """Return blocks of queries with their nearest neighbors, in the form of :func:`nearest_neighbors`.
 
     Args:
@@ -179,64 +183,42 @@ def neighbor_blocks(
         ConfigError: k is below 1 or exceeds the gallery.
     """
     index = np.full(len(query), -1) if self_index is None else checked_self_index(self_index, len(query))
-    if query.shape[1] != gallery.shape[1]:
-        raise InputError(f"query embeddings have {query.shape[1]} dimensions, gallery embeddings {gallery.shape[1]}.")
+    check_dimensions(query, gallery)
     if index.max() >= len(gallery):
         raise InputError(f"self_index holds {index.max()}; the gallery has items 0..{len(gallery) - 1}.")
     most = len(gallery) - int((index >= 0).any())
     if not 1 <= k <= most:
         raise ConfigError(f"k is {k}; expected 1 to {most}, the number of items that a query can find in this gallery.")
 
-    def blocks() -> Iterator[tuple[range, np.ndarray, np.ndarray]]:
-        for queries, found, best in _found(query, gallery, k, index, part, chunk_size, is_shared):
+    depth = k + int((index >= 0).any())
+    is_headed = query.device.type == "cpu" and worth_heads(depth, len(gallery))
+
+    def by_rows(part: range) -> _Blocks:
+        rows = block_rows(len(part), len(gallery), query.device, chunk_size, is_shared=is_shared)
+        for start, stop, block in score_blocks(query, gallery, rows, part):
+            known = np.flatnonzero(index[start:stop] >= 0)
+            block[torch.from_numpy(known), torch.from_numpy(index[start:stop][known])] = -torch.inf
+            best, place = (part.cpu().numpy() for part in _highest(block, k))
+            yield range(start, stop), place, best
+
+    def by_heads() -> _Blocks:
+        for head in ranking_heads(query, gallery, depth, part):
+            own = index[head.queries.start : head.queries.stop]
+            head.scores[torch.from_numpy((head.items == own[:, None]) & (own >= 0)[:, None])] = -torch.inf
+            # among equal scores, the item with the lowest index comes first
+            best, place = (part.numpy() for part in _highest(head.scores, k))
+            found = np.take_along_axis(head.items, place, axis=1).astype(np.int64)
+            for row in head.overfull:
+                number = head.queries.start + int(row)
+                ((_, found[row], best[row]),) = by_rows(range(number, number + 1))
+            yield head.queries, found, best
+
+    def in_order(blocks: _Blocks) -> _Blocks:
+        for queries, found, best in blocks:
             order = np.lexsort((found, -best), axis=1)
             yield queries, np.take_along_axis(found, order, axis=1), np.take_along_axis(best, order, axis=1)
 
-    return blocks()
-
-
-def _found(
-    query: Tensor | Rows,
-    gallery: Tensor | Rows,
-    k: int,
-    index: np.ndarray,
-    part: range,
-    chunk_size: int | None,
-    is_shared: bool,
-) -> Iterator[tuple[range, np.ndarray, np.ndarray]]:
-    """Yield the range of q queries, the (q, k) indices of the highest scores in any order, and these scores."""
-    depth = k + int((index >= 0).any())
-    if query.device.type != "cpu" or not worth_heads(depth, len(gallery)):
-        yield from _by_rows(query, gallery, k, index, part, chunk_size, is_shared)
-        return
-    for head in ranking_heads(query, gallery, depth, part):
-        own = index[head.queries.start : head.queries.stop]
-        head.scores[torch.from_numpy((head.items == own[:, None]) & (own >= 0)[:, None])] = -torch.inf
-        # among equal scores, the item with the lowest index comes first
-        best, place = (part.numpy() for part in _highest(head.scores, k))
-        found = np.take_along_axis(head.items, place, axis=1).astype(np.int64)
-        for row in head.overfull:
-            number = head.queries.start + int(row)
-            alone = range(number, number + 1)
-            ((_, found[row], best[row]),) = _by_rows(query, gallery, k, index, alone, chunk_size, is_shared)
-        yield head.queries, found, best
-
-
-def _by_rows(
-    query: Tensor | Rows,
-    gallery: Tensor | Rows,
-    k: int,
-    index: np.ndarray,
-    part: range,
-    chunk_size: int | None,
-    is_shared: bool,
-) -> Iterator[tuple[range, np.ndarray, np.ndarray]]:
-    rows = block_rows(len(part), len(gallery), query.device, chunk_size, is_shared=is_shared)
-    for start, stop, block in score_blocks(query, gallery, rows, part):
-        known = np.flatnonzero(index[start:stop] >= 0)
-        block[torch.from_numpy(known), torch.from_numpy(index[start:stop][known])] = -torch.inf
-        best, place = (part.cpu().numpy() for part in _highest(block, k))
-        yield range(start, stop), place, best
+    return in_order(by_heads() if is_headed else by_rows(part))
 
 
 _PLACE_BITS = 31

@@ -239,6 +239,19 @@ def _check_rows(rows: Tensor, norms: Tensor, side: str, start: int, normalize: b
         )
 
 
+def check_dimensions(query: "Tensor | Rows", gallery: "Tensor | Rows") -> None:
+    """Raise an error if queries and gallery have different dimensions.
+
+    Raises:
+        InputError: the dimensions differ.
+    """
+    if query.shape[1] != gallery.shape[1]:
+        raise InputError(
+            f"query embeddings have {query.shape[1]} dimensions, gallery embeddings {gallery.shape[1]}; expected "
+            "embeddings of one model, with equal dimensions."
+        )
+
+
 @contextmanager
 def exact_products(device: torch.device) -> Iterator[None]:
     """Compute matrix products in true float32 in the ``with`` block: no TF32, bfloat16, autocast or gradients."""

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from hgld.errors import InputError, quoted
-from hgld.evaluation.embedding_files import KEY, SPLIT, check_row_count, read_embeddings, read_keys, read_labels
+from hgld.evaluation.embedding_files import KEY, SPLIT, read_keyed, read_labelled
 from hgld.evaluation.scores import prepare_embeddings
 from hgld.label_audit import AuditOptions
 from hgld.label_audit.class_faults import ClassFault, find_class_faults
@@ -348,18 +348,14 @@ class Audited:
             InputError: a file cannot be read, the files have different numbers of rows, or a key is repeated or not in
                 the dataset.
         """
-        read, file = read_embeddings(embeddings), labels or embeddings.with_suffix(".labels.parquet")
+        file = labels or embeddings.with_suffix(".labels.parquet")
         if dataset is None:
-            table = read_labels(file, levels)
+            read, table = read_labelled(embeddings, file, levels)
             wanted = tuple(levels or [name for name in table.columns if name not in (KEY, SPLIT)])
-            check_row_count(read, table, (embeddings, file))
             splits = table[SPLIT].to_list() if SPLIT in table.columns else None
             keys = table[KEY].cast(pl.String).to_list() if KEY in table.columns else None
             return cls(read, table.select(wanted), wanted, keys, splits)
-        keys = read_keys(file).cast(pl.String)
-        check_row_count(read, keys, (embeddings, file))
-        if len(twice := keys.filter(keys.is_duplicated())):
-            raise InputError(f"{file}: key {quoted(twice[0])} has several embeddings; expected one per key.")
+        (read,), keys = read_keyed([embeddings], file)
         places = pl.DataFrame({KEY: dataset.keys.cast(pl.String), "at": np.arange(len(dataset))})
         at = pl.DataFrame({KEY: keys}).join(places, on=KEY, how="left", maintain_order="left")["at"]
         if at.null_count():

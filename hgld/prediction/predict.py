@@ -1,6 +1,6 @@
 """Predictions for queries: the finest class that the gallery neighbours support, and the path above it."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -78,9 +78,6 @@ class Answers(Sequence[Answer]):
 
     def __len__(self) -> int:
         return len(self.column)
-
-    def __iter__(self) -> Iterator[Answer]:
-        return (self._answer(i) for i in range(len(self)))
 
     def __getitem__(self, index: Any) -> Any:
         rows = range(len(self))[index]

@@ -1,6 +1,6 @@
 """Search: the nearest items of a gallery to each query."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
@@ -64,9 +64,6 @@ class Matches(Sequence[list[Match]]):
             return [self[row] for row in range(len(self))[index]]
         pairs = zip(self.indices[index].tolist(), self.scores[index].tolist(), strict=True)
         return [self._match(rank, item, score) for rank, (item, score) in enumerate(pairs, 1)]
-
-    def __iter__(self) -> Iterator[list[Match]]:
-        return (self[row] for row in range(len(self)))
 
     def _match(self, rank: int, item: int, score: float) -> Match:
         data = self.dataset

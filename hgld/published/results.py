@@ -7,6 +7,7 @@ datasets, levels and metrics are the names that hgld uses. This module imports n
 import csv
 import difflib
 import re
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from hgld.errors import ConfigError
+from hgld.plugins import read_definitions
 
 
 @dataclass(frozen=True)
@@ -33,80 +35,16 @@ class Paper:
     inferred: tuple[str, str] = ("", "")
 
 
-PAPERS: Mapping[str, Paper] = {
-    "smooth-ap": Paper(
-        "Smooth-AP",
-        'Brown et al., "Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval", ECCV 2020, '
-        "arXiv:2007.12163",
-        ("Brown", "2007.12163"),
-    ),
-    "listwise": Paper(
-        "Listwise",
-        'Revaud et al., "Learning with Average Precision: Training Image Retrieval with a Listwise Loss", ICCV 2019, '
-        "arXiv:1906.07589",
-        ("listwise loss", "listwise AP", "AP-GeM", "SoftBin-AP", "Revaud", "1906.07589"),
-    ),
-    "pnp": Paper(
-        "PNP",
-        'Li et al., "Rethinking the Optimization of Average Precision: Only Penalizing Negative Instances before '
-        'Positive Ones is Enough", AAAI 2022, arXiv:2102.04640',
-        ("PNP loss", "Li", "2102.04640"),
-        ("backbone", "The baselines' ResNet-50 is from the text."),
-    ),
-    "suprank": Paper(
-        "SupRank",
-        'Ramzi et al., "Optimization of Rank Losses for Image Retrieval", 2023, arXiv:2309.08250',
-        ("rank losses", "H-GLDv2", "Ramzi 2023", "Ramzi et al. 2023", "2309.08250"),
-        ("dim", "The 512 dimensions are from the text, but for Table IV."),
-    ),
-    "multigrain": Paper(
-        "MultiGrain",
-        'Berman et al., "MultiGrain: a unified image embedding for classes and instances", 2019, arXiv:1902.05509',
-        ("Berman", "1902.05509"),
-    ),
-    "roadmap": Paper(
-        "ROADMAP",
-        'Ramzi et al., "Robust and Decomposable Average Precision for Image Retrieval", NeurIPS 2021, arXiv:2110.01445',
-        ("Ramzi 2021", "Ramzi et al. 2021", "2110.01445"),
-    ),
-    "proxynca++": Paper("ProxyNCA++", "Teh et al., ECCV 2020, arXiv:2004.01113", ("Teh", "2004.01113")),
-    "normsoftmax": Paper("NormSoftmax", "Zhai and Wu, BMVC 2019, arXiv:1811.12649", ("Zhai", "1811.12649")),
-    "recall@k": Paper("Recall@k", "Patel et al., CVPR 2022, arXiv:2108.11179", ("RS@k", "Patel", "2108.11179")),
-}
+PAPERS: Mapping[str, Paper] = read_definitions(Path(__file__).with_name("papers.toml"), Paper)
 """The papers by their keys in ``results.csv``: first the papers of hgld's losses, then papers of other rows."""
 
 # hgld has this part of Copydays as a dataset, so the names of its metrics do not contain the part
 _WHOLE_LIST = "strong+10k"
 _MOST_NAMED = 12  # maximum number of names in an error
 _SAME_IMAGES = {"inat-full": "inat-base"}  # datasets with the same images and species but different coarser levels
-_FINEST = {"sop": "product", "vehicleid": "vehicle", "h-gldv2": "landmark", "cars196": "model", "inshop": "item"}
-_FINEST |= dict.fromkeys(("inat-base", "inat-full", "cub"), "species")
-_FINEST |= dict.fromkeys(("vggface2", "ijb-c"), "identity")
-_DATASET_SPELLINGS = {
-    "stanfordonlineproducts": "sop",
-    "gldv2": "hgldv2",
-    "inaturalist": "inat",
-    "inaturalist2018": "inat",
-    "cub200": "cub",
-    "cub2002011": "cub",
-    "cars": "cars196",
-    "roxford5k": "roxford",
-    "rparis6k": "rparis",
-}
-_METHOD_SPELLINGS = {  # normalised beginning of a printed name -> other spellings of the method, separated by spaces
-    "nsm": "normsoftmax",
-    "nsoftmax": "normsoftmax nsm",
-    "sigmansm": "normsoftmax",
-    "nca++": "proxynca++",
-    "pnca++": "proxynca++",
-    "sigmanca++": "proxynca++",
-    "tlsh": "tripletsh",
-    "sigmatlsh": "tripletsh",
-    "tripletsemihard": "tripletsh tlsh",
-    "contwm": "xbm",
-    "softbin": "softbinap",
-    "r@k": "rs@k recall@k",
-}
+_SPELLINGS: Mapping[str, dict[str, str]] = tomllib.loads(
+    Path(__file__).with_name("spellings.toml").read_text(encoding="utf-8")
+)
 
 
 @dataclass(frozen=True)
@@ -152,7 +90,7 @@ class PublishedValue:
     @property
     def finest(self) -> bool:
         """True for a value of the dataset's finest level, which may have another name in a dataset directory."""
-        return bool(self.level) and self.level == _FINEST.get(self.dataset) and not self.part
+        return bool(self.level) and self.level == _SPELLINGS["finest"].get(self.dataset) and not self.part
 
     @property
     def number(self) -> float | None:
@@ -223,7 +161,7 @@ def search_values(*, dataset: str = "", method: str = "", metric: str = "") -> l
         ConfigError: no value matches; the message states the unknown word and the known names.
     """
     found = list(published_values())
-    wanted = _DATASET_SPELLINGS.get(fold(dataset), fold(dataset))
+    wanted = _SPELLINGS["datasets"].get(fold(dataset), fold(dataset))
     asked, (kind, _, level) = fold(method), metric.partition("/")
     for what, word, fits, named in (
         ("dataset", dataset, lambda v: wanted in fold(v.dataset), lambda v: v.dataset),
@@ -254,5 +192,5 @@ def _metric(name: str) -> str:
 
 def _names(method: str) -> list[str]:
     own = fold(method)
-    others = [names for beginning, names in _METHOD_SPELLINGS.items() if own.startswith(beginning)]
+    others = [names for beginning, names in _SPELLINGS["methods"].items() if own.startswith(beginning)]
     return [own, *" ".join(others).split()]

@@ -8,7 +8,7 @@ import torch
 
 from hgld.evaluation.judgements import LabelRelevance
 from hgld.evaluation.options import Progress
-from hgld.evaluation.scores import block_rows, exact_products, prepare_embeddings, score_blocks
+from hgld.evaluation.scores import block_rows, descending_keys, exact_products, prepare_embeddings, score_blocks
 from hgld.evaluation.statistics import first_items
 from hgld.metrics import GainFunction
 from hgld.report_page.runs import Evaluation, Ranked
@@ -104,10 +104,8 @@ def _blocks(ranked: Ranked, normalize: bool) -> Iterator[tuple[int, np.ndarray, 
 
 def _ordered_grades(scores: np.ndarray, grades: np.ndarray) -> np.ndarray:
     """Return (q, G) uint8 grades by descending score, equal scores by ascending grade."""
-    bits = (scores + 0.0).view(np.int32)  # adding 0.0 turns -0.0 into 0.0, so that equal scores have equal bits
-    ascending = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits).astype(np.int64)
-    keys = (~ascending << 8) | grades  # one sort of integers orders scores and ties exactly
-    keys.sort()
+    keys = (descending_keys(torch.from_numpy(scores)) << 8).numpy() | grades
+    keys.sort()  # one sort of integers orders scores and ties exactly
     return (keys & 0xFF).astype(np.uint8)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from hgld.errors import ConfigError, InputError, SchemaError, quoted
-from hgld.evaluation.embedding_files import KEY, check_row_count, read_embeddings, read_labels
+from hgld.evaluation.embedding_files import KEY, read_labelled
 from hgld.evaluation.evaluate import embeddings_fingerprint, labels_fingerprint
 from hgld.evaluation.protocols import value_parts
 from hgld.evaluation.report import RetrievalReport, check_same_task
@@ -430,12 +430,10 @@ def _read_embeddings(report: RetrievalReport, path: Path, folder: Path) -> tuple
 
 
 def _read_ranked(pairs: Sequence[tuple[Path, Path]], levels: list[str]) -> Ranked:
-    tables = [read_labels(labels, levels) for _, labels in pairs]
+    vectors, tables = zip(*(read_labelled(*pair, levels) for pair in pairs), strict=True)
     coded = label_codes(tables, levels)
     sides = []
-    for (file, labels), table, codes in zip(pairs, tables, coded, strict=True):
-        read = read_embeddings(file)
-        check_row_count(read, table, (file, labels))
+    for read, table, codes in zip(vectors, tables, coded, strict=True):
         keys = table[KEY] if KEY in table.columns else None
         values = read if isinstance(read, np.ndarray) else read.float().numpy()
         sides.append(Items(values, codes, None if keys is None else keys.cast(pl.String).to_list()))

@@ -429,17 +429,12 @@ def join_reports(reports: Mapping[str, RetrievalReport]) -> RetrievalReport:
     Returns:
         a report whose value names end in the set's name (``R@1/small``). It has the rows of all sets, with NaN in the
         columns of other sets.
-
-    Raises:
-        ConfigError: a report has a metric at several levels.
     """
     values: dict[str, float] = {}
     undefined: dict[str, int] = {}
     tables = []
     for name, report in reports.items():
         renamed = {value: f"{value.partition('/')[0]}/{name}" for value in report.values}
-        if len(set(renamed.values())) < len(renamed):
-            raise ConfigError(f"the report of {name} has {', '.join(report.values)}; expected metrics of one level.")
         values |= {renamed[value]: number for value, number in report.values.items()}
         undefined |= {renamed[value]: count for value, count in report.undefined.items()}
         tables.append(report.per_query.rename(renamed, strict=False))

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from hgld.errors import InputError
 from hgld.evaluation.evaluate import evaluate_judged
 from hgld.evaluation.judgements import LabelRelevance, ListRelevance, RelevanceSource
 from hgld.evaluation.options import EvaluationOptions
@@ -26,7 +25,15 @@ from hgld.evaluation.postprocess import expand_queries
 from hgld.evaluation.protocols.benchmark import DISTRACTORS, Benchmark
 from hgld.evaluation.report import RetrievalReport
 from hgld.evaluation.row_table import ALONE
-from hgld.evaluation.scores import Rows, block_rows, choose_device, exact_products, open_embeddings, score_blocks
+from hgld.evaluation.scores import (
+    Rows,
+    block_rows,
+    check_dimensions,
+    choose_device,
+    exact_products,
+    open_embeddings,
+    score_blocks,
+)
 from hgld.labels import Array
 
 # -- Google Landmarks v2 ----------------------------------------------------------------------------------------------
@@ -246,8 +253,7 @@ def evaluate_trapezoid(
     how: dict[str, Any] = {"normalize": options.normalize, "device": device, "is_shared": is_shared}
     query = open_embeddings(query_embeddings, "query", **how)
     gallery = open_embeddings(gallery_embeddings, "gallery", **how)
-    if query.shape[1] != gallery.shape[1]:
-        raise InputError(f"query embeddings have {query.shape[1]} dimensions, gallery embeddings {gallery.shape[1]}.")
+    check_dimensions(query, gallery)
     names = [f"{m}{'/' * bool(task)}{task}" for task in tasks for m in ("mAP", *(f"mP@{k}" for k in precision_at))]
     rows = block_rows(len(query), len(gallery), query.device, options.chunk_size)
     # larger blocks than usual, so that a gallery with distractors is read only a few times
