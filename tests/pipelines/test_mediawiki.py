@@ -7,19 +7,18 @@ import sqlite3
 import subprocess
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.error import URLError
-from urllib.parse import quote
 from urllib.request import urlopen
 from xml.sax.saxutils import escape
 
-import polars as pl
 import pytest
 
 from hgld.pipelines.hierarchy.config import ScrapeConfig
 from hgld.pipelines.hierarchy.scrape.scrape import run
-from tests.pipelines.wikimedia_server import Wiki, WikimediaServer
+from hgld.pipelines.hierarchy.scrape.titles import category_title
+from tests.pipelines.test_scrape import COMMONS, EXPECTED, by_name, world, write_table
+from tests.pipelines.wikimedia_server import WikimediaServer
 
 # -- a wiki on this machine: installed into a folder from Debian's package, filled, served by PHP ---------------------
 
@@ -150,23 +149,7 @@ def _free_port():
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(lacking() is not None, reason=str(lacking()))]
 
-SUBJECTS = 24
-CROWDED = "Category:Members and no page"  # MediaWiki serves such a page with HTTP 200
-CLASSES = (
-    "church building (1172-1954)",
-    "castle",
-    "horse racing venue",
-    "lake",
-    "château",
-    "city, or town",
-    "<script>x</script>",
-)
-SOFT_LINKS = (
-    "{{{{Category redirect|{}}}}}",
-    "{{{{category redirect|1=Category:{}}}}}",
-    "{{{{Cat redirect|{}}}}}",
-    "{{{{Category_redirect |1= {} }}}}\n<!-- moved -->",
-)
+CROWDED = "Members_and_no_page"  # MediaWiki serves such a page with HTTP 200
 # Reduced versions of Commons' templates; they render to the same HTML structure as pages of Commons.
 TEMPLATES = {
     "Template:Category redirect": (
@@ -174,7 +157,7 @@ TEMPLATES = {
         "'''{{#ifeq:{{NAMESPACE:{{{1}}}}}|Category|[[:{{{1}}}]]|[[:Category:{{{1}}}]]}}'''<br />"
         "Note: This category should be empty.</td></tr></table>"
     ),
-    "Template:Cat redirect": "#REDIRECT [[Template:Category redirect]]",
+    "Template:Cat-redirect": "#REDIRECT [[Template:Category redirect]]",
     "Template:Wikidata Infobox": (
         '<table class="fileinfotpl-type-information vevent infobox mw-collapsible" dir="ltr" id="wdinfobox">'
         '<caption class="fn org" id="wdinfoboxcaption"><b>{{PAGENAME}} </b></caption>'
@@ -186,161 +169,40 @@ TEMPLATES = {
 }
 
 
-@dataclass
-class World:
-    """The pages of the wikis, and the expected result of the scrape."""
-
-    wikidata: Wiki = field(default_factory=Wiki)
-    pages: dict[str, str] = field(default_factory=dict)
-    items: dict[str, str] = field(default_factory=dict)
-    expected: dict[str, tuple[str, str | None, str | None, tuple[str, ...]]] = field(default_factory=dict)
-
-    def add(self, title, text, status, end=None):
-        """Add a page with its expected status; a redirect to ``end`` has the same expected result as ``end``."""
-        self.pages[title] = text
-        self.expect(title, status, end)
-
-    def expect(self, title, status, end=None):
-        item, names = self.expected[end][2:] if status == "found" and end else (None, ())
-        self.expected[title] = (status, end, item, names)
-
-    def subject(self, title, classes, *, linked, listed):
-        """Add a category with infobox and item; unless ``linked``, only the page (not Wikidata) states the item."""
-        item = f"Q{10_000 + len(self.pages)}"
-        names = tuple(CLASSES[c] for c in classes)
-        self.wikidata.item(item, title.removeprefix("Category:"), P31=[f"Q{c + 1}" for c in classes])
-        self.items[title] = item
-        if linked:
-            self.wikidata.sitelinks[title] = item
-        self.pages[title] = (
-            f"{{{{Wikidata Infobox|item={item}|classes={markup(names, listed)}}}}}\n[[Category:Landmarks]]"
-        )
-        self.expected[title] = ("found" if names else "no-instance-of", None, item, names)
-
-
-def markup(names, listed):
-    links = [f"[[:Category:{n.title()}|{n}]]" if n.isalpha() else n.replace("<", "&lt;") for n in names]
-    if listed and links:
-        return '<div class="plainlist"><ul>' + "".join(f"<li>{link}</li>" for link in links) + "</ul></div>"
-    return "<br />".join(links)
-
-
-def title(kind, n):
-    """Return a title with special characters of URLs, SQL, wikitext and CSV."""
-    shapes = (
-        "{} {}",
-        'Tower, "{}" {}',
-        "{}'s Castle ({})",
-        "{} & Sons {}",
-        "What? {} {}",
-        "{}++ {}",
-        "Église {}/{}",
-        "寺院 {} {}",
-    )
-    return "Category:" + shapes[n % len(shapes)].format(kind, n)
-
-
-def world():
-    made = World()
-    for i, name in enumerate(CLASSES):
-        made.wikidata.item(f"Q{i + 1}", name)
-    made.wikidata.item("Q4167836", "Wikimedia category")
-    for n in range(SUBJECTS):
-        classes = ((n % 7,), (n % 5, n % 5 + 1), ())[0 if n % 4 else 1 if n % 3 else 2]
-        made.subject(title("Subject", n), classes, linked=n % 5 > 0, listed=n % 2 == 0 or 5 in classes)
-    for n in range(2):
-        subject = title("Topic", n)
-        made.subject(subject, (1,), linked=True, listed=True)
-        category = made.wikidata.item(f"Q{20_000 + n}", subject, P31=["Q4167836"], P301=[made.items[subject]])
-        made.items[subject] = made.wikidata.sitelinks[subject] = category
-    for n in range(3):
-        made.add(title("Plain", n), "Some text, no infobox.", "no-item")
-        made.expect(title("Never", n), "missing")
-    made.expect(CROWDED, "missing")
-    renamed(made)
-    return made
-
-
-def renamed(made):
-    """Add hard and soft redirects, chains of both, loops, and redirects to missing pages."""
-    for n in range(8):
-        old, new = title("Old", n), title("New", n)
-        made.subject(new, (n % 7,), linked=n % 2 > 0, listed=True)
-        made.add(old, f"#REDIRECT [[:{new}]]", "found", new)
-        link = SOFT_LINKS[n % len(SOFT_LINKS)]
-        made.add(title("Soft", n), link.format(new.removeprefix("Category:")), "found", new)
-    soft = "{{{{Category redirect|1={}}}}}"
-    for n in range(2):
-        new = title("New", n)
-        made.add(title("Soft to soft", n), soft.format(title("Soft", n)), "found", new)
-        made.add(title("Soft to hard", n), soft.format(title("Old", n)), "found", new)
-        made.add(title("Hard to soft", n), f"#REDIRECT [[:{title('Soft', n)}]]", "found", new)
-        made.add(title("Hard to hard", n), f"#REDIRECT [[:{title('Old', n)}]]", "found", new)
-        made.add(title("Soft to nowhere", n), soft.format(title("Never", n)), "missing", title("Never", n))
-        made.add(title("Hard to nowhere", n), f"#REDIRECT [[:{title('Never', n)}]]", "missing", title("Never", n))
-    made.add("Category:Itself", soft.format("Itself"), "error(redirect-loop)")
-    made.add("Category:Here", soft.format("There"), "error(redirect-loop)", "Category:There")
-    made.add("Category:There", soft.format("Here"), "error(redirect-loop)", "Category:Here")
-    made.add("Category:Round", "#REDIRECT [[:Category:About]]", "error(redirect-loop)")
-    made.add("Category:About", "#REDIRECT [[:Category:Round]]", "error(redirect-loop)")
+def wikitext(wiki, title, names):
+    """Return the text of a category page; its infobox has the names of the classes."""
+    page = wiki.pages[title]
+    if "redirect" in page:
+        return f"#REDIRECT [[:{page['redirect']}]]"
+    if page.get("item") not in wiki.entities:
+        return page["text"]
+    classes = "<br />".join(name.replace("<", "&lt;") for name in names)
+    return f"{{{{Wikidata Infobox|item={page['item']}|classes={classes}}}}}\n[[Category:Landmarks]]"
 
 
 @pytest.fixture(scope="module")
-def made():
-    return world()
-
-
-@pytest.fixture(scope="module")
-def commons(made, tmp_path_factory):
-    site = MediaWikiSite(tmp_path_factory.mktemp("wiki"))
+def commons(tmp_path_factory):
+    """URL of a real MediaWiki with the category pages of the scrape's tests."""
+    site, wiki = MediaWikiSite(tmp_path_factory.mktemp("wiki")), world()
     for name, text in TEMPLATES.items():
         site.edit(name, text)
+    names = {category_title(f"{COMMONS}Category:{name}"): found for name, (_, _, found) in EXPECTED.items()}
+    pages = {title: wikitext(wiki, title, names.get(title, ())) for title in wiki.pages}
     # Edits also fill MediaWiki's link tables, imports do not: edit one page of each kind, and import the others.
-    edited = ["Category:Here", title("Subject", 1), title("Soft", 0), title("Hard to soft", 0)]
-    for name in edited:
-        site.edit(name, made.pages[name])
-    site.edit("Category:Member", f"[[{CROWDED}]]")
-    site.import_pages({name: text for name, text in made.pages.items() if name not in edited})
-    site.state_items(made.items)
+    for name in ("Windsor Castle", "Renamed", "Moved"):
+        site.edit(f"Category:{name}", pages.pop(f"Category:{name}"))
+    site.edit("Category:Member", f"[[Category:{CROWDED}]]")
+    site.import_pages(pages)
+    site.state_items({title: page["item"] for title, page in wiki.pages.items() if "item" in page})
     with site.served() as url:
         yield url
 
 
-@pytest.fixture(scope="module")
-def table(made, commons, tmp_path_factory):
-    file = tmp_path_factory.mktemp("lists") / "train.csv"
-    urls = (
-        "http://commons.wikimedia.org/wiki/" + quote(name.replace(" ", "_"), safe=":/,()") for name in made.expected
-    )
-    rows = (f'{n},"{url}"\n' for n, url in enumerate(urls))
-    file.write_text("landmark_id,category\n" + "".join(rows))
-    return file
-
-
-def scrape(made, commons, table, root, **options):
-    with WikimediaServer(made.wikidata) as wikidata:
-        config = ScrapeConfig(commons_url=commons, wikidata_url=wikidata.url, rate=10_000.0, **options)  # pyright: ignore[reportArgumentType]
-        return run(root, {"train": table}, config), wikidata
-
-
-def found(done):
-    frame = pl.read_parquet(done.path("landmarks.parquet"))
-    columns = frame.select("title", "status", "redirected_to", "item", "names").iter_rows()
-    return {title: (status, end, item, tuple(names)) for title, status, end, item, names in columns}
-
-
-def test_api_route_finds_all_statuses_on_a_real_mediawiki(made, commons, table, tmp_path):
-    statuses = {status for status, *_ in made.expected.values()}
-    assert statuses == {"found", "missing", "no-item", "no-instance-of", "error(redirect-loop)"}
-    done, wikidata = scrape(made, commons, table, tmp_path)
-    assert found(done) == made.expected
-    # Each title and each item is requested once.
-    assert len(set(wikidata.asked("titles"))) == len(wikidata.asked("titles"))
-    assert len(set(wikidata.asked("ids"))) == len(wikidata.asked("ids"))
-    assert all(len(request.keys) <= 50 for request in wikidata.log)
-
-
-def test_html_route_finds_all_statuses_on_a_real_mediawiki(made, commons, table, tmp_path):
-    done, wikidata = scrape(made, commons, table, tmp_path, route="html")
-    assert found(done) == made.expected
-    assert not wikidata.log
+@pytest.mark.parametrize("route", ["api", "html"])
+def test_both_routes_find_all_statuses_on_a_real_mediawiki(commons, tmp_path, route):
+    table = write_table(tmp_path / "train.csv", [f"{COMMONS}Category:{name}" for name in (*EXPECTED, CROWDED)])
+    with WikimediaServer(world()) as wikidata:
+        config = ScrapeConfig(commons_url=commons, wikidata_url=wikidata.url, rate=10_000.0, route=route)
+        found = by_name(run(tmp_path / "stages", {"train": table}, config))
+    assert found == EXPECTED | {CROWDED: ("missing", None, [])}
+    assert bool(wikidata.log) == (route == "api")

@@ -58,6 +58,9 @@ def world():
     wiki.category("Loop", text="{{Category redirect|Pool}}")
     wiki.category("Pool", text="{{Category redirect|Loop}}")
     wiki.pages["Category:Moved"] = {"text": "", "redirect": "Category:Windsor Castle"}
+    wiki.pages["Category:Moved to renamed"] = {"text": "", "redirect": "Category:Renamed"}
+    wiki.category("Renamed to moved", text="{{Category redirect|Moved}}")
+    wiki.category('What? & "寺院", O\'Hara/1', "Q100", linked=False)
     wiki.pages["Category:Spin"] = {"text": "", "redirect": "Category:Nips"}
     wiki.pages["Category:Nips"] = {"text": "", "redirect": "Category:Spin"}
     return wiki
@@ -80,6 +83,9 @@ EXPECTED = {
     "Lost": ("missing", "Category:Nowhere", []),
     "Loop": ("error(redirect-loop)", "Category:Pool", []),
     "Moved": ("found", "Category:Windsor Castle", ["castle"]),
+    "Moved_to_renamed": ("found", "Category:Windsor Castle", ["castle"]),
+    "Renamed_to_moved": ("found", "Category:Windsor Castle", ["castle"]),
+    "What%3F_%26_%22寺院%22,_O%27Hara%2F1": ("found", None, ["castle"]),
     "Spin": ("error(redirect-loop)", None, []),
     "Never_was": ("missing", None, []),
 }
@@ -132,7 +138,7 @@ def test_every_landmark_gets_its_status_and_nothing_is_requested_twice(scraper):
     assert frame.schema == SCRAPED
     assert dict(zip(frame["title"], frame["item"], strict=True))["Category:Old town"] == "Q100"
     assert frame.filter(pl.col("title") == "Category:Merged class")["classes"].to_list() == [["Q1"]]
-    assert done.result.counts["found"] == 10
+    assert done.result.counts["found"] == 13
     assert pl.read_parquet(done.path("classes.parquet")).rows() == [
         ("Q1", "castle", "en", [BUILDING]),
         ("Q2", "church building (1172-1954)", "en", [BUILDING, "Q8"]),

@@ -347,10 +347,21 @@ LEVELS = {"levels": ("species", "family")}
 SERIAL = {"group_size": 3, "shard_items": 8, "workers": 1}
 
 
-@witness(SourceConfig, LEVELS, levels=("family",), splits=("val",), images=lambda world: world.folder / "copy")
+def exclusions(world: World) -> Path:
+    path = world.folder / "exclude.csv"
+    path.write_text("key,reason\n3,\n")
+    return path
+
+
+IMAGES = {"images": lambda world: world.folder / "copy", "exclude": exclusions}
+
+
+@witness(SourceConfig, LEVELS, levels=("family",), splits=("val",), **IMAGES)
+@witness(SourceConfig, {**LEVELS, "test_classes": 0.5}, seed=1, test_classes=0.2, val_classes=0.5)
 def read_table(config: SourceConfig, world: World) -> Any:
-    """Return items and levels of a table, and the folder of its images."""
-    catalog = build.read_release("manifest", world.once("manifest", manifest) / "labels.csv", config)
+    """Return items and levels of a table, and the folder of its images; a table to divide has no splits."""
+    file = "whole.csv" if config.test_classes else "labels.csv"
+    catalog = build.read_release("manifest", world.once("manifest", manifest) / file, config)
     return catalog.items.rows(), catalog.levels, catalog.root
 
 
@@ -378,30 +389,6 @@ def told(config: SourceConfig, world: World) -> Any:
     build_catalog(catalog, None, str(out), config, ShardConfig(workers=1), silent)
     facts = json.loads((out / "dataset.json").read_text())
     return facts["name"], facts["protocol"], facts["provenance"]["licence"], (out / "README.md").read_text()
-
-
-@witness(SourceConfig, {**LEVELS, "test_classes": 0.5}, seed=1, test_classes=0.2)
-def divided_by_class(config: SourceConfig, world: World) -> Any:
-    """Return the items of a table after a class-disjoint split."""
-    return read_source("manifest", world.once("manifest", manifest) / "whole.csv", config).items.rows()
-
-
-@witness(SourceConfig, LEVELS, val_classes=0.5)
-def divided_for_val(config: SourceConfig, world: World) -> Any:
-    """Return the items of a table after some training classes were moved to val."""
-    return build.read_release("manifest", world.once("manifest", manifest) / "whole.csv", config).items.rows()
-
-
-def exclusions(world: World) -> Path:
-    path = world.folder / "exclude.csv"
-    path.write_text("key,reason\n3,\n")
-    return path
-
-
-@witness(SourceConfig, LEVELS, exclude=exclusions)
-def left_out(config: SourceConfig, world: World) -> Any:
-    """Return the items of a table that the exclusion list keeps."""
-    return build.read_release("manifest", world.once("manifest", manifest) / "labels.csv", config).items.rows()
 
 
 def gldv2(folder: Path) -> Path:
