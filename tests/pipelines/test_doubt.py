@@ -5,8 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.special import expit, logit
 
 from hgld.pipelines.hierarchy.groups import doubt
@@ -52,13 +50,11 @@ def test_misplaced_name_has_the_highest_error_probability(tidy):
     ("names", "groups"),
     [
         (["a"], [0]),
-        (["lake", "bridge"], [0, 1]),
         (["lake", "bridge", "tower"], [0, 0, 0]),
-        (["...", "???", "!!", "--"], [0, 0, 1, 2]),
-        (["", "lake", "alpine lake"], [0, 1, 1]),
+        (["", "...", "alpine lake"], [0, 1, 1]),
         (["озеро", "湖", "بحيرة", "θάλασσα"], [0, 0, 1, 1]),
     ],
-    ids=["one name", "groups of one", "one group", "no letters", "no text", "four scripts"],
+    ids=["one name", "one group", "no letters", "four scripts"],
 )
 @pytest.mark.parametrize("empty", [False, True], ids=["rows", "zero rows"])
 def test_probabilities_of_unusual_names_are_in_range(names, groups, empty):
@@ -116,8 +112,6 @@ def test_uncertainty_model_file_states_its_training_data():
 
 # -- number of wrong names --------------------------------------------------------------------------------------------
 
-CHANCES = st.lists(st.floats(0.001, 0.999), min_size=1, max_size=40).map(np.array)
-
 
 def checked(odds=(), accepted=(), kept=(), repeated=(0, 0), groups=None):
     groups = np.arange(len(odds)) if groups is None else groups
@@ -132,15 +126,6 @@ def expected(wrong=EMPTY, groups=EMPTY, weights=None, told: tuple[Any, Any, Any,
     belief = doubt.believe(*told, SPREADS)
     draws = doubt.still_wrong(logit(wrong), counted, groups.astype(int), belief, np.ones(len(told[0])))
     return doubt.Expected.of(draws)
-
-
-@given(CHANCES, st.randoms(use_true_random=False))
-def test_interval_of_the_number_of_wrong_names_contains_the_mean(wrong, random):
-    weights = np.array([random.randint(1, 9) for _ in wrong], dtype=float)
-    groups = np.array([random.randint(-1, 3) for _ in wrong])
-    told = checked(logit(wrong), [random.random() < 0.5 for _ in wrong], [random.random() < 0.5 for _ in wrong])
-    for found in (expected(wrong, groups, weights), expected(wrong, groups, weights, told)):
-        assert 0 <= found.low <= found.mean <= found.high <= weights.sum() + len(wrong)
 
 
 def test_interval_of_the_number_of_wrong_names_matches_a_simulation():

@@ -18,7 +18,6 @@ from tests.pipelines.wikimedia_server import (
     Wiki,
     WikimediaServer,
     answer_entities,
-    api_error,
     statement,
     status,
 )
@@ -188,19 +187,6 @@ def test_run_killed_during_any_request_resumes_with_this_request(scraper, tmp_pa
         assert [request.keys for request in log] == asked[number:], number
 
 
-def test_retry_errors_repeats_only_failed_requests(scraper, tmp_path):
-    scraper.table = write_table(tmp_path / "one.csv", [COMMONS + "Category:Plain", COMMONS + "Category:Ranks"])
-    scraper.server.faults += [api_error("badvalue")] * 2
-    first = by_name(scraper.run())
-    assert [status for status, _, _ in first.values()] == ["error(api-badvalue)", "found"]
-    scraper.server.log.clear()
-    assert by_name(scraper.run()) == first
-    assert not scraper.server.log
-    again = scraper.run(retry_errors=True)
-    assert by_name(again)["Plain"] == ("no-item", None, [])
-    assert set(scraper.server.asked("titles")) == {"Category:Plain"}
-
-
 def test_html_route_finds_names_and_a_second_run_does_nothing(scraper):
     scraper.server.wiki.pages["Category:Unwritten"] = {"text": "", "unwritten": "yes"}
     names = [*EXPECTED, "Unwritten"]
@@ -245,7 +231,11 @@ def test_title_that_makes_its_batch_fail_does_not_affect_other_titles(scraper):
     assert by_name(done) == EXPECTED | {"Ranks": ("error(http-503)", None, [])}
     assert any("--retry-errors" in note for note in done.result.notes)
     scraper.server.faults.clear()
+    scraper.server.log.clear()
+    assert by_name(scraper.run()) == by_name(done)
+    assert not scraper.server.log
     assert by_name(scraper.run(retry_errors=True)) == EXPECTED
+    assert set(scraper.server.asked("titles")) == {poison}
 
 
 def test_scrape_stops_and_records_no_failures_if_the_server_stays_down(scraper):

@@ -136,15 +136,12 @@ def test_stage_runs_again_after_a_change(stage, change):
     "tamper",
     [
         lambda folder: (folder / "letters.txt").write_text("abcsourcE"),
-        lambda folder: (folder / "letters.txt").write_text("abc"),
         lambda folder: (folder / "deep" / "more.txt").unlink(),
         lambda folder: (folder / DONE).unlink(),
         lambda folder: (folder / DONE).write_text((folder / DONE).read_text()[:50]),
-        lambda folder: (folder / DONE).write_bytes(b"\xff\xfe"),
-        lambda folder: (folder / DONE).write_text("[]"),
         lambda folder: (folder / DONE).write_text('{"schema_version": 1}'),
     ],
-    ids=["same-size", "shorter", "missing", "no-record", "torn-record", "binary-record", "list-record", "bare-record"],
+    ids=["same-size", "missing", "no-record", "torn-record", "bare-record"],
 )
 def test_stage_with_changed_files_runs_again(stage, tamper):
     expected = files(stage.run().directory)

@@ -28,7 +28,7 @@ from hgld.pipelines.hierarchy.config import (
 )
 from hgld.pipelines.hierarchy.encoders import embed, pretrained
 from hgld.pipelines.hierarchy.groups import cluster, evidence, toplevel
-from hgld.pipelines.hierarchy.names import classes, clean
+from hgld.pipelines.hierarchy.names import clean
 from hgld.pipelines.hierarchy.review import review
 from hgld.pipelines.hierarchy.scrape.scrape import polite_client, run
 from hgld.pipelines.shards import build, examine
@@ -38,6 +38,7 @@ from hgld.pipelines.shards.sources import read_source
 from hgld.pipelines.stage import silent
 from tests.fake_releases.__main__ import maker
 from tests.fake_releases.pictures import jpeg
+from tests.pipelines.hierarchy_build.conftest import LengthEncoder
 from tests.pipelines.test_clean import scraped
 from tests.pipelines.toy_release import SMALL, ToyRelease, bytes_of
 from tests.pipelines.wikimedia_server import Wiki, WikimediaServer, api_error, status
@@ -142,18 +143,6 @@ ROWS += [
 ]
 
 
-class Eyes:
-    """Fake CLIP encoder whose vectors depend only on name length; it stores its arguments."""
-
-    def __init__(self, spec: str, *, templates: tuple[str, ...], device: str, batch_size: int) -> None:
-        self.made = (spec, templates, device, batch_size)
-        self.name, self.key, self.templates, self.dim = spec, repr(self.made), templates, 2
-
-    def encode(self, names: list[str], progress: Any = silent) -> np.ndarray:
-        angles = np.array([len(name) for name in names]) / 20
-        return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-
-
 def decisions(folder: Path) -> tuple[Path, ...]:
     folder.mkdir()
     entry = '{action: drop, names: [old lake], who: ann, when: "2026-11-21T09:00:00Z", why: "no"}'
@@ -225,28 +214,25 @@ def things(folder: Path) -> Path:
     return folder / "things.txt"
 
 
-def classes_built(world: World, **given: Any) -> Any:
+def runs_of_classes(world: World, table: Path, **given: Any) -> dict[str, Any]:
+    """Return the stages of a build from a list of class names."""
+    config = BuildConfig("classes", (("classes", table),), embed=EmbedConfig("lexical"))
+    config = replace(config, **{"cluster": ClusterConfig(groups=4), **given})
+    return building.run_stages(world.new(), config, building._plan_levels(config), silent)
+
+
+def classes_built(world: World, **given: Any) -> bytes:
     """Return the label table of a build from a list of class names."""
-    embedding = EmbedConfig("lexical")
-    table = world.once("things", things)
-    config = BuildConfig("classes", (("classes", table),), embed=embedding, cluster=ClusterConfig(groups=4))
-    config = replace(config, **given)
-    runs = building.run_stages(world.new(), config, building._plan_levels(config), silent)
-    return runs["export"].path("labels.csv").read_bytes()
+    return runs_of_classes(world, world.once("things", things), **given)["export"].path("labels.csv").read_bytes()
 
 
 @witness(EvidenceConfig, evidence=("none",))
 def weighed(config: EvidenceConfig, world: World) -> Any:
     """Return the evidence sources used for a list of names."""
-    table, root = world.new(), world.new()
-    lines = things(table).read_text().splitlines()
-    (table / "t.csv").write_text("name,description\n" + "".join(f"{name},a {name}\n" for name in lines))
-    embedding = EmbedConfig("lexical")
-    whole = BuildConfig("classes", (("classes", table / "t.csv"),), embed=embedding, evidence=config)
-    runs = {"scrape": classes.run(root, table / "t.csv", silent)}
-    for name, stage in (("clean", clean), ("embed", embed), ("evidence", evidence)):
-        runs[name] = stage.run(root, runs, whole, silent)
-    return runs["evidence"].result.details["blocks"]
+    folder = world.new()
+    lines = things(folder).read_text().splitlines()
+    (folder / "t.csv").write_text("name,description\n" + "".join(f"{name},a {name}\n" for name in lines))
+    return runs_of_classes(world, folder / "t.csv", evidence=config)["evidence"].result.details["blocks"]
 
 
 @witness(NamesConfig, domain="landmarks", language_of_names="de")
@@ -298,10 +284,8 @@ LEVELS_OF_TREE = {"tree": tree_of, "tree_use": "levels", "parents": "first"}
 @witness(TreeConfig, LEVELS_OF_TREE, parents="most-specific", cut="leaves:1")
 def placed_in_a_tree(config: TreeConfig, world: World) -> Any:
     """Return the label table of a list of names, and the taxonomy classes that match the names."""
-    embedding = EmbedConfig("lexical")
-    build = BuildConfig("classes", (("classes", world.once("things", things)),), embed=embedding, taxonomy=config)
     try:
-        runs = building.run_stages(world.new(), build, building._plan_levels(build), silent)
+        runs = runs_of_classes(world, world.once("things", things), taxonomy=config, cluster=ClusterConfig())
     except HgldError as error:
         return type(error).__name__
     matches = runs["scrape"].path("matches.parquet")
@@ -321,9 +305,9 @@ CLIP = {"encoder": "clip:eyes/weights"}
 @witness(EmbedConfig, CLIP, encoder="clip:others/weights", templates=("a {}",), device="cuda:3", batch_size=7)
 def encoder_made(config: EmbedConfig, world: World) -> Any:
     """Return the arguments of the encoder that a build creates."""
-    world.patch.setattr(pretrained, "ClipEncoder", Eyes)
+    world.patch.setattr(pretrained, "ClipEncoder", LengthEncoder)
     made = embed.encoder_of(Path("names.parquet"), BuildConfig("sample", embed=config))
-    assert isinstance(made, Eyes)
+    assert isinstance(made, LengthEncoder)
     return made.made
 
 

@@ -19,8 +19,7 @@ from hgld.pipelines.hierarchy.config import (
 from hgld.pipelines.hierarchy.encoders import pretrained
 from hgld.pipelines.hierarchy.groups.evidence import read_evidence
 from hgld.pipelines.hierarchy.groups.given import has_given_levels
-from hgld.pipelines.stage import silent
-from tests.pipelines.hierarchy_build.conftest import THINGS, labels, write_decisions
+from tests.pipelines.hierarchy_build.conftest import THINGS, LengthEncoder, labels, write_decisions
 
 THREE = ClusterConfig(groups=3)
 
@@ -68,21 +67,30 @@ def test_items_with_equal_names_are_two_classes_and_item_counts_are_weights(buil
     assert dropped.select("row", "stage", "reason").rows() == [(5, "scrape", "empty row")]
 
 
-def test_levels_have_requested_names_and_class_counts_and_show_states_their_expected_errors(build, hgld):
+def test_levels_have_requested_names_and_class_counts_and_show_states_their_expected_errors(build, tmp_path, hgld):
     config = {"levels": LevelsConfig(("kind", "sort", "realm"), coarser=(2,)), "cluster": ClusterConfig(groups=4)}
-    made = build(THINGS, **config)
+    made = build([*THINGS, "papaya"], **config)
     rows = labels(made)
     assert list(rows[0]) == ["id", "name", "sort", "realm"]
     assert [len({row[level] for row in rows}) for level in ("sort", "realm")] == [4, 2]
     above = {row["sort"]: row["realm"] for row in rows}
     assert all(above[row["sort"]] == row["realm"] for row in rows)
-    expected = json.loads(hgld("show", made.directory, "--doubtful", 1, "--json")[1])["still_wrong"]
-    _, level, tree, *_ = hgld("show", made.directory, "--doubtful", 1)[1].splitlines()
+    note = made.stages["embed"].result.notes[0]
+    assert note.startswith("lexical compares words and letters, and knows no meaning: 1 of 10 names share no word")
+    found = json.loads(hgld("show", made.directory, "--doubtful", 0, "--json")[1])
+    chances, expected = [row["wrong"] for row in found["names"]], found["still_wrong"]
+    assert chances == sorted(chances, reverse=True)
+    assert {row["name"] for row in found["names"]} == {*THINGS, "papaya"}
+    first, level, tree, _, *names = hgld("show", made.directory, "--doubtful", 2)[1].splitlines()
+    mean, low, high = expected["names"]
+    assert first.startswith(f"About {mean:.0f} names are in a wrong group (80% interval {low:.0f} to {high:.0f})")
+    assert len(names) == 2
     for line, (mean, low, high), what in (
         (level, expected["levels"]["realm"], "have a wrong realm"),
         (tree, expected["tree"], "are wrong at any level"),
     ):
         assert line == f"About {mean:,.0f} names {what} ({low:,.0f} to {high:,.0f})."
+    assert "Give the folder of a finished" in hgld("show", tmp_path, "--doubtful", 2)[2]
 
 
 def test_top_classes_are_decided_by_their_text_or_left_undecided(build):
@@ -101,21 +109,6 @@ def test_names_outside_the_landmark_domain_stay_unchanged_and_none_is_dropped(bu
     made = build(["name", *names])
     assert [row["name"] for row in labels(made)] == names
     assert set(pl.read_parquet(made.stages["clean"].path("names.parquet"))["name"]) == {"a b", *names[1:]}
-
-
-def test_show_ranks_doubtful_names_and_states_the_expected_number_of_errors(build, tmp_path, hgld):
-    made = build([*THINGS, "papaya"], cluster=THREE)
-    note = made.stages["embed"].result.notes[0]
-    assert note.startswith("lexical compares words and letters, and knows no meaning: 1 of 10 names share no word")
-    found = json.loads(hgld("show", made.directory, "--doubtful", 0, "--json")[1])
-    chances = [row["wrong"] for row in found["names"]]
-    assert chances == sorted(chances, reverse=True)
-    assert {row["name"] for row in found["names"]} == {*THINGS, "papaya"}
-    mean, low, high = found["still_wrong"]["names"]
-    first, _, *rows = hgld("show", made.directory, "--doubtful", 2)[1].splitlines()
-    assert first.startswith(f"About {mean:.0f} names are in a wrong group (80% interval {low:.0f} to {high:.0f})")
-    assert len(rows) == 2
-    assert "Give the folder of a finished" in hgld("show", tmp_path, "--doubtful", 2)[2]
 
 
 # -- predefined groups -------------------------------------------------------------------------------------------------
@@ -197,46 +190,13 @@ def test_levels_of_a_taxonomy_are_used_unchanged_and_decisions_change_them(build
     assert {row["name"]: (row["sort"], row["realm"]) for row in labels(changed)} == rows | moved
 
 
-@pytest.mark.slow  # a whole build; fast tests cover its parts
-def test_groups_and_labels_follow_a_taxonomy_used_as_evidence(build, tmp_path):
-    words = ["ibis", "carp", "pine", "opal", "rook", "pike", "elm", "mica", "tern", "tench", "yew", "jade"]
-    kinds = ["bird", "fish", "tree", "rock"] * 3
-    above = {"bird": "animal", "fish": "animal", "tree": "plant", "rock": "thing", "animal": "thing", "plant": "thing"}
-    rows = [*zip(words, kinds, strict=True), *above.items()]
-    (tmp_path / "edges.csv").write_text("child,parent\n" + "".join(f"{a},{b}\n" for a, b in rows))
-    config = {"levels": LevelsConfig(top=("animal", "plant")), "taxonomy": TreeConfig(tmp_path / "edges.csv")}
-    without = {row["name"]: row["group"] for row in labels(build(words, cluster=ClusterConfig(groups=4)))}
-    made = build(words, cluster=ClusterConfig(groups=4), evidence=EvidenceConfig(("classes",)), **config)
-    groups = {row["name"]: (row["group"], row["top"]) for row in labels(made)}
-    tops = {"bird": "animal", "fish": "animal", "tree": "plant", "rock": ""}
-    assert groups == {word: (kind, tops[kind]) for word, kind in zip(words, kinds, strict=True)}
-    assert without != {word: kind for word, (kind, _) in groups.items()}
-    matches = pl.read_parquet(made.stages["scrape"].path("matches.parquet"))
-    assert matches["how"].unique().to_list() == ["by name"]
-    assert ("tree", "edges.csv") in inputs_of(made)
-
-
 # -- evidence ----------------------------------------------------------------------------------------------------------
-
-
-class Lengths:
-    """An encoder that knows only the lengths of texts."""
-
-    name = key = "lengths"
-    templates = ()
-    dim = 2
-
-    def __init__(self, spec): ...
-
-    def encode(self, names, progress=silent):
-        angles = np.array([len(name) for name in names]) / 20
-        return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
 @pytest.fixture
 def weigh(build, monkeypatch):
     """Return a function that builds names with descriptions and returns the evidence stage and its sources."""
-    monkeypatch.setattr(pretrained, "SbertEncoder", Lengths)
+    monkeypatch.setattr(pretrained, "SbertEncoder", LengthEncoder)
     kinds = {"oak": "a tree with leaves", "lake": "a body of water", "whale": "an animal of the sea"}
     names = [f"{what} {kind}" for kind in kinds for what in ("red", "old", "blue", "dry", "tiny", "wild")]
     rows = [f"{name},{kinds[name.split()[1]] if place % 5 else ''}" for place, name in enumerate(names)]

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import re
 import sys
 
 import polars as pl
@@ -71,11 +70,6 @@ def test_build_as_published_reads_the_pages_of_the_categories(arguments, server,
     code, out, err = hgld(*arguments, "--as-published", "--groups", "2")
     assert (code, err) == (0, "")
     assert {asked.kind for asked in server.log} == {"html"}
-    assert re.search(r"\d+ landmarks \(train\) \(203,094 published\)", out)
-    assert "groups (78 published)" in out
+    assert "2 groups (78 published)" in out
     build = json.loads((tmp_path / "out" / "provenance.json").read_text())["config"]
     assert (build["scrape"]["route"], build["cluster"]["method"], build["cluster"]["groups"]) == ("html", "kmeans", 2)
-    assert any(
-        one.startswith("groups (section on H-GLDv2): the paper says 78; we do")
-        for one in build["build"]["as_published"]
-    )
