@@ -78,7 +78,6 @@ def key_of(*parts: Any) -> str:
 
 SCHEMA_VERSION = 1
 DONE = "done.json"
-_RECORD = {"schema_version", "stage", "key", "counts", "dropped", "notes", "details", "outputs", "times"}
 _DISK_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO}
 
 
@@ -330,8 +329,7 @@ def _read_done(directory: Path, key: str) -> dict[str, Any] | None:
             f"{marker}: schema version is {quoted(record.get('schema_version'))}; this hgld reads version "
             f"{SCHEMA_VERSION}. Build into a new folder."
         )
-    whole = record.keys() >= _RECORD and record["key"] == key and is_intact(directory, record["outputs"])
-    return record if whole else None
+    return record if record.get("key") == key and is_intact(directory, record["outputs"]) else None
 
 
 def is_intact(directory: Path, outputs: Mapping[str, Mapping[str, Any]]) -> bool:

@@ -15,7 +15,7 @@ from urllib.parse import urlencode, urlsplit
 import urllib3
 
 from hgld.addresses import is_http_address, retry_after, without_secrets
-from hgld.data.http_files import HttpClient, HttpLimits, RemoteFault, retry
+from hgld.data.http_files import PASSING, HttpClient, HttpLimits, RemoteFault, retry
 from hgld.errors import ConfigError, InputError, ServiceError, excerpt, quoted
 from hgld.files import parse_json
 from hgld.version import __version__
@@ -300,7 +300,7 @@ def _http_error(url: str, status: int, body: bytes, patience: float) -> AnswerEr
 
 
 def _is_transient(status: int) -> bool:
-    return status in {408, 425, 429} or status >= 500
+    return status in PASSING or status >= 500
 
 
 def _json_object(url: str, body: bytes) -> dict[str, Any]:

@@ -114,12 +114,12 @@ def shade(color: Color, factor: float) -> Color:
     return red, green, blue
 
 
-def windows(canvas: Canvas, rng: np.random.Generator, half: float, bottom: float, top: float, x: float = 0) -> None:
-    """Draw rows of windows in an area around ``x``."""
+def windows(canvas: Canvas, rng: np.random.Generator, half: float, bottom: float, top: float) -> None:
+    """Draw rows of windows in an area around the middle."""
     columns, rows = int(rng.integers(2, 10)), int(rng.integers(1, 5))
     color, slim = pick(_GLASS, rng), half / columns * rng.uniform(0.3, 0.7)
     high = (top - bottom) / rows
-    for at in x + half * (2 * np.arange(columns) + 1 - columns) / columns:
+    for at in half * (2 * np.arange(columns) + 1 - columns) / columns:
         for y in bottom + high * np.arange(rows):
             canvas.box(at - slim, y + high * 0.2, at + slim, y + high * 0.8, color)
 

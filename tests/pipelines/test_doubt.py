@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from scipy.special import expit, logit
 
 from hgld.pipelines.hierarchy.groups import doubt
@@ -98,16 +97,6 @@ def test_neighbours_are_other_names_even_if_rows_are_equal():
     assert doubt.features(rows, groups, ["x"] * 8, given=into([""] * 8, [0.5] * 8))["together"].tolist() == [0.0] * 8
     same = doubt.features(rows, groups * 0, ["x"] * 8, given=into([""], [0.5] * 8))
     assert same["together"].tolist() == [1.0] * 8
-
-
-def test_uncertainty_model_file_states_its_training_data():
-    stated = yaml.safe_load(doubt.MODEL.read_text())
-    assert stated["schema_version"] == 1
-    assert {"sets", "encoders", "versions", "penalty"} <= set(stated["about"])
-    for kind in ("found", "given"):
-        model = doubt.Model.read(kind)
-        assert min(model.spreads) > 0
-        assert model.features["margin"][2] < 0, "a smaller margin must mean a higher error probability"
 
 
 # -- number of wrong names --------------------------------------------------------------------------------------------

@@ -72,11 +72,6 @@ def test_rows_of_nested_tables_are_ignored():
     assert instance_of(page(row("river", "Part of instance of") + row("castle"))).names == ("castle",)
 
 
-def test_category_without_a_page_is_marked_as_missing():
-    html = b'<div id="mw-content-text"><div class="noarticletext mw-content-ltr"><p>There is no text</p></div></div>'
-    assert instance_of(html) == Infobox((), None, None, present=False, exists=False)
-
-
 # -- the subject's item ---------------------------------------------------------------------------------------
 
 PENCIL = '<tr><td colspan="2"><a href="{}"><img alt="Edit infobox data on Wikidata" src="pencil.svg"></a></td></tr>'

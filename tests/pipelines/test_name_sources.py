@@ -151,26 +151,19 @@ def test_invalid_landmark_tables_are_refused_with_file_and_line(table, content, 
     assert "train.csv" in str(caught.value)
 
 
-def test_scraped_tables_need_names_and_keep_them_unchanged(table):
-    with pytest.raises(TableError, match="lacks the column 'supercategory'"):
-        read_landmarks({"train": table("landmark_id,category\n1,a\n")}, named=True)
-    read = read_landmarks({"train": table("landmark_id,category,supercategory\n1,a, Castle \n2,b,  \n")}, named=True)
-    assert read[0]["names"].to_list() == [[" Castle "], []]
-
-
 def test_already_scraped_table_is_imported_as_a_scrape_stage(tmp_path):
     table = tmp_path / "names.csv"
     table.write_text(
         "landmark_id,name,category,supercategory\n"
         "3,c,http://commons.wikimedia.org/wiki/Category:C,\n"
-        "1,a,http://commons.wikimedia.org/wiki/Category:A,castle\n"
+        "1,a,http://commons.wikimedia.org/wiki/Category:A, Castle \n"
         '1,a,http://commons.wikimedia.org/wiki/Category:A,"church, ruined"\n'
-        "1,a,http://commons.wikimedia.org/wiki/Category:A,castle\n"
+        "1,a,http://commons.wikimedia.org/wiki/Category:A, Castle \n"
     )
     done = run_names(tmp_path / "stages", {"train": table}, silent)
     frame = pl.read_parquet(done.path("landmarks.parquet"))
     assert frame["landmark_id"].to_list() == [1, 3]
-    assert frame["names"].to_list() == [["castle", "church, ruined"], []]
+    assert frame["names"].to_list() == [[" Castle ", "church, ruined"], []]
     assert frame["classes"].to_list() == [[None, None], []]
     assert frame["status"].to_list() == ["found", "no-instance-of"]
     dropped = pl.read_parquet(done.path("dropped.parquet"))

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from hgld.errors import HgldError, InputError, SchemaError, StorageError
-from hgld.pipelines.stage import DONE, StageResult, run_stage, write_dropped
+from hgld.pipelines.stage import DONE, StageResult, run_stage
 from hgld.settings import key_fields, setting
 
 
@@ -235,12 +235,3 @@ def test_error_about_a_missing_stage_input_contains_its_path(stage):
     stage.source.unlink()
     with pytest.raises(InputError, match=r"stage 'toy' cannot read its input 'source' \(.*source.txt\): No such file"):
         stage.run()
-
-
-# -- dropped rows -------------------------------------------------------------------------------------------------
-
-
-def test_dropped_rows_are_written_and_counted_by_reason(tmp_path):
-    rows = pl.DataFrame({"name": ["a", "b", "c"], "reason": ["y", "x", "y"]})
-    assert list(write_dropped(tmp_path, rows).items()) == [("x", 1), ("y", 2)]
-    assert pl.read_parquet(tmp_path / "dropped.parquet").equals(rows)

@@ -272,6 +272,5 @@ def _wikitext(raw: Mapping[str, Any]) -> str:
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:
-    """Return the objects of a JSON list, or of a JSON object, as format version 1 writes pages."""
-    members = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
-    return [member for member in members if isinstance(member, dict)]
+    """Return the objects of a JSON list; other values have none."""
+    return [member for member in value if isinstance(member, dict)] if isinstance(value, list) else []
