@@ -245,21 +245,6 @@ def _is_of_storage(error: BaseException, root: Path) -> bool:
     return place is not None and (place in (root, *root.parents) or root in place.parents)
 
 
-def refuse_foreign(out: Path, marker: str, what: str) -> None:
-    """Raise an error if an output folder holds files but not the marker of a build or demo.
-
-    Raises:
-        ConfigError: ``out`` is a file, or a folder with files but without the marker.
-    """
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"--out {out} is a file; expected a folder, which is created if it is missing.")
-    if out.is_dir() and not (out / marker).is_file() and (found := sorted(path.name for path in out.iterdir())):
-        raise ConfigError(
-            f"--out {out} holds files that are not a {what}'s ({some(found, 3)}). Choose a new or empty folder, or "
-            f"the folder of an earlier {what}."
-        )
-
-
 @contextmanager
 def own_folder(out: Path, marker: str, what: str) -> Iterator[FileIO]:
     """Make a folder with a marker, and lock it against other processes until this context or process ends.
@@ -268,7 +253,13 @@ def own_folder(out: Path, marker: str, what: str) -> Iterator[FileIO]:
         ConfigError: ``out`` is a file, or a folder with files but without the marker.
         StorageError: the folder cannot be written, or another process holds it.
     """
-    refuse_foreign(out, marker, what)
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out} is a file; expected a folder, which is created if it is missing.")
+    if out.is_dir() and not (out / marker).is_file() and (found := sorted(path.name for path in out.iterdir())):
+        raise ConfigError(
+            f"--out {out} holds files that are not a {what}'s ({some(found, 3)}). Choose a new or empty folder, or "
+            f"the folder of an earlier {what}."
+        )
     try:
         out.mkdir(parents=True, exist_ok=True)
         if not (out / marker).exists():

@@ -14,7 +14,7 @@ from hgld.files import read_json, write_atomic
 from hgld.settings import options_of
 from hgld.taxonomy.formats import read_taxonomy
 
-from ..stage import Progress, StageRun, is_intact, json_text, own_folder, plain, refuse_foreign
+from ..stage import Progress, StageRun, is_intact, json_text, own_folder, plain
 from . import export, sample
 from .config import SPLIT_NAME, BuildConfig
 from .encoders import embed
@@ -75,7 +75,6 @@ def build_hierarchy(
     config = dataclasses.replace(config, embed=embedding)
     _check(config)
     levels = _plan_levels(config)
-    refuse_foreign(out, LOCK, "build")
     embed.encoder_of(None, config)
     read_decisions(config.review.decisions)
     with own_folder(out, LOCK, "build"):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hgld.pipelines.hierarchy.config import ClusterConfig, NamesConfig
+from hgld.pipelines.hierarchy.config import ClusterConfig
 from hgld.pipelines.hierarchy.groups.group_names import Member, propose_labels
 from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
 from hgld.pipelines.hierarchy.names.clean import NameRules
@@ -26,32 +26,14 @@ LISTS = {
 }
 
 
-@pytest.fixture
-def groups_of(build):
-    """Return a function that builds a list of names in two groups, and gives the label of each name."""
-
-    def make(names, language=""):
-        options = {"cluster": ClusterConfig(groups=2), "names": NamesConfig(language_of_names=language)}
-        return {row["name"]: row["group"] for row in labels(build(["name", *names], **options))}
-
-    return make
-
-
 @pytest.mark.parametrize("language", LISTS)
-def test_names_in_any_script_are_grouped_and_labelled_with_whole_words(groups_of, language):
+def test_names_in_any_script_are_grouped_and_labelled_with_whole_words(build, language):
     names, words = LISTS[language]
-    found = groups_of(names)
+    made = build(["name", *names], cluster=ClusterConfig(groups=2))
+    found = {row["name"]: row["group"] for row in labels(made)}
     assert list(found) == names
     assert set(found.values()) == words
     assert all(label.lower() in name.lower() for name, label in found.items())
-
-
-@pytest.mark.slow
-def test_language_option_decides_if_english_rules_apply(groups_of):
-    parks, lakes = ["Parks", "alte Parks", "neue Parks", "Seen"], ["Lakes", "old lakes", "new lakes", "Seen"]
-    assert "park" not in groups_of(parks, "en").values(), "the singular is neither a common English word nor a name"
-    assert "lakes" in groups_of(lakes, "de").values()
-    assert "lake" in groups_of(lakes, "en").values()
 
 
 def test_english_names_are_detected_from_the_list_and_the_single_name():
