@@ -202,9 +202,9 @@ def test_nodes_of_the_name_tree_are_nested_and_sum_over_their_names(n):
 # -- the queue -----------------------------------------------------------------------------------------------------
 
 
-def screens(names, rows, place, decisions=(), skipped=(), by: Order = "items", items: np.ndarray | int = 1):
+def screens(names, rows, place, by: Order = "items", items: np.ndarray | int = 1):
     learner = Learner(names, rows, np.ones(len(names)) * items, place)
-    return Queue(learner.rows, by=by).screens(learner.fit(decided(place, decisions)), skipped)
+    return Queue(learner.rows, by=by).screens(learner.fit(decided(place, [])))
 
 
 def test_queue_screens_are_small_disjoint_and_sorted_by_item_count():
@@ -237,22 +237,3 @@ def test_targets_of_a_screen_are_the_most_probable_groups_of_its_names():
                 total[label] += share
         assert list(screen.targets) == sorted(total, key=lambda label: -total[label])
     assert len({screen.targets for screen in shown}) > 1
-
-
-def test_screens_exclude_decided_and_skipped_names():
-    names, rows, place, _ = toy(100)
-    first = screens(names, rows, place)[0]
-    put_off = {(name, LABELS[place[name]]) for name in first.names}
-    done = accept(first.names, place)
-    for others in (screens(names, rows, place, done), screens(names, rows, place, skipped=put_off)):
-        assert others
-        assert not {name for screen in others for name in screen.names} & {*first.names}
-    everything = {(name, LABELS[place[name]]) for name in names}
-    assert screens(names, rows, place, skipped=everything)  # no other names are left
-
-
-def test_order_of_names_does_not_change_the_screens():
-    names, rows, place, _ = toy(90)
-    turned = np.random.default_rng(0).permutation(len(names))
-    one, other = screens(names, rows, place), screens([names[i] for i in turned], rows[turned], place)
-    assert [{*s.names} for s in other][:3] == [{*s.names} for s in one][:3]

@@ -48,11 +48,6 @@ class Verdict:
     subject: Subject | None = None
     claim: Claim | None = None
 
-    @property
-    def why(self) -> str:
-        """The reasons for the decisions; empty without reasons."""
-        return Claim(None, self.entries).reasons or ""
-
 
 @dataclass(frozen=True)
 class Conflict:
@@ -353,7 +348,7 @@ def side_by_side(settlement: Settlement, grouping: Grouping) -> dict[str, Any]:
 
     def more(side: Verdict) -> dict[str, Any]:
         adopt = adopting(side.subject, side.claim, grouping) if side.subject and side.claim else []
-        return {"why": side.why, "adopt": adopt}
+        return {"why": Claim(None, side.entries).reasons or "", "adopt": adopt}
 
     agreements = [{**asdict(one), "kappa": one.kappa if one.is_told else None} for one in settlement.agreements]
     conflicts = [conflict.to_dict(more) for conflict in settlement.conflicts]

@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import re
+import time
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -225,7 +226,7 @@ def propose(
     timeout: float = TIMEOUT,
     say: Callable[[str], None] = lambda text: None,
     progress: Progress = silent,
-    sleep: Callable[[float], None] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Proposals:
     """Ask a language model about a build's groups and write its proposals into the build's folder.
 
@@ -265,9 +266,8 @@ def propose(
     )
     from ...web import PoliteClient
 
-    options: dict[str, Any] = {} if sleep is None else {"sleep": sleep}
     client = PoliteClient(
-        (server.endpoint,), rate=_RATE, timeout=timeout, retries=_ATTEMPTS, request_budget=requests, **options
+        (server.endpoint,), rate=_RATE, timeout=timeout, retries=_ATTEMPTS, request_budget=requests, sleep=sleep
     )
     asked, note = 0, "nothing was asked"
     if requests:
@@ -366,8 +366,8 @@ def _questions(build: Path, tables: BuildTables) -> Iterator[Question]:
     largest = tables.names.sort(["landmarks", "name"], descending=[True, False])
     for name, group in largest.select("name", "group").iter_rows():
         members[group].append(name)
-    evidence = {group: tables.label_evidence(group) or "" for group in tables.labels}
-    own = [group for group, said in evidence.items() if not said.startswith(_GIVEN)]
+    evidence = tables.label_evidence
+    own = [group for group in tables.labels if not evidence[group].startswith(_GIVEN)]
     own.sort(key=lambda group: (-len(members[group]), group))
 
     def shown(groups: Sequence[int], examples: int) -> list[dict[str, Any]]:

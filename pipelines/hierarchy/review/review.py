@@ -90,9 +90,10 @@ def run(
     if missing:
         raise InputError(f"--decisions: no file {', '.join(missing)}. Check the name, or omit the option.")
     inputs = {"cluster/names": clustered.path("names.parquet"), "toplevel/groups": toplevel.path("groups.parquet")}
-    has_levels = (toplevel.directory / LEVELS).is_file()
-    inputs |= {"toplevel/levels": toplevel.path(LEVELS)} if has_levels else {}
-    levels = read_parquet(toplevel.path(LEVELS)) if has_levels else None
+    levels = None
+    if (toplevel.directory / LEVELS).is_file():
+        inputs["toplevel/levels"] = toplevel.path(LEVELS)
+        levels = read_parquet(inputs["toplevel/levels"])
     classes = classes_above(toplevel.result.details, levels)
     inputs |= Learner.files(root) if learns else {}
     inputs |= {f"decisions/{i}/{path.name}": path for i, path in enumerate(config.decisions)}
@@ -102,13 +103,14 @@ def run(
         version=VERSION,
         config={"classes": {level: list(names) for level, names in classes.items()}},
         inputs=inputs,
-        work=partial(_review, inputs, config.decisions, classes, root if learns else None, progress),
+        work=partial(_review, inputs, config.decisions, levels, classes, root if learns else None, progress),
     )
 
 
 def _review(
     inputs: Mapping[str, Path],
     decisions: Sequence[Path],
+    levels: pl.DataFrame | None,
     classes: Classes,
     stages: Path | None,
     progress: Progress,
@@ -125,7 +127,6 @@ def _review(
     progress("review: decisions", len(entries), len(entries))
 
     kept, dropped = reviewed_names(name_table, placed, estimates.wrong if estimates else None)
-    levels = read_parquet(inputs["toplevel/levels"]) if "toplevel/levels" in inputs else None
     reviewed = reviewed_groups(kept, place, group_table, placed, levels)
     kept.write_parquet(directory / "names.parquet")
     reviewed.write_parquet(directory / "groups.parquet")

@@ -12,10 +12,10 @@ from typing import Any
 from hgld.errors import InputError, StorageError, quoted
 
 from .agreement import check_annotators, settle, side_by_side
-from .decisions import MOST_NAMES, Decision, Entry, GiveItem, make_decision, read_decisions
+from .decisions import Decision, Entry, GiveItem, make_decision, read_decisions
 from .grouping import Grouping, OpenClasses, Subject
 from .journal import Journal, StaleError
-from .learner import Estimates, Learner
+from .learner import Learner
 from .queue import Queue, Screen, class_screens
 from .review import estimated, reviewed_groups
 from .tables import BuildTables, Thumbnails
@@ -35,7 +35,6 @@ class _View:
     Attributes:
         grouping: names in groups after the decisions.
         placed: ``grouping`` with the undecided names in their estimated groups.
-        estimates: estimates of the learner; None without a learner.
         still_wrong: expected numbers of wrong names (:func:`expected_errors`); None without a learner.
         names: per name, the label of its group (None: the name was dropped), its error probability, and who decided.
         groups: per group with names, its top, who decided about it, its classes, and who decided them.
@@ -45,7 +44,6 @@ class _View:
 
     grouping: Grouping
     placed: Grouping
-    estimates: Estimates | None
     still_wrong: dict[str, Any] | None
     names: dict[str, _NameState]
     groups: dict[str, list[Any]]
@@ -116,7 +114,7 @@ class Review:
         queue = list[Screen]()
         if self._queue and estimates:
             queue = [*self._queue.screens(estimates, self._skipped), *class_screens(table, list(tables.classes))]
-        return _View(grouping, placed, estimates, wrong, names, groups, done, queue)
+        return _View(grouping, placed, wrong, names, groups, done, queue)
 
     # -- changes --------------------------------------------------------------------------------------------------
 
@@ -256,8 +254,11 @@ class Review:
             items = [{**self._item(item), "name": name} for item in tables.landmarks(name, 0, 50)]
             examples += sorted(items, key=_has_no_image)[:1]
         said = row.select("label", "top", "method", "evidence").row(0, named=True)
-        said["label_evidence"] = tables.label_evidence(group)
-        return {**said, "examples": sorted(examples, key=_has_no_image)}
+        return {
+            **said,
+            "label_evidence": tables.label_evidence.get(group),
+            "examples": sorted(examples, key=_has_no_image),
+        }
 
     def name_details(self, name: str, start: int, most: int) -> dict[str, Any]:
         """Return items, classes and spellings of one name."""
@@ -281,10 +282,8 @@ class Review:
         """Return proposed labels for a new group of these names, the best first; labels of other groups are excluded.
 
         Raises:
-            InputError: there are no names or too many, or a name is unknown.
+            InputError: a name is unknown.
         """
-        if not 1 <= len(names) <= MOST_NAMES:
-            raise InputError(f"{len(names)} names; expected 1 to {MOST_NAMES}.")
         self._check_known(names)
         taken, origin = self._view.groups.keys(), [self.tables.place[name] for name in names]
         by_models = {model.labels[max(set(origin), key=origin.count)] for model in self._models} - taken

@@ -47,8 +47,13 @@ class BuildTables:
     Attributes:
         names: the table ``cluster/names.parquet``.
         groups: the table ``toplevel/groups.parquet``.
+        levels: the table ``toplevel/levels.parquet``; None if the build has no such table.
+        classes: the classes of every level above the groups, finest level first.
         place: group number by name.
+        sizes: number of items by name.
         labels: label by group.
+        label_evidence: evidence for a group's label, by group of the clustering.
+        item: the noun for the things that have names, ``landmark`` or ``item``.
 
     Raises:
         ConfigError: the folder is not a build, or the build has no groups yet.
@@ -63,19 +68,22 @@ class BuildTables:
             )
         tables = {file: self._read(file, columns) for file, columns in _TABLES.items()}
         self.names, self.groups = tables["cluster/names.parquet"], tables["toplevel/groups.parquet"]
+        levels, toplevel = self._stages / "toplevel" / LEVELS, read_json(self._stages / "toplevel" / "done.json")
+        self.levels = read_parquet(levels) if levels.is_file() else None
+        self.classes = classes_above(toplevel.get("details", {}), self.levels)
         self.place: dict[str, int] = dict(self.names.select("name", "group").iter_rows())
+        self.sizes: dict[str, int] = dict(self.names.select("name", "landmarks").iter_rows())
         self.labels: dict[int, str] = dict(self.groups.select("group", "label").iter_rows())
         evidence = tables["cluster/groups.parquet"].select("group", "method", "evidence")
-        self._evidence = {group: f"{method}: {said}" for group, method, said in evidence.iter_rows()}
+        self.label_evidence: Mapping[GroupId, str] = {
+            g: f"{method}: {said}" for g, method, said in evidence.iter_rows()
+        }
         self._landmarks = self._with_ids(tables["clean/landmarks.parquet"]).sort("name", "split", "landmark_id")
+        self.item = "item" if self._landmarks["split"].unique().to_list() == [SPLIT] else "landmark"
         self._cleaned = {name: facts for name, *facts in tables["clean/names.parquet"].iter_rows()}
 
     def _read(self, file: str, columns: Sequence[str]) -> pl.DataFrame:
         return read_parquet(self._stages / file, columns, fix="Run hgld build-hierarchy again.")
-
-    def label_evidence(self, group: GroupId) -> str | None:
-        """Return the evidence for a group's label; None for a group that a decision made."""
-        return self._evidence.get(group)
 
     def facts(self) -> list[list[Any]]:
         """Return per name: name, number of items, confidence, label of its group and of the second best group."""
@@ -84,23 +92,6 @@ class BuildTables:
             [name, landmarks, round(confidence, 3), self.labels[group], self.labels.get(second)]
             for name, landmarks, group, confidence, second in columns.iter_rows()
         ]
-
-    @cached_property
-    def item(self) -> str:
-        """The noun for the things that have names: ``landmark`` or ``item``."""
-        return "item" if self._landmarks["split"].unique().to_list() == [SPLIT] else "landmark"
-
-    @cached_property
-    def levels(self) -> pl.DataFrame | None:
-        """The table ``toplevel/levels.parquet``; None if the build has no such table."""
-        file = self._stages / "toplevel" / LEVELS
-        return read_parquet(file) if file.is_file() else None
-
-    @cached_property
-    def classes(self) -> Classes:
-        """The classes of every level above the groups, finest level first."""
-        details = read_json(self._stages / "toplevel" / "done.json").get("details", {})
-        return classes_above(details, self.levels)
 
     @cached_property
     def items(self) -> frozenset[tuple[str, str]]:
@@ -144,11 +135,6 @@ class BuildTables:
     def graph(self) -> ClassGraph:
         """The class graph; empty if the build has no class graph."""
         return ClassGraph.read(self._stages / "scrape" / "classes.parquet")
-
-    @cached_property
-    def sizes(self) -> dict[str, int]:
-        """Number of items of every name."""
-        return dict(self.names.select("name", "landmarks").iter_rows())
 
     def labels_for(self, names: Sequence[str], taken: Collection[str]) -> list[dict[str, str]]:
         """Return labels for a new group of names, each with its reason, the best first, without labels in ``taken``.
