@@ -43,6 +43,11 @@ def write_embeddings(path, table):
     return path
 
 
+@pytest.fixture
+def files(tmp_path, embeddings):
+    return write_embeddings(tmp_path / "e.npy", embeddings), write_labels(tmp_path / "l.csv")
+
+
 @pytest.mark.parametrize(("suffix", "labels"), [(".npy", ".parquet"), (".safetensors", ".csv")])
 def test_every_file_format_gives_the_same_report(tmp_path, embeddings, suffix, labels):
     files = write_embeddings(tmp_path / f"e{suffix}", embeddings), write_labels(tmp_path / f"l{labels}")
@@ -92,8 +97,7 @@ def test_class_names_in_query_and_gallery_files_are_matched(tmp_path, embeddings
     assert report.settings["protocol"] == "query against gallery"
 
 
-def test_distractors_are_read_from_a_file(tmp_path, embeddings):
-    files = write_embeddings(tmp_path / "e.npy", embeddings), write_labels(tmp_path / "l.csv")
+def test_distractors_are_read_from_a_file(tmp_path, embeddings, files):
     report = evaluate_files(
         *files, levels=LEVELS, distractors=write_embeddings(tmp_path / "d.npy", embeddings * 2), options=only("R@1")
     )
@@ -103,8 +107,7 @@ def test_distractors_are_read_from_a_file(tmp_path, embeddings):
     assert report.settings["files"]["distractors"] == "d.npy"
 
 
-def test_whitening_precedes_query_expansion_and_both_are_recorded(tmp_path, embeddings):
-    files = write_embeddings(tmp_path / "e.npy", embeddings), write_labels(tmp_path / "l.csv")
+def test_whitening_precedes_query_expansion_and_both_are_recorded(tmp_path, embeddings, files):
     whitening = Whitening.fit(np.random.default_rng(5).normal(size=(50, 5)), fitted_on="noise", dimensions=4)
     whitening.save(tmp_path / "w.safetensors")
     options = EvaluationOptions(metrics=("AP",), query_expansion=(2.0, 3))
@@ -121,8 +124,7 @@ def test_whitening_precedes_query_expansion_and_both_are_recorded(tmp_path, embe
     assert json.loads((tmp_path / "report.json").read_text())["settings"]["whitening"]["fitted_on"] == "noise"
 
 
-def test_gallery_labels_without_embeddings_and_unusable_devices_are_refused(tmp_path, embeddings):
-    files = write_embeddings(tmp_path / "e.npy", embeddings), write_labels(tmp_path / "l.csv")
+def test_gallery_labels_without_embeddings_and_unusable_devices_are_refused(files):
     with pytest.raises(ConfigError, match="is missing; pass both"):
         evaluate_files(*files, levels=LEVELS, gallery_labels=files[1])
     for expansion in (None, (2, 3)):
@@ -191,10 +193,10 @@ def test_unsupported_embedding_formats_are_refused(tmp_path, embeddings):
         ("product,category\n" + "0.5,0\n" * 8, r"'product' holds numbers such as 0\.5"),
     ],
 )
-def test_broken_labels_are_refused(tmp_path, embeddings, text, said):
-    (tmp_path / "l.csv").write_text(text)
+def test_broken_labels_are_refused(files, text, said):
+    files[1].write_text(text)
     with pytest.raises(TableError, match=said):
-        evaluate_files(write_embeddings(tmp_path / "e.npy", embeddings), tmp_path / "l.csv", levels=LEVELS)
+        evaluate_files(*files, levels=LEVELS)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

@@ -1,7 +1,6 @@
 """Protocols in ``hgld evaluate``: values of small datasets and embeddings equal values computed by hand."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +42,25 @@ def directions(degrees) -> np.ndarray:
     return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
-def evaluated(hgld, folder: Path, angles: Mapping[str, float], *flags):
-    """Evaluate embeddings, given as angle per key, on a dataset; return the command's JSON or its error."""
-    np.save(folder / "e.npy", directions(list(angles.values())))
-    pl.DataFrame({"key": list(angles)}).write_parquet(folder / "e.labels.parquet")
-    code, out, err = hgld("evaluate", "--embeddings", folder / "e.npy", "--data", folder, "--json", *flags)
-    if code == 0:
-        return json.loads(out)
-    assert (code, out) == (2, "")
-    return err
+@pytest.fixture
+def measured(tmp_path, hgld):
+    """Return a function that evaluates embeddings on a new dataset, and returns the command's JSON or its error.
+
+    Its arguments are those of ``made`` and an angle per row; a row with None has no embedding.
+    """
+
+    def run(protocol: str, rows, angles, *flags, **tables):
+        folder, keys = made(tmp_path / str(len([*tmp_path.iterdir()])), protocol, rows, **tables)
+        known = {key: angle for key, angle in zip(keys, angles, strict=True) if angle is not None}
+        np.save(folder / "e.npy", directions(list(known.values())))
+        pl.DataFrame({"key": list(known)}).write_parquet(folder / "e.labels.parquet")
+        code, out, err = hgld("evaluate", "--embeddings", folder / "e.npy", "--data", folder, "--json", *flags)
+        if code == 0:
+            return json.loads(out)
+        assert (code, out) == (2, "")
+        return err
+
+    return run
 
 
 def test_protocol_report_lists_files_that_a_report_page_can_read(tmp_path, hgld, monkeypatch):
@@ -88,14 +97,13 @@ def test_protocol_report_lists_files_that_a_report_page_can_read(tmp_path, hgld,
     assert evaluation.ranked is not None
 
 
-def test_leave_one_out_protocols_give_hand_computed_values(tmp_path, hgld):
+def test_leave_one_out_protocols_give_hand_computed_values(measured):
     """Items are at 0, 10, 25 and 90 degrees. The nearest items are 1 for item 0, 0 for 1, 1 for 2, and 2 for 3."""
     plain = protocol_of("leave-one-out")
     for name in ("sop", "inat-base", "inat-full", "cub", "cars196"):
         other = protocol_of(name)
         assert (other.function(), other.splits, other.further) == (plain.function(), ("test",), plain.further)
-    folder, keys = made(tmp_path / "d", "sop", [("test", labels) for labels in [(0, 0), (0, 0), (1, 0), (1, 0)]])
-    found = evaluated(hgld, folder, dict(zip(keys, [0, 10, 25, 90], strict=True)))
+    found = measured("sop", [("test", labels) for labels in [(0, 0), (0, 0), (1, 0), (1, 0)]], [0, 10, 25, 90])
     values = found["values"]
     assert values["R@1/fine"] == pytest.approx(3 / 4)
     assert values["AP/fine"] == pytest.approx((1 + 1 + 1 / 3 + 1) / 4)
@@ -105,19 +113,17 @@ def test_leave_one_out_protocols_give_hand_computed_values(tmp_path, hgld):
     assert set(found["settings"]["printed"]) <= set(values)
 
 
-def test_landmarks_clean_evaluates_its_val_split(tmp_path, hgld):
-    folder, keys = made(tmp_path / "d", "landmarks-clean", [("val", (label, -1)) for label in (0, 0, 1, 1)])
-    found = evaluated(hgld, folder, dict(zip(keys, [0, 10, 25, 90], strict=True)))
+def test_landmarks_clean_evaluates_its_val_split(measured):
+    task = "landmarks-clean", [("val", (label, -1)) for label in (0, 0, 1, 1)], [0, 10, 25, 90]
+    found = measured(*task)
     assert found["values"]["AP/fine"] == pytest.approx((1 + 1 + 1 / 3 + 1) / 4)
     assert not [name for name in found["values"] if name.endswith("/coarse")]  # no item has a label at this level
     assert found["settings"]["levels_without_labels"] == ["coarse"]
-    angles = dict(zip(keys, [0, 10, 25, 90], strict=True))
-    assert "the metrics AP/coarse need labels that the queries or the gallery lack (coarse)" in evaluated(
-        hgld, folder, angles, "--metrics", "AP/coarse,AP/fine"
-    )
+    said = measured(*task, "--metrics", "AP/coarse,AP/fine")
+    assert "the metrics AP/coarse need labels that the queries or the gallery lack (coarse)" in said
 
 
-def test_query_gallery_protocols_give_hand_computed_values(tmp_path, hgld):
+def test_query_gallery_protocols_give_hand_computed_values(measured):
     """The first query has its relevant item at rank 2. The second query has none, and the third has no label."""
     plain = protocol_of("query-gallery")
     for name in ("inshop", "h-gldv2"):
@@ -125,66 +131,62 @@ def test_query_gallery_protocols_give_hand_computed_values(tmp_path, hgld):
         assert (other.function(), other.splits) == (plain.function(), plain.splits)
     rows = [("query", (0, 0)), ("query", (2, 1)), ("query", (-1, -1))]
     rows += [("gallery", (1, 0)), ("gallery", (0, 0)), ("distractors", (0, 0))]
-    folder, keys = made(tmp_path / "d", "h-gldv2", rows)
-    angles = dict(zip(keys, [0, 5, 6, 10, 20, 90], strict=True))
     metrics = ["--metrics", "R@1/fine,AP/fine,mAP@100/fine,R@1/coarse"]
-    found = evaluated(hgld, folder, angles, *metrics)
+    found = measured("h-gldv2", rows, [0, 5, 6, 10, 20, 90], *metrics)
     half = {"R@1/fine": 0, "AP/fine": 1 / 2, "mAP@100/fine": 1 / 2, "R@1/coarse": 1}
     assert found["values"] == pytest.approx(half)
     assert found["undefined"] == dict.fromkeys(half, 2)
     assert found["settings"]["distractors"] == 1
-    del angles["distractors/0005"]
-    nearer = angles | {"distractors/0005": 1}  # a distractor is a negative, even if its label equals the query's
-    assert evaluated(hgld, folder, nearer, *metrics)["values"]["AP/fine"] == pytest.approx(1 / 3)
+    # a distractor is a negative, even if its label equals the query's
+    nearer = measured("h-gldv2", rows, [0, 5, 6, 10, 20, 1], *metrics)
+    assert nearer["values"]["AP/fine"] == pytest.approx(1 / 3)
 
 
-def test_vehicleid_protocols_give_hand_computed_values(tmp_path, hgld):
+def test_vehicleid_protocols_give_hand_computed_values(measured):
     """Vehicles far apart are found in every draw. Two vehicles with similar angles are found for half their images."""
     rows = [("test", (vehicle, -1)) for vehicle in (0, 0, 1, 1, 2, 2, 3, 3)]
     lists = [("small", f"test/{i:04d}") for i in range(4)] + [("medium", f"test/{i:04d}") for i in range(4, 8)]
     lists += [("large", f"test/{i:04d}") for i in range(8)] + [("large", "test/9999")]
-    folder, keys = made(tmp_path / "d", "vehicleid", rows, lists=lists)
-    angles = dict(zip(keys, [0, 1, 40, 41, 100, 140, 102, 138], strict=True))
-    drawn = evaluated(hgld, folder, angles)
+    task = "vehicleid", rows, [0, 1, 40, 41, 100, 140, 102, 138]
+    drawn = measured(*task, lists=lists)
     assert drawn["settings"]["listed_without_embedding"] == {"large": 1}
     assert drawn["values"]["R@1/small"] == drawn["values"]["R@5/large"] == 1
     assert len(drawn["settings"]["draws"][0]["R@1/vehicle"]) == 10
     assert set(drawn["settings"]["draws"][1]["R@1/vehicle"]) <= {0.0, 0.5, 1.0}
-    others = evaluated(hgld, folder, angles, "--protocol", "vehicleid-leave-one-out")
+    others = measured(*task, "--protocol", "vehicleid-leave-one-out", lists=lists)
     expected = {"R@1/small": 1, "R@1/medium": 0, "R@1/large": 1 / 2}
     assert {name: others["values"][name] for name in expected} == pytest.approx(expected)
-    without, _ = made(tmp_path / "e", "vehicleid", rows, lists=[("small", "test/0000"), ("small", "test/0001")])
-    assert "in the list 'medium'" in evaluated(hgld, without, angles)
+    assert "in the list 'medium'" in measured(*task, lists=lists[:2])
+
+
+DYML = ("fine", "middle", "coarse")
 
 
 def dyml_rows():
     """Return per level one query of class 0, and gallery items of classes 1 and 0."""
     rows = []
-    for level in range(3):
-        name, labels = ("fine", "middle", "coarse")[level], [(-1,) * level + (c,) + (-1,) * (2 - level) for c in (0, 1)]
+    for level, name in enumerate(DYML):
+        labels = [(-1,) * level + (c,) + (-1,) * (2 - level) for c in (0, 1)]
         rows += [(f"query_{name}", labels[0]), (f"gallery_{name}", labels[1]), (f"gallery_{name}", labels[0])]
     return rows
 
 
-def test_dyml_gives_hand_computed_values(tmp_path, hgld):
+def test_dyml_gives_hand_computed_values(tmp_path, measured):
     """The relevant item is at rank 2 at the fine level, and at rank 1 at the other levels."""
-    folder, keys = made(tmp_path / "d", "dyml", dyml_rows(), levels=("fine", "middle", "coarse"))
-    angles = dict(zip(keys, [0, 10, 20, 0, 20, 10, 0, 20, 10], strict=True))
-    found = evaluated(hgld, folder, angles)
+    task, kept = ("dyml", dyml_rows(), [0, 10, 20, 0, 20, 10, 0, 20, 10]), tmp_path / "kept.json"
+    found = measured(*task, "--out", kept, levels=DYML)
     values = found["values"]
-    assert [values[f"AP/{level}"] for level in ("fine", "middle", "coarse")] == pytest.approx([1 / 2, 1, 1])
+    assert [values[f"AP/{level}"] for level in DYML] == pytest.approx([1 / 2, 1, 1])
     assert values["AP/average"] == pytest.approx((1 / 2 + 1 + 1) / 3)
     assert values["R@1/average"] == pytest.approx(2 / 3)
     assert values["ASI"] == pytest.approx(2 / 3)  # with one positive, ASI is 1 if it is at rank 1, otherwise 0
     assert found["settings"]["overlap"].startswith("none:")
     assert found["undefined"]["AP/average"] == 0
-    assert "does not use the splits distractors" in evaluated(
-        hgld, folder, angles, "--distractors", str(folder / "e.npy")
-    )
-    assert evaluated(hgld, folder, angles, "--out", str(tmp_path / "kept.json"))["values"] == values
-    kept = RetrievalReport.load_json(tmp_path / "kept.json")
-    assert {*kept.query_metrics} == {name for name in values if not name.endswith("/average")}
+    assert {*RetrievalReport.load_json(kept).query_metrics} == {n for n in values if not n.endswith("/average")}
     assert found["settings"]["printed"] == ["AP/average", "ASI", "R@1/average"]
+    np.save(tmp_path / "d.npy", directions([0]))
+    said = measured(*task, "--distractors", tmp_path / "d.npy", levels=DYML)
+    assert "does not use the splits distractors" in said
 
 
 def side(paths, contents, split):
@@ -200,82 +202,63 @@ def test_queries_are_found_in_gallery_by_path_and_by_content():
     assert counts == {"left out": 2, "by path": 1, "by content alone": 1, "other content": 2}
 
 
-def test_dyml_excludes_queries_that_are_in_the_gallery(tmp_path, hgld):
+def test_dyml_excludes_queries_that_are_in_the_gallery(measured):
     """The gallery contains the query, which is excluded. Then the other item of its class is at rank 2."""
     rows = dyml_rows()
-    for name in ("fine", "middle", "coarse"):
-        rows.append((f"gallery_{name}", next(labels for split, labels in rows if split == f"query_{name}")))
+    rows += [(split.replace("query", "gallery"), labels) for split, labels in rows[::3]]
     data = [b"%d" % (number if number < 9 else 3 * (number - 9)) for number in range(len(rows))]
-    folder, keys = made(tmp_path / "d", "dyml", rows, levels=("fine", "middle", "coarse"), data=data)
-    angles = dict(zip(keys, [0, 10, 20] * 3 + [0, 0, 0], strict=True))
-    found = evaluated(hgld, folder, angles)
+    found = measured("dyml", rows, [0, 10, 20] * 3 + [0, 0, 0], levels=DYML, data=data)
     assert found["values"]["R@1/average"] == 0
     assert found["values"]["AP/average"] == pytest.approx(1 / 2)
     assert found["settings"]["overlap"].startswith("all:")
     assert found["settings"]["queries_in_gallery"]["fine"]["left out"] == 1
 
 
-def test_dyml_product_gives_hand_computed_values(tmp_path, hgld):
-    folder, keys = made(
-        tmp_path / "d", "dyml-product", [("test", labels) for labels in [(0, 0), (0, 0), (1, 0), (1, 0)]]
-    )
-    values = evaluated(hgld, folder, dict(zip(keys, [0, 10, 25, 90], strict=True)))["values"]
+def test_dyml_product_gives_hand_computed_values(measured):
+    rows = [("test", labels) for labels in [(0, 0), (0, 0), (1, 0), (1, 0)]]
+    values = measured("dyml-product", rows, [0, 10, 25, 90])["values"]
     assert values["AP/average"] == pytest.approx(((1 + 1 + 1 / 3 + 1) / 4 + 1) / 2)
     assert 0 < values["ASI"] < 1
 
 
-def test_gldv2_gives_hand_computed_values(tmp_path, hgld):
+def test_gldv2_gives_hand_computed_values(measured):
     """The public query has its two relevant images at ranks 1 and 3, the private query its only one at rank 2."""
     rows = [("query", (-1, -1))] * 2 + [("gallery", (-1, -1))] * 3
     judged = [("q0", "g2", "relevant"), ("q0", "g4", "relevant"), ("q1", "g3", "relevant"), ("q1", "lost", "relevant")]
-    lists = [("public", "q0"), ("private", "q1")]
-    ids = ["q0", "q1", "g2", "g3", "g4"]
-    folder, _ = made(tmp_path / "d", "gldv2", rows, judgements=judged, lists=lists, keys=ids)
-    angles = dict(zip(ids, [0, 26, 10, 20, 30], strict=True))
-    found = evaluated(hgld, folder, angles)
+    tables = {"judgements": judged, "lists": [("public", "q0"), ("private", "q1")]}
+    found = measured("gldv2", rows, [0, 26, 10, 20, 30], keys=["q0", "q1", "g2", "g3", "g4"], **tables)
     assert found["values"] == pytest.approx({"mAP@100/public": (1 + 2 / 3) / 2, "mAP@100/private": 1 / 2})
     assert (found["settings"]["public"], found["settings"]["private"]) == (1, 1)
     assert found["settings"]["judgements_left_out"] == 1
 
 
-def test_h_gldv2_agreed_gives_hand_computed_values(tmp_path, hgld):
+def test_h_gldv2_agreed_gives_hand_computed_values(measured):
     """The relevant images show two landmarks of one group. h-gldv2 uses the first, h-gldv2-agreed only the group."""
     rows = [("query", (0, 0)), ("gallery", (0, 0)), ("gallery", (1, 0)), ("gallery", (2, 1))]
     judged = [("query/0000", f"gallery/000{g}", "relevant") for g in (1, 2)]
-    folder, keys = made(tmp_path / "d", "h-gldv2", rows, judgements=judged)
-    angles = dict(zip(keys, [0, 20, 10, 15], strict=True))
-    first = evaluated(hgld, folder, angles)["values"]
-    assert first["mAP@100/fine"] == pytest.approx(1 / 3)
-    agreed = evaluated(hgld, folder, angles, "--protocol", "h-gldv2-agreed", "--metrics", "AP")
+    task = "h-gldv2", rows, [0, 20, 10, 15]
+    assert measured(*task, judgements=judged)["values"]["mAP@100/fine"] == pytest.approx(1 / 3)
+    agreed = measured(*task, "--protocol", "h-gldv2-agreed", "--metrics", "AP", judgements=judged)
     assert agreed["values"] == {"AP/coarse": pytest.approx((1 + 2 / 3) / 2)}
     assert agreed["settings"]["queries_without_landmark"] == 1
 
 
-def test_copydays_gives_hand_computed_values(tmp_path, hgld):
+def test_copydays_gives_hand_computed_values(measured):
     """The original of one copy is at rank 2, after a distractor. The other copy has no original."""
-    rows = [
-        ("query", (0, -1)),
-        ("query", (5, -1)),
-        ("gallery", (0, -1)),
-        ("gallery", (1, -1)),
-        ("distractors", (-1, -1)),
-    ]
-    folder, keys = made(tmp_path / "d", "copydays", rows)
-    found = evaluated(hgld, folder, dict(zip(keys, [0, 50, 20, 80, 10], strict=True)))
+    rows = [("query", (0, -1)), ("query", (5, -1)), ("gallery", (0, -1)), ("gallery", (1, -1))]
+    found = measured("copydays", [*rows, ("distractors", (-1, -1))], [0, 50, 20, 80, 10])
     assert found["values"] == {"mAP": pytest.approx((0 + 1 / 2) / 2)}
     assert found["undefined"] == {"mAP": 1}
     assert found["settings"]["queries_without_original"] == 1
 
 
-def test_faces_protocol_gives_hand_computed_values(tmp_path, hgld):
+def test_faces_protocol_gives_hand_computed_values(measured):
     """Identity 0 has five instances, one of them a template of two frames; identity 1 has four, of five frames."""
     rows = [("test", (identity, -1)) for identity in (*[0] * 6, *[1] * 5, *[2] * 5)]
     lists = [("template/t", "test/0004"), ("template/t", "test/0005")]
     lists += [("template/u", "test/0006"), ("template/u", "test/0007")]
-    folder, keys = made(tmp_path / "d", "faces", rows, lists=lists)
     # the template, the mean of 80 and 100, is at 90 degrees
-    angles = [0, 1, 2, 2.5, 80, 100, *[3] * 5, 60, 61, 62, 63, 64]
-    found = evaluated(hgld, folder, dict(zip(keys, angles, strict=True)))
+    found = measured("faces", rows, [0, 1, 2, 2.5, 80, 100, *[3] * 5, 60, 61, 62, 63, 64], lists=lists)
     settings = found["settings"]
     assert (settings["identities_dropped"], settings["instances_dropped"], settings["templates"]) == (1, 4, 2)
     assert settings["queries"] == 5 + 5
@@ -284,13 +267,11 @@ def test_faces_protocol_gives_hand_computed_values(tmp_path, hgld):
     assert found["values"]["AP/fine"] == pytest.approx((4 * ap_of_four + ap_of_template + 5) / 10)
 
 
-def test_revisited_gives_hand_computed_values(tmp_path, hgld):
+def test_revisited_gives_hand_computed_values(measured):
     """One query is at 0 degrees. Its ranking is junk, easy, negative, hard."""
     rows = [("query", (-1, -1)), *[("gallery", (-1, -1))] * 4, ("distractors", (-1, -1))]
     judged = [("query/0000", f"gallery/{i:04d}", verdict) for i, verdict in ((1, "junk"), (2, "easy"), (4, "hard"))]
-    folder, _ = made(tmp_path / "d", "revisited", rows, judgements=judged)
-    angles = {"query/0000": 0, "gallery/0001": 5, "gallery/0002": 10, "gallery/0003": 20, "gallery/0004": 30}
-    found = evaluated(hgld, folder, angles | {"distractors/0005": 8})
+    found = measured("revisited", rows, [0, 5, 10, 20, 30, 8], judgements=judged)
     values = found["values"]
     assert values["mAP/easy"] == values["mP@1/easy"] == 1
     assert values["mAP/hard"] == pytest.approx((0 + 1 / 2) / 2)
@@ -298,34 +279,29 @@ def test_revisited_gives_hand_computed_values(tmp_path, hgld):
     assert values["mP@5/medium"] == pytest.approx(2 / 3)
     assert values["mAP/easy+distractors"] == pytest.approx((0 + 1 / 2) / 2)
     assert found["settings"]["distractors"] == 1
-    lacking = evaluated(hgld, folder, {key: angle for key, angle in angles.items() if key != "gallery/0004"})
+    lacking = measured("revisited", rows, [0, 5, 10, 20, None, None], judgements=judged)
     assert "mAP/hard" not in lacking["values"] or lacking["values"]["mAP/hard"] is None
     assert lacking["settings"]["judgements_left_out"] == 1
     assert lacking["settings"]["without_embeddings"] == {"gallery": 1, "distractors": 1}
 
 
-def test_holidays_gives_hand_computed_values(tmp_path, hgld):
+def test_holidays_gives_hand_computed_values(measured):
     """Queries 0 and 3 belong to two groups; each query is also a gallery item of the other query."""
     rows = [("test", labels) for labels in [(0, -1), (0, -1), (0, -1), (1, -1), (1, -1)]] + [("distractors", (-1, -1))]
     queries = [("queries", "test/0000"), ("queries", "test/0003")]
-    folder, _ = made(tmp_path / "d", "holidays", rows, lists=queries)
-    angles = {f"test/{number:04d}": angle for number, angle in enumerate([0, 5, 30, 10, 80])}
-    found = evaluated(hgld, folder, angles | {"distractors/0005": 170})
+    found = measured("holidays", rows, [0, 5, 30, 10, 80, 170], lists=queries)
     # query 0 is followed by 1, 3 (the other query), 2; query 3 by 1, 0, 2 and then its relevant item 4
     first, second = (1 + (1 / 2 + 2 / 3) / 2) / 2, (0 + 1 / 4) / 2
     assert found["values"]["mAP"] == pytest.approx((first + second) / 2)
     assert found["settings"]["protocol"] == "holidays"
-    del angles["test/0000"]  # simulates a corrupt query image without embedding
-    alone = evaluated(hgld, folder, angles)
+    alone = measured("holidays", rows, [None, 5, 30, 10, 80, None], lists=queries)  # a corrupt query has no embedding
     assert alone["values"]["mAP"] == pytest.approx((0 + 1 / 3) / 2)
     assert alone["settings"]["without_embeddings"] == {"test": 1, "distractors": 1}
 
 
-def test_ukbench_gives_hand_computed_values(tmp_path, hgld):
+def test_ukbench_gives_hand_computed_values(measured):
     """There are two objects. The last image of the first object is near the images of the second object."""
-    folder, _ = made(tmp_path / "d", "ukbench", [("test", (i // 4, -1)) for i in range(8)])
-    angles = {f"test/{number:04d}": angle for number, angle in enumerate([0, 1, 2, 83, 80, 81, 82, 84.5])}
-    found = evaluated(hgld, folder, angles)
+    found = measured("ukbench", [("test", (i // 4, -1)) for i in range(8)], [0, 1, 2, 83, 80, 81, 82, 84.5])
     first = (3 + 3 + 3 + 1) / 4
     second = 3  # each of 80, 81, 82 and 84.5 has 83 in its first four, instead of its farthest image
     assert found["values"] == {"N-S": pytest.approx((first + second) / 2)}
@@ -364,15 +340,13 @@ TWICE = [("query/0000", "gallery/0001", verdict) for verdict in ("easy", "hard")
     ],
 )
 def test_command_refuses_dataset_without_the_data_that_its_protocol_needs(
-    tmp_path, hgld, protocol, rows, judgements, flags, said
+    measured, protocol, rows, judgements, flags, said
 ):
-    folder, keys = made(tmp_path / "d", protocol, rows, judgements=judgements)
-    assert said in evaluated(hgld, folder, dict(zip(keys, range(len(keys)), strict=True)), *flags)
+    assert said in measured(protocol, rows, range(len(rows)), *flags, judgements=judgements)
 
 
-def test_command_refuses_embeddings_without_a_split_of_the_protocol(tmp_path, hgld):
-    folder, keys = made(tmp_path / "d", "copydays", PAIR)
-    assert "no embedding of the split gallery" in evaluated(hgld, folder, {keys[0]: 0})
+def test_command_refuses_embeddings_without_a_split_of_the_protocol(measured):
+    assert "no embedding of the split gallery" in measured("copydays", PAIR, [0, None])
 
 
 def test_every_protocol_is_documented_and_complete():
