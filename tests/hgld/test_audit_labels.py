@@ -34,7 +34,7 @@ def density(items: np.ndarray, between: np.ndarray) -> float:
     )
 
 
-def test_scores_equal_densities_given_the_other_items_of_a_class():
+def test_scores_and_bayes_factors_equal_quotients_of_densities():
     rows, classes = clusters(each=4)
     model = ClassModel.fit(rows[:, :3], classes)
     scores = model.scores(np.arange(len(rows)))
@@ -43,11 +43,6 @@ def test_scores_equal_densities_given_the_other_items_of_a_class():
         both = np.concatenate([others, model.items[[item]]])
         expected = density(both, model.between) - density(others, model.between)
         assert scores[item, label] - 1.5 * math.log(2 * math.pi) == pytest.approx(expected, abs=1e-8)
-
-
-def test_bayes_factor_equals_quotient_of_densities():
-    rows, classes = clusters(each=4)
-    model = ClassModel.fit(rows[:, :3], classes)
     first, second = model.items[:3], model.items[3:9]
     expected = density(model.items[:9], model.between) - density(first, model.between) - density(second, model.between)
     assert model.log_ratio(first, second) == pytest.approx(expected, abs=1e-8)

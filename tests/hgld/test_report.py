@@ -33,7 +33,10 @@ def test_saved_report_is_read_back_unchanged(tmp_path):
     assert (two.undefined, two.settings) == (one.undefined, one.settings)
     assert two.per_query.equals(one.per_query, null_equal=True)
     (tmp_path / "run.per_query.parquet").unlink()
-    assert RetrievalReport.load_json(tmp_path / "run.json").per_query.is_empty()
+    without = RetrievalReport.load_json(tmp_path / "run.json")
+    assert without.per_query.is_empty()
+    with pytest.raises(InputError, match=r"per_query\.parquet file in the same folder"):
+        compare({"a": without}, metrics=["ASI"])
 
 
 GOOD = {"schema_version": 1, "values": {"AP": 1.0}, "undefined": {"AP": 0}, "settings": {}}
@@ -117,13 +120,6 @@ def test_metric_without_defined_value_has_no_interval():
 def test_compare_refuses_reports_of_different_tasks(reports, options, error, message):
     with pytest.raises(error, match=message):
         compare(reports, **options)
-
-
-def test_report_without_per_query_table_cannot_be_compared(tmp_path):
-    report().save_json(tmp_path / "a.json")
-    (tmp_path / "a.per_query.parquet").unlink()
-    with pytest.raises(InputError, match=r"per_query\.parquet file in the same folder"):
-        compare({"a": RetrievalReport.load_json(tmp_path / "a.json")})
 
 
 def test_ukbench_score_is_printed_with_two_decimals():

@@ -22,20 +22,20 @@ def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("plots")
     write_dataset(made / "data", items_of_classes([3] * 8, ("test",), per_coarse=4))
     write_run(made / "run", names=ODD, shift=1.0)
-    write_run(made / "keyed", keys=open_keys(made / "data"), shift=1.0)
+    write_run(made / "keyed", keys=open_dataset(made / "data").keys.to_list(), shift=1.0)
     return made
 
 
-def open_keys(folder):
-    return open_dataset(folder).keys.to_list()
+@pytest.fixture(scope="module")
+def report(folder):
+    return make_report([folder / "run"])
 
 
 def texts(axes):
     return [text.get_text() for text in axes.texts]
 
 
-def test_curves_have_the_average_precision_of_every_level(folder):
-    report = make_report([folder / "run"])
+def test_curves_have_the_average_precision_of_every_level(report):
     axes: Any = report.plot("curves", ax=Figure().subplots())
     legend = [text.get_text().removesuffix(")").rpartition(" (") for text in axes.get_legend().get_texts()]
     values = {label: float(value) for label, _, value in legend}
@@ -45,15 +45,15 @@ def test_curves_have_the_average_precision_of_every_level(folder):
         assert values[label] == pytest.approx(expected[metric], abs=0.02)  # the curve has 100 recalls
 
 
-def test_confusion_counts_every_query_of_the_shown_classes(folder):
-    axes: Any = make_report([folder / "run"]).plot("confusion", ax=Figure().subplots())
+def test_confusion_counts_every_query_of_the_shown_classes(report):
+    axes: Any = report.plot("confusion", ax=Figure().subplots())
     names = [label.get_text() for label in axes.get_xticklabels()]
     assert sorted(names) == [f"{ODD[0]} 0", f"{ODD[1]} 1"]
     assert sum(int(text) for text in texts(axes) if text) == 24
 
 
-def test_tree_is_coloured_by_the_error_at_rank_1(folder):
-    axes: Any = make_report([folder / "run"]).plot("tree", ax=Figure().subplots())
+def test_tree_is_coloured_by_the_error_at_rank_1(report):
+    axes: Any = report.plot("tree", ax=Figure().subplots())
     widths = {}
     for patch in axes.patches:
         widths.setdefault(round(patch.get_y() + patch.get_height() / 2), []).append(patch.get_width())
@@ -71,8 +71,7 @@ def test_strips_show_the_images_in_the_colours_of_their_grades(folder):
     assert np.asarray(axes.images[0].get_array()).shape == (112, 112, 3)
 
 
-def test_plots_without_what_they_need_are_refused(folder, tmp_path):
-    report = make_report([folder / "run"])
+def test_plots_without_what_they_need_are_refused(report, tmp_path):
     refused: list[tuple[str, Any, str]] = [
         ("pie", {}, f"expected one of {', '.join(KINDS)}"),
         ("strips", {}, "give the dataset to make_report"),
