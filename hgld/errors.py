@@ -173,6 +173,13 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
         raise ConfigError(f"{name} {value!r} is unknown; expected one of {', '.join(choices)}.")
 
 
+def at_least(least: int, **numbers: int) -> None:
+    """Raise ConfigError if a number is below ``least``; the message states the first such number."""
+    for name, number in numbers.items():
+        if number < least:
+            raise ConfigError(f"{name} is {number}; expected at least {least}.")
+
+
 @contextmanager
 def storage_errors(what: str, hint: str, *also: type[Exception]) -> Iterator[None]:
     """Turn a failed write in the ``with`` block into an error that states the action and the fix.

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from inspect import GEN_RUNNING, getgeneratorstate
 from itertools import chain, islice, pairwise
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 from weakref import WeakSet
 
 import numpy as np
@@ -22,7 +22,7 @@ from hgld.data.dataset import ShardDataset
 from hgld.data.decode import decode_batch
 from hgld.data.images import EncodedImage, Integers, fits_batch
 from hgld.data.views import View, places
-from hgld.errors import ConfigError, InputError, quoted
+from hgld.errors import InputError, at_least, check_choice, quoted
 from hgld.samplers import BatchSampler
 
 OnFault = Literal["raise", "replace", "leave"]
@@ -214,11 +214,8 @@ class BatchDecoder:
     """
 
     def __init__(self, view: View, workers: int, prefetch: int, seed: int, pin_memory: bool, on_fault: OnFault) -> None:
-        for name, number in (("workers", workers), ("prefetch", prefetch)):
-            if number < 0:
-                raise ConfigError(f"{name} is {number}; expected at least 0.")
-        if on_fault not in ("raise", "replace", "leave"):
-            raise ConfigError(f"on_fault is {quoted(on_fault)}; expected raise, replace or leave.")
+        at_least(0, workers=workers, prefetch=prefetch)
+        check_choice("on_fault", on_fault, get_args(OnFault))
         self._view = view
         self._workers, self._prefetch, self._seed = workers or cores_of_process(), prefetch, seed
         self._on_fault = on_fault

@@ -38,7 +38,7 @@ from hgld.data.loader import AHEAD, MOST_TRIED, BatchDecoder, BatchItems, closed
 from hgld.data.storage import Tar, expand_braces, is_shard, open_tars
 from hgld.data.tar import stream_members
 from hgld.data.views import TrainView, View
-from hgld.errors import ConfigError, InputError, quoted
+from hgld.errors import ConfigError, InputError, at_least, quoted
 from hgld.samplers.batch_sampler import Short, shuffled, word_source
 from hgld.samplers.shard_order import ShardOrderSampler, check_options, draw, fitting_streams
 
@@ -132,11 +132,11 @@ def stream(
         most = min(_MOST_STREAMS, len(tars)) if root is None else _MOST_STREAMS
         fitting = fitting_streams(p, process_count)
         num_streams = max((n for n in fitting if n <= most), default=min(fitting, default=1))
-    check_options(p, k, num_streams, window, short, seed, process_index, process_count)
-    if batches_per_epoch is not None and batches_per_epoch < 1:
-        raise ConfigError(f"batches_per_epoch is {batches_per_epoch}; expected at least 1.")
-    decoding = BatchDecoder(view or TrainView(), workers, prefetch, seed, pin_memory, "replace")
     grouping = _Grouping(p, k, num_streams, window, short, seed, process_index, process_count)
+    check_options(*grouping)
+    if batches_per_epoch is not None:
+        at_least(1, batches_per_epoch=batches_per_epoch)
+    decoding = BatchDecoder(view or TrainView(), workers, prefetch, seed, pin_memory, "replace")
     if root is not None:
         dataset = open_dataset(root, split, levels=levels, storage_options=storage_options, verify_reads=verify_reads)
         source = _IndexedSource(dataset, grouping, batches_per_epoch)

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, Unpack, get_args
 import torch
 from torch import Tensor
 
-from hgld.errors import ConfigError, check_choice
+from hgld.errors import ConfigError, at_least, check_choice
 from hgld.losses.kernels.operator import contiguous_like, operator, table_operator
 from hgld.losses.rank_loss import RankLoss, RankOptions, item_roles, read_scores, row_blocks
 
@@ -108,8 +108,7 @@ class SoftBinAP(RankLoss):
         **options: Unpack[RankOptions],
     ) -> None:
         super().__init__(graded=False, level=level, **options)
-        if bins < 2:
-            raise ConfigError(f"bins is {bins}; expected at least 2.")
+        at_least(2, bins=bins)
         if not low < 1:
             raise ConfigError(f"low is {low}; expected a score below 1.")
         check_choice("ties", ties, get_args(Ties))
@@ -214,8 +213,7 @@ class FastAP(RankLoss):
 
     def __init__(self, bins: int = 20, *, level: int = 0, **options: Unpack[RankOptions]) -> None:
         super().__init__(graded=False, level=level, **options)
-        if bins < 1:
-            raise ConfigError(f"bins is {bins}; expected at least 1.")
+        at_least(1, bins=bins)
         self.bins = bins
 
     def query_losses(

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError
+from hgld.losses.kernels.objectives import check_positive
 from hgld.losses.kernels.operator import contiguous_like, operator, table_operator
 from hgld.losses.rank_loss import RankLoss, RankOptions, item_roles, read_scores, row_blocks
 
@@ -40,8 +41,7 @@ class BlackboxAP(RankLoss):
         self, lambda_: float = 4.0, margin: float = 0.02, *, level: int = 0, **options: Unpack[RankOptions]
     ) -> None:
         super().__init__(graded=False, level=level, **options)
-        if not 0 < lambda_ < math.inf:
-            raise ConfigError(f"lambda_ is {lambda_}; expected a finite number above 0.")
+        check_positive(lambda_=lambda_)
         if not 0 <= margin < math.inf:
             raise ConfigError(f"margin is {margin}; expected a finite number of at least 0.")
         self.lambda_ = lambda_

@@ -7,7 +7,7 @@ from typing import Any, Literal, Unpack, get_args
 import torch
 from torch import Tensor, nn
 
-from hgld.errors import ConfigError, check_choice
+from hgld.errors import ConfigError, at_least, check_choice
 from hgld.losses.pairs import CalibrationLoss, Margin, PairReduction
 from hgld.losses.proxies import NormSoftmax, read_targets
 from hgld.losses.rank_loss import (
@@ -15,6 +15,7 @@ from hgld.losses.rank_loss import (
     BatchLoss,
     RankLoss,
     Reduction,
+    SumOfParts,
     TermSum,
     check_level,
     label_columns,
@@ -284,7 +285,7 @@ class RODNDCG(_Published):
         super().__init__(SupNDCG(**options), num_classes, dim, lambda_, decomposability, temperature)
 
 
-class SumOverLevels(BatchLoss):
+class SumOverLevels(SumOfParts):
     """A binary loss summed over all levels: the sigma baselines of HAPPIER.
 
     Args:
@@ -297,35 +298,13 @@ class SumOverLevels(BatchLoss):
     """
 
     def __init__(self, *losses: nn.Module) -> None:
-        super().__init__()
-        for loss in losses:
-            if getattr(loss, "reduction", "mean") == "none":
-                raise ConfigError(
-                    f"{type(loss).__name__} has reduction='none', but a sum over levels needs one number per level. "
-                    "Use reduction='mean'."
-                )
+        super().__init__(losses, "a sum over levels needs one number per level")
         parts = [part for loss in losses for part in loss.modules()]  # a composition is graded if one of its parts is
         if not losses or any(getattr(part, "graded", False) or getattr(part, "level", 0) for part in parts):
             raise ConfigError("SumOverLevels needs one binary loss, or one per level, each with level=0.")
-        self.losses = nn.ModuleList(losses)
 
-    def batch_loss(self, batch: Batch) -> Tensor:
-        return sum((loss(*part) for loss, part in self._by_level(batch)), batch.embeddings.new_zeros(()))
-
-    @property
-    def sums_over_queries(self) -> bool:
-        """True if all levels' losses are means over queries."""
-        return all(map(sums_over_queries, self.losses))
-
-    def query_sums(self, *args: Any) -> dict[str, TermSum]:
-        """Return the sums over queries of every level's terms, by name, as :meth:`RankLoss.query_sums` does."""
-        found = {}
-        for level, (loss, part) in enumerate(self._by_level(Batch(*args))):
-            found |= {f"{name}_{level}": term for name, term in query_sums(loss, *part).items()}
-        return found
-
-    def _by_level(self, batch: Batch) -> list[tuple[nn.Module, Batch]]:
-        """Return, per level, its loss and the batch with the labels of that level only.
+    def parts(self, batch: Batch) -> list[tuple[int, float, nn.Module, Batch]]:
+        """Return, per level: its number, the weight 1, its loss, and the batch with the labels of that level only.
 
         Raises:
             ConfigError: there are several losses, but not one per level.
@@ -338,11 +317,10 @@ class SumOverLevels(BatchLoss):
             raise ConfigError(
                 f"there are {len(losses)} losses for {len(columns)} levels of labels; give one loss, or one per level."
             )
-        batches = [
-            Batch(embeddings, own, ref_embeddings, other, self_index)
-            for own, other in zip(columns, ref_columns, strict=True)
+        return [
+            (level, 1.0, loss, Batch(embeddings, own, ref_embeddings, other, self_index))
+            for level, (loss, own, other) in enumerate(zip(losses, columns, ref_columns, strict=True))
         ]
-        return list(zip(losses, batches, strict=True))
 
 
 # -- MultiGrain -------------------------------------------------------------------------------------------------------
@@ -392,8 +370,7 @@ class MultiGrain(nn.Module):
         super().__init__()
         if not 0 <= lambda_ <= 1:
             raise ConfigError(f"lambda_ is {lambda_}; expected a number from 0 to 1.")
-        if num_classes < 1:
-            raise ConfigError(f"num_classes is {num_classes}; expected at least 1.")
+        at_least(1, num_classes=num_classes)
         if reduction == "none":
             raise ConfigError(f"reduction is {reduction!r}; expected 'mean' or 'nonzero'.")
         check_level(level)

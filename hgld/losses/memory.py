@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from hgld.distributed import current_processes
-from hgld.errors import ConfigError, InputError
+from hgld.errors import ConfigError, InputError, at_least
 from hgld.losses.compositions import Composition
 from hgld.losses.rank_loss import (
     KnownArguments,
     TermSum,
+    check_gives_one_number,
     label_columns,
     on_device,
     query_sums,
@@ -69,18 +70,13 @@ class CrossBatchMemory(KnownArguments, nn.Module):
         self, loss: nn.Module, size: int, dim: int, *, num_levels: int = 1, warmup: int = 0, weight: float = 1.0
     ) -> None:
         super().__init__()
-        for name, number in (("size", size), ("dim", dim), ("num_levels", num_levels)):
-            if number < 1:
-                raise ConfigError(f"{name} is {number}; expected at least 1.")
-        if warmup < 0:
-            raise ConfigError(f"warmup is {warmup}; expected at least 0 steps.")
+        at_least(1, size=size, dim=dim, num_levels=num_levels)
+        at_least(0, warmup=warmup)
         if not 0 <= weight < float("inf"):
             raise ConfigError(f"weight is {weight}; expected a finite number of at least 0.")
-        if getattr(loss, "reduction", "mean") == "none":
-            raise ConfigError(
-                f"{type(loss).__name__} has reduction='none', but CrossBatchMemory adds the loss of the batch and the "
-                "loss of the memory, so each must be one number. Use reduction='mean'."
-            )
+        check_gives_one_number(
+            loss, "CrossBatchMemory adds the loss of the batch and the loss of the memory, so each must be one number"
+        )
         self.loss = loss
         self.warmup = warmup
         self.weight = weight

@@ -7,7 +7,8 @@ from typing import Any, Literal, TypedDict, Unpack, get_args
 import torch
 from torch import Tensor, nn
 
-from hgld.errors import ConfigError, check_choice
+from hgld.errors import ConfigError, at_least, check_choice
+from hgld.losses.kernels.objectives import check_positive
 from hgld.losses.kernels.operator import contiguous_like, operator, row_operator
 from hgld.losses.rank_loss import Batch, RankLoss, TermSum, item_roles, row_blocks
 
@@ -173,8 +174,8 @@ class Contrastive(PairLoss):
         super().__init__(exclude_self=True, summed=variant == "cosine", **options)
         if variant == "cosine" and not 0 <= margin < 1:
             raise ConfigError(f"margin is {margin}; expected the cosine that negatives may reach, in [0, 1).")
-        if variant == "distance" and not 0 < margin < math.inf:
-            raise ConfigError(f"margin is {margin}; expected a finite distance > 0.")
+        if variant == "distance":
+            check_positive(margin=margin)
         self.margin = margin
         self.variant = variant
 
@@ -219,8 +220,7 @@ class Triplet(RankLoss):
 
     def __init__(self, margin: float = 0.2, **options: Unpack[PairOptions]) -> None:
         super().__init__(graded=False, exclude_self=True, **options)
-        if not 0 < margin < math.inf:
-            raise ConfigError(f"margin is {margin}; expected a finite squared distance > 0.")
+        check_positive(margin=margin)
         self.margin = margin
 
     def query_losses(
@@ -336,10 +336,8 @@ class Margin(RankLoss):
         **options: Unpack[PairOptions],
     ) -> None:
         super().__init__(graded=False, exclude_self=True, **options)
-        if dim < 1:
-            raise ConfigError(f"dim is {dim}; expected at least 1.")
-        if not 0 < margin < math.inf:
-            raise ConfigError(f"margin is {margin}; expected a finite number above 0.")
+        at_least(1, dim=dim)
+        check_positive(margin=margin)
         if not 0 < cutoff < reach <= 2:
             raise ConfigError(
                 f"cutoff is {cutoff} and reach is {reach}; expected 0 < cutoff < reach <= 2 (unit vectors are at most "

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from hgld.distributed import ALONE, Processes, gather, gather_with_gradients, share_rows, whole_shape
-from hgld.errors import ConfigError, InputError, check_choice
+from hgld.errors import ConfigError, InputError, at_least, check_choice
 from hgld.hierarchy import Hierarchy
+from hgld.losses.kernels.objectives import check_positive
 from hgld.losses.rank_loss import (
     Batch,
     QueryLoss,
@@ -59,9 +60,7 @@ class ProxyLoss(QueryLoss):
 
     def __init__(self, num_classes: int, dim: int, *, level: int = 0, reduction: Reduction = "mean") -> None:
         super().__init__()
-        for name, number in (("num_classes", num_classes), ("dim", dim)):
-            if number < 1:
-                raise ConfigError(f"{name} is {number}; expected at least 1.")
+        at_least(1, num_classes=num_classes, dim=dim)
         check_level(level)
         check_choice("reduction", reduction, get_args(Reduction))
         self.level = level
@@ -150,8 +149,7 @@ class NormSoftmax(ClassSoftmax):
 
     def __init__(self, num_classes: int, dim: int, temperature: float = 0.05, **options: Unpack[ProxyOptions]) -> None:
         super().__init__(num_classes, dim, **options)
-        if not 0 < temperature < math.inf:
-            raise ConfigError(f"temperature is {temperature}; expected a finite number > 0.")
+        check_positive(temperature=temperature)
         self.temperature = temperature
 
     def item_losses(self, embeddings: Tensor, targets: Tensor) -> Tensor:
@@ -263,8 +261,7 @@ class CSL(ClassSoftmax):
     ) -> None:
         num_levels, num_classes = len(hierarchy.levels), hierarchy.num_classes[0]
         super().__init__(num_classes, dim, reduction=reduction)
-        if not 0 < scale < math.inf:
-            raise ConfigError(f"scale is {scale}; expected a finite number > 0.")
+        check_positive(scale=scale)
         given = _MARGINS.get(num_levels, ()) if margins is None else tuple(margins)
         if len(given) != num_levels or not all(math.isfinite(margin) for margin in given):
             raise ConfigError(

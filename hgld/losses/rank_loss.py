@@ -7,7 +7,7 @@ import functools
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, TypedDict, get_args
 
 import torch
@@ -313,6 +313,51 @@ class BatchLoss(KnownArguments, nn.Module, ABC):
     @abstractmethod
     def batch_loss(self, batch: Batch) -> Tensor | tuple[Tensor, Tensor]:
         """Return the loss of a batch of tensors; :meth:`forward` calls this after reading its arguments."""
+
+
+class SumOfParts(BatchLoss):
+    """A weighted sum of losses, each of a part of the batch; a subclass writes :meth:`parts`.
+
+    Args:
+        losses: the losses.
+        reason: clause of an error message that states why each loss must be one number.
+
+    Raises:
+        ConfigError: a loss does not return a scalar.
+    """
+
+    def __init__(self, losses: Sequence[nn.Module], reason: str) -> None:
+        super().__init__()
+        for loss in losses:
+            check_gives_one_number(loss, reason)
+        self.losses = nn.ModuleList(losses)
+
+    @abstractmethod
+    def parts(self, batch: Batch) -> list[tuple[int, float, nn.Module, Batch]]:
+        """Return, per part: its number, its weight, its loss, and the part of the batch that the loss gets."""
+
+    def batch_loss(self, batch: Batch) -> Tensor:
+        values = (weight * loss(*part) for _, weight, loss, part in self.parts(batch))
+        return sum(values, batch.embeddings.new_zeros(()))
+
+    @property
+    def sums_over_queries(self) -> bool:
+        """True if all losses are means over queries."""
+        return all(map(sums_over_queries, self.losses))
+
+    def query_sums(self, *args: Any) -> dict[str, TermSum]:
+        """Return the sums over queries of every part's terms, by name, as :meth:`RankLoss.query_sums` does."""
+        return {
+            f"{name}_{number}": replace(term, weight=weight * term.weight)
+            for number, weight, loss, part in self.parts(Batch(*args))
+            for name, term in query_sums(loss, *part).items()
+        }
+
+
+def check_gives_one_number(loss: nn.Module, reason: str) -> None:
+    """Raise ConfigError, with the reason, if a loss has ``reduction="none"``."""
+    if getattr(loss, "reduction", "mean") == "none":
+        raise ConfigError(f"{type(loss).__name__} has reduction='none', but {reason}. Use reduction='mean'.")
 
 
 class QueryLoss(BatchLoss):

@@ -1,7 +1,6 @@
 """Loss wrappers (class weights, virtual items, truncated embeddings) and losses named as in pytorch-metric-learning."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, Literal, Unpack
 
 import torch
@@ -17,14 +16,12 @@ from hgld.losses.rank_loss import (
     RankLoss,
     RankOptions,
     Reduction,
-    TermSum,
+    SumOfParts,
     check_below,
     check_labels,
     check_level,
     label_column,
     on_device,
-    query_sums,
-    sums_over_queries,
     unit_rows,
 )
 from hgld.losses.surrogate_losses import PNP, BinaryOptions, SmoothAP, Variant
@@ -175,7 +172,7 @@ def mix_positives(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return share * embeddings[first_at] + (1 - share) * embeddings[second_at], labels[first]
 
 
-class MatryoshkaLoss(BatchLoss):
+class MatryoshkaLoss(SumOfParts):
     """The weighted mean of a loss over truncated embeddings (Kusupati et al., NeurIPS 2022, Eq. 1).
 
     Embeddings are truncated to each of ``dims``, normalised, and passed to the loss. So one model serves every size:
@@ -204,14 +201,8 @@ class MatryoshkaLoss(BatchLoss):
         dims: Sequence[int],
         weights: Sequence[float] | None = None,
     ) -> None:
-        super().__init__()
         parts = [losses] if isinstance(losses, nn.Module) else list(losses)
-        for loss in parts:
-            if getattr(loss, "reduction", "mean") == "none":
-                raise ConfigError(
-                    f"{type(loss).__name__} has reduction='none', but a mean over dimensions needs one number per "
-                    "dimension. Use reduction='mean'."
-                )
+        super().__init__(parts, "a mean over dimensions needs one number per dimension")
         self.dims = tuple(dims)
         self.weights = (1.0,) * len(self.dims) if weights is None else tuple(map(float, weights))
         if not self.dims or self.dims[0] < 1 or sorted(set(self.dims)) != list(self.dims):
@@ -223,32 +214,13 @@ class MatryoshkaLoss(BatchLoss):
             )
         if not all(weight > 0 for weight in self.weights):
             raise ConfigError(f"weights are {self.weights}; expected numbers above 0.")
-        self.losses = nn.ModuleList(parts)
 
-    def batch_loss(self, batch: Batch) -> Tensor:
-        """Return the weighted mean of the losses of the truncated embeddings.
+    def parts(self, batch: Batch) -> list[tuple[int, float, nn.Module, Batch]]:
+        """Return, per dimension: the dimension, its weight (they sum to 1), its loss, and the truncated batch.
 
         Raises:
             InputError: embeddings have fewer dimensions than the last of ``dims``.
         """
-        parts = ((weight, loss(*part)) for _, weight, loss, part in self._by_dim(batch))
-        return sum((weight * value for weight, value in parts), batch.embeddings.new_zeros(()))
-
-    @property
-    def sums_over_queries(self) -> bool:
-        """True if the losses of all dimensions are means over queries."""
-        return all(map(sums_over_queries, self.losses))
-
-    def query_sums(self, *args: Any) -> dict[str, TermSum]:
-        """Return the sums over queries of every dimension's terms, by name, as :meth:`RankLoss.query_sums` does."""
-        return {
-            f"{name}_{dim}": replace(term, weight=weight * term.weight)
-            for dim, weight, loss, part in self._by_dim(Batch(*args))
-            for name, term in query_sums(loss, *part).items()
-        }
-
-    def _by_dim(self, batch: Batch) -> list[tuple[int, float, nn.Module, Batch]]:
-        """Return, per dimension: the dimension, its weight (they sum to 1), its loss, and the truncated batch."""
         if batch.embeddings.shape[1] < self.dims[-1]:
             found = batch.embeddings.shape[1]
             raise InputError(f"embeddings have {found} dimensions; cannot truncate them to {self.dims}.")

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypedDict, Unpack, get_args
 import numpy as np
 import torch.utils.data
 
-from hgld.errors import ConfigError, InputError, check_choice
+from hgld.errors import ConfigError, InputError, at_least, check_choice
 from hgld.labels import Labels, class_numbers
 
 # -- random numbers ---------------------------------------------------------------------------------------------------
@@ -412,17 +412,6 @@ def check_place(seed: int, process_index: int, process_count: int) -> None:
         raise ConfigError(
             f"process_index is {process_index} of process_count {process_count}; expected 0 to {process_count - 1}."
         )
-
-
-def at_least(least: int, **numbers: int) -> None:
-    """Raise an error if a number is below ``least``.
-
-    Raises:
-        ConfigError: a number is too small; the message states the first such number.
-    """
-    for name, number in numbers.items():
-        if number < least:
-            raise ConfigError(f"{name} is {number}; expected at least {least}.")
 
 
 # -- samplers of single items ------------------------------------------------------------------------------------------

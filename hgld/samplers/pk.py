@@ -9,14 +9,13 @@ from typing import Literal, Unpack, get_args
 
 import numpy as np
 
-from hgld.errors import ConfigError, HierarchyError, check_choice
+from hgld.errors import ConfigError, HierarchyError, at_least, check_choice
 from hgld.samplers.batch_sampler import (
     BatchSampler,
     ClassItems,
     Labels,
     Place,
     Short,
-    at_least,
     check_enough,
     choose,
     label_column,

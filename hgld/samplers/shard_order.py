@@ -13,12 +13,11 @@ from typing import get_args
 
 import numpy as np
 
-from hgld.errors import ConfigError, InputError, check_choice
+from hgld.errors import ConfigError, InputError, at_least, check_choice
 from hgld.samplers.batch_sampler import (
     BatchSampler,
     ClassItems,
     Short,
-    at_least,
     below,
     check_place,
     random_words,

@@ -24,7 +24,7 @@ from typing import Literal, get_args
 import numpy as np
 import polars as pl
 
-from hgld.errors import ConfigError, HierarchyError, quoted, some
+from hgld.errors import ConfigError, HierarchyError, check_choice, quoted, some
 from hgld.hierarchy import Hierarchy
 from hgld.taxonomy.graph import Taxonomy, distinct_names, short
 
@@ -130,8 +130,7 @@ def even_levels(
 
 def _choose_parents(taxonomy: Taxonomy, rule: str, changes: _Changes) -> list[int]:
     """Choose one parent for each class, and return its position; -1 at the top."""
-    if rule not in get_args(ParentsRule):
-        raise ConfigError(f"parents is {quoted(rule)}; expected one of {', '.join(get_args(ParentsRule))}.")
+    check_choice("parents", rule, get_args(ParentsRule))
     several, names = taxonomy.with_several_parents, taxonomy.names
     if several and rule == "refuse":
         shown = (

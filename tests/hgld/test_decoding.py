@@ -88,20 +88,6 @@ def test_decoded_box_equals_crop_by_pillow(kind, box):
     assert not np.array_equal(found, np.asarray(whole.crop((box[1], box[0], box[1] + 40, box[0] + 40))))
 
 
-@pytest.mark.parametrize("box", [(160, 32, 416, 288), (32, 64, 288, 320)], ids=str)
-def test_reduced_decoding_keeps_the_position_of_the_box(box):
-    """The fast path decodes at 1/8 of the size; its box must be the box that Pillow crops, not a shifted one."""
-    data = stored(make_image(480, 360), "JPEG", quality=95)
-    with Image.open(io.BytesIO(data)) as whole:
-        sides = {place: np.asarray(whole.crop(place).resize((32, 32), Image.Resampling.BOX)).astype(int) for place in (
-            box, (box[0], box[1] - 24, box[2], box[3] - 24), (box[0] - 24, box[1], box[2] - 24, box[3]),
-        )}  # fmt: skip
-    found = decoded([encoded(data, 1, box)], TestView(32, 32), "fast")[0].astype(int)
-    away = {place: np.abs(found - side).mean() for place, side in sides.items()}
-    assert min(away, key=lambda place: away[place]) == box
-    assert away[box] < 3
-
-
 @pytest.mark.parametrize("view", [*VIEWS, TrainView(64, autoaugment=True)], ids=str)
 def test_fast_path_agrees_with_the_reference_for_jpegs_decoded_at_full_size(view):
     """Rotated images may differ by the rounding between the horizontal and the vertical pass of the resize."""
@@ -164,6 +150,7 @@ def test_reduced_decoding_stays_within_the_stated_tolerance(name, tolerance):
     }
     data = stored(make[name](), quality=90)
     images = [encoded(data, orientation) for orientation in (1, 2, 5, 7)]
+    images += [encoded(data, 1, box) for box in ((160, 32, 416, 288), (32, 64, 288, 320))]  # uneven on reduced pixels
     for view in (
         TrainView(64, scale=(0.3, 1.0)),
         TrainView(150, scale=(0.6, 1.0)),

@@ -59,7 +59,7 @@ NOT_SUMMED = [
         (lambda: losses.PNP(alpha=math.nan), ConfigError, "alpha is nan"),
         (lambda: losses.CalibrationLoss(reduction=BAD), ConfigError, "mean, none, nonzero"),
         (lambda: losses.CalibrationLoss(alpha=math.nan), ConfigError, "alpha is nan"),
-        (lambda: losses.Contrastive(0.0), ConfigError, "distance > 0"),
+        (lambda: losses.Contrastive(0.0), ConfigError, "margin is 0.0"),
         (lambda: losses.Contrastive(1.0, variant="cosine"), ConfigError, "in [0, 1)"),
         (lambda: losses.Triplet(-1.0), ConfigError, "margin is -1.0"),
         (lambda: losses.Triplet(reduction="nonzero"), ConfigError, "mean, none"),

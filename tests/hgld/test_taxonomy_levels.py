@@ -155,7 +155,7 @@ CHAIN = [(str(i), str(i + 1)) for i in range(MOST_LEVELS + 2)]
     ("graph", "rules", "error", "words"),
     [
         *((LINKS, {"cut": cut}, ConfigError, "cut is") for cut in ("top", "root:1,1", "leaves:0")),
-        (LINKS, {"parents": "any"}, ConfigError, "parents is 'any'"),
+        (LINKS, {"parents": "any"}, ConfigError, "parents 'any' is unknown"),
         (
             LINKS,
             {"levels": tuple("abcd")},

@@ -33,7 +33,7 @@ class Sigmoid:
     tau: float = 0.01
 
     def __post_init__(self) -> None:
-        _check_positive(tau=self.tau)
+        check_positive(tau=self.tau)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class SupStep:
     offset: float | None = None
 
     def __post_init__(self) -> None:
-        _check_positive(tau=self.tau)
+        check_positive(tau=self.tau)
         for name, value in (("rho", self.rho), ("delta", self.delta)):
             if not 0 <= value < math.inf:
                 raise ConfigError(f"{name} is {value}; expected a finite number >= 0.")
@@ -92,7 +92,8 @@ def unpack_surrogate(numbers: list[float]) -> Surrogate:
     return Sigmoid(*numbers) if len(numbers) == 1 else SupStep(*numbers)
 
 
-def _check_positive(**numbers: float) -> None:
+def check_positive(**numbers: float) -> None:
+    """Raise ConfigError unless all numbers are finite and above 0."""
     for name, value in numbers.items():
         if not 0 < value < math.inf:
             raise ConfigError(f"{name} is {value}; expected a finite number > 0.")
@@ -228,7 +229,7 @@ class NegativesPenalty:
 
     def __post_init__(self) -> None:
         check_choice("variant", self.variant, get_args(PenaltyVariant))
-        _check_positive(b=self.b, alpha=self.alpha)
+        check_positive(b=self.b, alpha=self.alpha)
 
     def terms(self, k: Positives) -> Terms:
         values, slope = self._penalty((k.rank - k.hrank).clamp(min=0))
