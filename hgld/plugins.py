@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,7 +38,7 @@ class Plugins:
 
     def names(self) -> list[str]:
         """Return the names that other packages add, without importing them."""
-        return sorted({point.name for point in _points(self.group)} - set(self.own))
+        return sorted(_points(self.group).names - set(self.own))
 
     def refuse_namesakes(self, name: str) -> None:
         """Raise an error if another package claims a name that hgld defines.
@@ -46,7 +46,7 @@ class Plugins:
         Raises:
             ConfigError: another package claims the name; the message names the package.
         """
-        for point in (point for point in _points(self.group) if point.name == name):
+        for point in _points(self.group).select(name=name):
             raise ConfigError(
                 f"the {self.noun} {name!r} is hgld's own, but {_source(point)} claims the name in the entry points "
                 f"{self.group!r}. Uninstall that package, or rename its entry point."
@@ -59,7 +59,7 @@ class Plugins:
             ConfigError: no package has an object of that name, two packages have such an object, or it cannot be
                 imported.
         """
-        found = [point for point in _points(self.group) if point.name == name]
+        found = list(_points(self.group).select(name=name))
         if not found:
             raise ConfigError(
                 f"there is no {self.noun} {name!r}. Expected one of {', '.join([*self.own, *self.names()])}."
@@ -81,9 +81,9 @@ class Plugins:
 
 
 @cache
-def _points(group: str) -> tuple[EntryPoint, ...]:
+def _points(group: str) -> EntryPoints:
     """Return the entry points of a group; cached, because installed packages do not change while a process runs."""
-    return tuple(entry_points(group=group))
+    return entry_points(group=group)
 
 
 def _source(point: EntryPoint) -> str:

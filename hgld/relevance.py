@@ -12,7 +12,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from hgld.errors import ConfigError, InputError
+from hgld.errors import ConfigError, InputError, at_least, check_choice
 from hgld.labels import Array
 
 RelevanceKind = Literal["population", "total", "weighted_ap", "exponential"]
@@ -141,9 +141,7 @@ class GainFunction:
     count_query: bool = False
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(RelevanceKind):
-            expected = ", ".join(get_args(RelevanceKind))
-            raise ConfigError(f"relevance kind {self.kind!r} is unknown; expected one of {expected}.")
+        check_choice("relevance kind", self.kind, get_args(RelevanceKind))
         if not 0 <= self.alpha < float("inf"):
             raise ConfigError(f"alpha is {self.alpha}; expected a finite number >= 0.")
         if self.weights is None:
@@ -223,8 +221,7 @@ def _as_grades(grades: Array, num_levels: int) -> Tensor:
             f"grades have shape {tuple(grade.shape)} and dtype {grade.dtype}; expected a (Q, G) table of integers, "
             "as hgld.shared_levels returns it."
         )
-    if num_levels < 1:
-        raise ConfigError(f"num_levels is {num_levels}; a hierarchy has at least one level.")
+    at_least(1, num_levels=num_levels)
     lowest, highest = (int(grade.min()), int(grade.max())) if grade.numel() else (0, 0)
     if lowest < 0 or highest > num_levels:
         raise InputError(f"grades run from {lowest} to {highest}; expected 0..{num_levels} for {num_levels} levels.")

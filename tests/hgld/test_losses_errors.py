@@ -137,10 +137,7 @@ def test_loss_or_gradient_is_not_finite_if_and_only_if_an_embedding_is_not(name)
     embed = model()
     images, labels, instances = step_input(0)
     others = {"instances": instances} if name == "MultiGrain" else {}
-    for dtype, wrong in (
-        *((torch.float32, value) for value in (None, math.nan, math.inf)),
-        *((dtype, None) for dtype in (torch.float64, torch.bfloat16)),
-    ):
+    for dtype, wrong in ((torch.float64, None), (torch.float32, math.nan), (torch.bfloat16, math.inf)):
         embeddings = embed(images).detach().to(dtype)
         if wrong is not None:
             embeddings[3, 1] = wrong

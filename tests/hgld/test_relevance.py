@@ -90,7 +90,7 @@ def test_shared_levels_refuse_invalid_labels(query, gallery, words):
         ({"kind": "weighted_ap", "weights": [1.0]}, ConfigError, "expected 2"),
         ({"kind": "weighted_ap", "weights": [0.0, 0.0]}, ConfigError, "positive sum"),
         ({"num_levels": 1}, InputError, r"0\.\.1"),
-        ({"num_levels": 0}, ConfigError, "at least one"),
+        ({"num_levels": 0}, ConfigError, "num_levels is 0; expected at least 1"),
         ({"grades": torch.tensor([2, 1])}, InputError, "(Q, G)"),
         ({"grades": torch.tensor([[2.0]])}, InputError, "integers"),
     ],
