@@ -43,13 +43,8 @@ def test_datasets_command_prints_card_and_download_steps_of_a_dataset(hgld):
         assert "pretty_name" not in out
         assert f"hgld build-shards {name} --source DIR --out OUT" in out
     assert json.loads(hgld("datasets", "sop", "--json")[1])["card"] == load_card("sop").text
-
-
-@pytest.mark.parametrize(("name", "said"), [("coco", "no dataset 'coco'"), ("manifest", "your own images")])
-def test_datasets_without_a_card_are_refused(hgld, name, said):
-    code, out, err = hgld("datasets", name)
-    assert (code, out) == (EXIT_BAD_INPUT, "")
-    assert said in err
+    code, out, err = hgld("datasets", "manifest")
+    assert (code, out, "your own images" in err) == (EXIT_BAD_INPUT, "", True)
 
 
 def test_card_command_rewrites_the_card_and_updates_its_checksum_in_the_manifest(hgld, root):
@@ -69,18 +64,14 @@ def test_card_command_rewrites_the_card_and_updates_its_checksum_in_the_manifest
     hgld("card", root)
     assert hgld("verify", root)[0] == 0
     assert {path.name: path.read_bytes() for path in root.iterdir()} == files
-
-
-def test_dataset_whose_levels_differ_from_its_named_card_gets_no_card(root):
     rename(root, name="sop")
-    assert remake_card(root) is None
+    assert remake_card(root) is None  # the levels are not those of the card of sop
 
 
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
         (lambda root: (root / "dataset.json").unlink(), "has no dataset.json"),
-        (lambda root: (root / "dataset.json").write_text("{"), "not valid JSON"),
         (lambda root: rename(root, files={}), "does not list index.parquet"),
         (lambda root: (root / "index.parquet").write_bytes(b"PAR1"), "not a readable parquet file"),
     ],

@@ -60,7 +60,7 @@ def manifest(splits=None, **changes) -> Manifest:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_data_card_has_levels_counts_and_download_steps(name):
+def test_every_data_card_has_levels_download_steps_and_counts_that_its_text_repeats(name):
     card = load_card(name)
     assert card.name == CARDS.get(name, name)
     assert card.levels
@@ -68,18 +68,12 @@ def test_every_data_card_has_levels_counts_and_download_steps(name):
     assert card.obtain
     assert "hgld" not in card.header
     assert {"Source", "Levels", "Licence", "Known problems"} <= card.sections.keys()
+    prose = card.text.split("---\n", 2)[2]
     for published in card.splits.values():
         assert published.items or published.classes
         assert published.classes.keys() <= set(card.levels)
-
-
-# The only count of this card comes from a file, not from a publication.
-@pytest.mark.parametrize("name", sorted(set(NAMES) - {"gldv2"}))
-def test_counts_in_the_header_of_a_card_are_also_in_its_text(name):
-    card = load_card(name)
-    prose = card.text.split("---\n", 2)[2]
-    for split in card.splits.values():
-        for count in filter(None, (split.items, *split.classes.values())):
+        # the only count of the card of gldv2 comes from a file, not from a publication
+        for count in filter(None, (published.items, *published.classes.values())) if name != "gldv2" else ():
             assert re.search(rf"(?<![\d,]){re.escape(count.shown)}(?![\d,])", prose), f"{name}: {count}"
 
 
@@ -105,10 +99,6 @@ def test_differences_from_published_counts_are_listed_with_their_split(cards):
     ]
     test = {"items": 1_249, "shards": 1, "classes": {"toy": 3, "kind": 2}, "unlabelled": 0}
     assert published_differences(card, manifest({**manifest().splits, "test": test})).is_empty()
-    test["items"] = 1_251
-    assert published_differences(card, manifest({**manifest().splits, "test": test})).rows() == [
-        ("test", "items", "1.2K", 1_251)
-    ]
 
 
 def parsed(text: str) -> tuple[dict, str]:
@@ -135,19 +125,16 @@ def test_card_shows_found_counts_beside_published_counts(cards):
     assert "in 1 tar of 0.00 GB" in body
 
 
-def test_card_of_the_users_data_has_no_licence():
-    header, body = parsed(dataset_card(None, manifest(provenance={"notes": ["two files were no images"]})))
+def test_card_of_the_users_data_has_no_licence_and_no_split_without_shards():
+    """Hugging Face datasets loads no split if a pattern of the card matches no file."""
+    empty = {"items": 0, "shards": 0, "classes": {"toy": 0, "kind": 0}, "unlabelled": 0}
+    notes = {"notes": ["two files were no images"]}
+    header, body = parsed(dataset_card(None, manifest({**manifest().splits, "val": empty}, provenance=notes)))
+    assert [entry["split"] for entry in header["configs"][0]["data_files"]] == ["train"]
     assert header["pretty_name"] == "toys"
     assert "license" not in header
     assert "published counts" not in body
     assert "- two files were no images" in body
-
-
-def test_card_lists_no_split_without_shards():
-    """Hugging Face datasets loads no split if a pattern of the card matches no file."""
-    empty = {"items": 0, "shards": 0, "classes": {"toy": 0, "kind": 0}, "unlabelled": 0}
-    header, _ = parsed(dataset_card(None, manifest({**manifest().splits, "val": empty})))
-    assert [entry["split"] for entry in header["configs"][0]["data_files"]] == ["train"]
 
 
 HOSTILE = "<script>x</script> | **b** [a](javascript:x) `c`\n# title\n---\n```"

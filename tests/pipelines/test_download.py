@@ -115,11 +115,9 @@ def test_file_with_a_wrong_checksum_is_downloaded_once_more_and_then_refused(ser
 
 
 REFUSED = [
-    *((lies.status(code), {}, f"responded with HTTP {code}") for code in (403, 404, 410)),
-    *(
-        (lies.status(302, f"Location: {place}"), {}, r"a\.tar does not lead to a file")
-        for place in ("http://[::1", "http://a..b/", "http://\x80\x81/", f"http://{'a' * 300}/")
-    ),
+    (lies.status(403), {}, "responded with HTTP 403"),
+    (lies.status(302, f"Location: http://{'a' * 300}/"), {}, r"a\.tar does not lead to a file"),
+    (lies.status(302, "Location: http://[::1"), {}, "does not lead to a file"),
     (lies.endless, {"md5": None, "most_bytes": 1_000_000}, "more bytes than the 1,000,000 expected"),
     (lies.gzip, {"md5": None}, "was sent compressed"),
     (lies.without_length, {"md5": None}, "without its length and has no checksum"),
@@ -177,12 +175,6 @@ def test_stalled_transfer_is_interrupted_and_resumed(server, tmp_path):
     assert got.path.read_bytes() == DATA
 
 
-def test_unwritable_path_is_a_storage_error(server, tmp_path):
-    (tmp_path / "sub").write_text("a file where the folder should be")
-    with pytest.raises(StorageError, match=r"cannot write .*a\.tar"):
-        downloader().fetch([one(server, tmp_path)])
-
-
 def test_second_download_of_a_file_in_progress_is_refused(server, tmp_path):
     file = one(server, tmp_path)
     file.path.parent.mkdir()
@@ -226,8 +218,7 @@ def test_files_are_downloaded_in_parallel_and_a_failure_does_not_stop_other_file
     assert [result.path.read_bytes() for result in results] == list(files.values())
 
 
-@pytest.mark.parametrize("fault", [lies.trickle, lies.silence])
-def test_interrupted_download_ends_soon_and_keeps_received_bytes(fault, serve, tmp_path):
+def test_interrupted_download_ends_soon_and_keeps_received_bytes(serve, tmp_path):
     def stop(task: str, done: int, total: int | None) -> None:
         if task == "files":
             while not (tmp_path / "b.tar.part").is_file():
@@ -236,7 +227,7 @@ def test_interrupted_download_ends_soon_and_keeps_received_bytes(fault, serve, t
 
     names = ("a.tar", "b.tar", "c.tar")
     server = serve(dict(zip(names, (b"small", DATA, DATA), strict=True)))
-    server.planned["b.tar"] = [fault]
+    server.planned["b.tar"] = [lies.trickle]
     wanted = [RemoteFile(f"{server.url}/{name}", tmp_path / name) for name in names]
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
@@ -260,7 +251,7 @@ def gldv2_site(tars: int = 3) -> dict[str, bytes]:
     return site | sums | {name: name.encode() for name in metadata_names(["index"])}
 
 
-@pytest.mark.parametrize("text", ["", "abc  images_000.tar", f"{'0' * 32}  images_001.tar", "<Error/>"])
+@pytest.mark.parametrize("text", ["", "abc  images_000.tar", f"{'0' * 32}  images_001.tar"])
 def test_invalid_checksum_file_is_refused(text):
     with pytest.raises(InputError, match=r"x\.txt says .* expected 32 hex digits and images_000\.tar"):
         parse_checksum(text, "images_000.tar", "x.txt")
@@ -298,10 +289,8 @@ def test_download_command_reports_outcomes(hgld, serve, tmp_path):
     ("arguments", "said"),
     [
         (("gldv2", "--split", "index"), "give --tars, --metadata"),
-        (("gldv2", "--split", "index", "--tars", "3-1"), "3-1"),
         (("gldv2", "--split", "index", "--tars", "99-100"), "its tars are 0-99"),
         (("sop", "--split", "index", "--tars", "0"), "hgld datasets sop"),
-        (("nonsense", "--split", "index", "--tars", "0"), "no dataset 'nonsense'"),
     ],
 )
 def test_download_command_refuses_invalid_arguments(hgld, tmp_path, arguments, said):

@@ -1,17 +1,15 @@
 """Builds, verify and every reader accept the same image formats."""
 
+import numpy as np
 import polars as pl
-import torch
 
 import hgld
 from hgld.data.format import IMAGE_FORMATS, IMAGE_SUFFIXES, REJECTED
-from hgld.data.views import TestView
 from hgld.pipelines.check.verify import verify
 from hgld.pipelines.shards.build import build_shards
 from hgld.pipelines.shards.config import SourceConfig
 from hgld.pipelines.shards.sources.own_images import IMAGE_SUFFIXES as SOUGHT
 from hgld.pipelines.stage import silent
-from tests.hgld.reference_decoding import decode_by
 from tests.pipelines.tiny_shards import picture
 from tests.pipelines.toy_release import SMALL
 
@@ -36,8 +34,5 @@ def test_every_image_format_that_build_accepts_is_verified_and_decoded(tmp_path)
 
     dataset = hgld.open_dataset(out)
     assert len(dataset) == 2 * len(IMAGE_SUFFIXES)
-    pixels = torch.zeros(len(dataset), 3, 32, 32, dtype=torch.uint8)
-    images, parameters = dataset.encoded(range(len(dataset))), TestView(32, 32).parameters(*dataset.sizes.T)
-    for path in ("fast", "reference"):
-        decode_by(path, images, parameters, pixels.zero_())
-        assert (pixels.float().std(dim=(1, 2, 3)) > 0).all()
+    for image in range(len(dataset)):
+        assert np.asarray(dataset.image(image)).std() > 0

@@ -1,21 +1,17 @@
 import hashlib
 import io
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 
-import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.errors import InputError
-from hgld.pipelines.shards import pack as pack_module
-from hgld.pipelines.shards.examine import LOOSE
-from hgld.pipelines.shards.pack import PackUnit, TarWriter, pack
-from hgld.pipelines.stage import read_facts
-
-LEVELS = ("fine", "top")
+from hgld.pipelines.check.verify import verify
+from hgld.pipelines.shards.pack import TarWriter
+from hgld.pipelines.stage import silent
+from tests.pipelines.toy_release import ToyRelease, build
 
 
 def content_of(tar: tarfile.TarFile, member: tarfile.TarInfo | str) -> bytes:
@@ -45,77 +41,50 @@ def test_written_tar_is_read_unchanged_by_the_tarfile_module(items):
     assert [offset for *_, offset in found[::2]] == offsets
 
 
-IMAGES = [bytes([i]) * (700 + 300 * i) for i in range(5)]
+WHERE = {"loose": "0/0.jpg", "tar": "set_1.tar", "spool": "set-000001.spool"}  # file with the bytes of an image
 
 
-def unit_of(tmp_path: Path) -> PackUnit:
-    """Return a unit of five items: two loose files, two tar members and one spooled image."""
-    root = tmp_path / "source"
-    root.mkdir()
-    (root / "0.jpg").write_bytes(IMAGES[0])
-    (root / "1.jpg").write_bytes(IMAGES[1])
-    (tmp_path / "a.tar").write_bytes(b"x" * 100 + IMAGES[2] + IMAGES[3])
-    (tmp_path / "a.spool").write_bytes(IMAGES[4])
-    count = len(IMAGES)
-    plan = pl.DataFrame(
-        {
-            "key": [f"k/{i}" for i in range(count)],
-            "split": ["train"] * count,
-            "file": ["0.jpg", "1.jpg", "set/2", "set/3", "set/4"],
-            "origin": pl.Series([LOOSE, LOOSE, 0, 0, 1], dtype=pl.Int32),
-            "source_offset": [None, None, 100, 100 + len(IMAGES[2]), 0],
-            "size": [len(image) for image in IMAGES],
-            "suffix": ["jpg"] * count,
-            "width": pl.Series([4] * count, dtype=pl.Int32),
-            "height": pl.Series([3] * count, dtype=pl.Int32),
-            "orientation": pl.Series([1] * count, dtype=pl.Int8),
-            "fine": pl.Series([0, 0, 1, 1, -1], dtype=pl.Int32),
-            "top": pl.Series([0, 0, 0, 0, -1], dtype=pl.Int32),
-            "shard": ["train-000000.tar"] * count,
-            "sha256": [hashlib.sha256(image).hexdigest() for image in IMAGES],
-            "duplicate_of": pl.Series([None] * count, dtype=pl.String),
-            "class_run": pl.Series([0, 0, 1, 1, 2], dtype=pl.Int32),
-            "name/fine": ["a", "a", "b", "b", None],
-            "name/top": ["t", "t", "t", "t", None],
-        }
-    )
-    plan.write_parquet(tmp_path / "plan.parquet")
-    return PackUnit(
-        name="train-000000.tar",
-        key="key",
-        levels=LEVELS,
-        plan=tmp_path / "plan.parquet",
-        root=root,
-        origins=(tmp_path / "a.tar", tmp_path / "a.spool"),
-        out=tmp_path / "out",
-        record=tmp_path / "packed" / "train-000000.tar.parquet",
-    )
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [("loose", "changed"), ("loose", "gone"), ("tar", "changed"), ("tar", "shorter"), ("spool", "gone")],
+)
+def test_images_changed_since_examination_stop_packing(tmp_path, monkeypatch, kind, how):
+    def damage(out: Path, needed: int) -> None:
+        """Change the file between the examination and the packing."""
+        (path,) = tmp_path.rglob(WHERE[kind])
+        data = path.read_bytes()
+        path.write_bytes({"changed": data.replace(b"\xff\xd8\xff", b"\xff\xd8\0"), "shorter": data[:600]}.get(how, b""))
+        if how == "gone":
+            path.unlink()
 
-
-@pytest.mark.parametrize("where", ["1.jpg", "a.tar", "a.spool"])
-@pytest.mark.parametrize("how", ["changed", "shorter", "gone"])
-def test_images_changed_since_examination_stop_packing(tmp_path, where, how):
-    unit = unit_of(tmp_path)
-    path = tmp_path / ("source" if where == "1.jpg" else ".") / where
-    data = path.read_bytes()
-    path.write_bytes(data[:-1] + b"\xff" if how == "changed" else data[:-1])
-    if how == "gone":
-        path.unlink()
-    with pytest.raises(InputError, match=where):
-        pack(unit)
-    assert not unit.record.exists()
-    assert list((tmp_path / "out").iterdir()) == []
+    release = ToyRelease.make()
+    catalog = release.catalog(release.write(tmp_path / "source"))
+    if kind != "loose":
+        catalog = release.tar_catalog(tmp_path, release.write_tars(tmp_path / "tars"))
+    monkeypatch.setattr("hgld.pipelines.shards.build.check_space", damage)
+    with pytest.raises(InputError, match=WHERE[kind]):
+        build(catalog, tmp_path / "out", shard_items=100, keep_examined=kind == "spool")
+    assert not list((tmp_path / "out/.build/packed").glob("train*"))
+    assert not list((tmp_path / "out").glob("train*"))
 
 
 def test_record_of_a_different_plan_is_removed_before_packing(tmp_path, monkeypatch):
     """If packing stops before its record is written, the first plan must not accept the shard of the second plan."""
-    first = unit_of(tmp_path)
-    pack(first)
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pack_module.UnitRecord, "write", stop)
+    release = ToyRelease.make()
+    catalog = release.catalog(release.write(tmp_path / "source"))
+    monkeypatch.setattr("hgld.pipelines.shards.build.finish", stop)
     with pytest.raises(KeyboardInterrupt):
-        pack(replace(first, key="another"))
-    assert read_facts(first.record, first.key) is None
+        build(catalog, tmp_path / "out", shard_items=100)
+    image = tmp_path / "source/0/0.jpg"
+    image.write_bytes(release.images["0/1.jpg"])
+    monkeypatch.setattr("hgld.pipelines.shards.pack.UnitRecord", stop)
+    with pytest.raises(KeyboardInterrupt):
+        build(catalog, tmp_path / "out", shard_items=100)
+    monkeypatch.undo()
+    image.write_bytes(release.images["0/0.jpg"])
+    build(catalog, tmp_path / "out", shard_items=100)
+    assert verify(tmp_path / "out", progress=silent).findings.is_empty()

@@ -82,6 +82,7 @@ def test_proposed_command_builds_the_same_dataset_as_the_flag_yes(table, hgld, m
     code, shown, _ = hgld("build-shards", "manifest", "--source", "Liste.csv", "--yes", "--workers", 1)
     assert code == 0
     assert "calibrate" not in shown
+    assert "next: hgld train --data Liste-shards --out RUN" in shown
     code, shown, _ = hgld("build-shards", *shlex.split(proposed["command"])[2:], "--json")
     built = json.loads(shown)
     assert (code, built["ran"], built["profile"]) == (0, False, proposed | {"command": built["profile"]["command"]})
@@ -111,8 +112,7 @@ def test_complete_options_build_without_a_question_and_keep_spellings_apart(tabl
 
 def test_proposed_build_does_not_start_without_a_terminal(table, hgld, monkeypatch):
     monkeypatch.chdir(table.parent)
-    for words, code in (((), 0), (("--out", "out"), 2), (("--out", "out", "--json"), 2)):
-        assert hgld("build-shards", "manifest", "--source", "Liste.csv", *words)[0] == code
+    assert hgld("build-shards", "manifest", "--source", "Liste.csv", "--out", "out")[0] == 2
     assert not Path("out").exists()
     code, _, said = hgld("build-shards", "sop", "--source", ".")
     assert (code, "missing --out" in said) == (2, True)
@@ -250,7 +250,6 @@ def test_hugging_face_parquet_files_are_built(tmp_path, hgld):
         (lambda t: t.with_columns(other="image"), TableError, "several columns hold images: image, other"),
         (lambda t: t.with_columns(label=pl.lit(7)), TableError, "cannot be read as a table"),
         (lambda t: t.select("label"), ConfigError, "no column that names the image files"),
-        (lambda t: t.clear(), TableError, "no rows below the header"),
     ],
 )
 def test_unusable_parquet_table_is_refused(tmp_path, change, error, said):

@@ -24,14 +24,8 @@ from hgld.samplers import EpochSampler, PKSampler
 from tests.fake_releases import gldv2
 from tests.fake_releases.__main__ import maker
 
-RELEASES = [name for name in SOURCES if name not in OWN_DATA]
-# these releases use the adapters of inat-full, dyml-vehicle and roxford
-SAME_ADAPTER = ("inat-base", "dyml-animal", "rparis")
-REAL = {
-    "grocery": (("fine", "coarse", "top"), 5421),
-    "omniglot": (("fine", "alphabet", "script_type"), 4840),
-    "gldv2_washington": (("fine", "supercategory", "hierarchical_label", "natural_or_human_made"), 4425),
-}
+# three releases use the adapters of inat-full, dyml-vehicle and roxford
+RELEASES = [name for name in SOURCES if name not in (*OWN_DATA, "inat-base", "dyml-animal", "rparis")]
 
 
 def check(root: Path, *, rebuilds: bool) -> None:
@@ -47,15 +41,13 @@ def check(root: Path, *, rebuilds: bool) -> None:
         assert hgld.open_dataset(root).frame.equals(dataset.frame)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SAME_ADAPTER)) for name in RELEASES]
-)
+@pytest.mark.parametrize("name", RELEASES)
 @pytest.mark.usefixtures("mat_files_here")
 def test_release_is_built_into_shards_that_pass_verify(name, tmp_path, monkeypatch):
     gldv2.leave_empty_tars_out(monkeypatch)
     (tmp_path / "release").mkdir()
     maker(name)(tmp_path / "release", 0)
-    options = SourceConfig(distractors=name in ("roxford", "rparis"))
+    options = SourceConfig(distractors=name == "roxford")
     build_shards(name, tmp_path / "release", str(tmp_path / "shards"), options, ShardConfig(workers=1), silent)
     check(tmp_path / "shards", rebuilds=name in ("gldv2", "roxford", "dyml-vehicle"))
     follow_protocol(tmp_path / "shards", tmp_path / "perfect.npy")
@@ -89,19 +81,18 @@ def follow_protocol(root: Path, file: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", REAL)
-def test_real_images_are_built_into_shards_that_pass_verify(name, tmp_path):
+def test_real_images_are_built_into_shards_that_pass_verify(tmp_path):
     """Real images of HGLD_DATA are built with class-disjoint splits and read in P x K batches."""
     if "HGLD_DATA" not in os.environ:
         pytest.skip("HGLD_DATA is not set: real images are missing")
-    folder = Path(os.environ["HGLD_DATA"]) / name
-    levels, items = REAL[name]
+    folder = Path(os.environ["HGLD_DATA"]) / "gldv2_washington"
+    levels = ("fine", "supercategory", "hierarchical_label", "natural_or_human_made")
     rows = (folder / "labels.csv").read_text(encoding="utf-8").splitlines(keepends=True)
     (tmp_path / "labels.csv").write_text("".join(r for r in rows if "unclassified" not in r), encoding="utf-8")
     options = SourceConfig(images=folder, levels=levels, test_classes=0.5)
     build_shards("manifest", tmp_path / "labels.csv", str(tmp_path / "shards"), options, ShardConfig(workers=1), silent)
     train, test = (hgld.open_dataset(tmp_path / "shards", split) for split in ("train", "test"))
-    assert len(train) + len(test) == items
+    assert len(train) + len(test) == 4425
     assert not set(train.labels[:, 0].tolist()) & set(test.labels[:, 0].tolist())
     for indices in PKSampler(train, 16, 4):
         classes, counts = train.labels[indices, 0].unique(return_counts=True)

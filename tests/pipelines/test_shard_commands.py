@@ -11,12 +11,9 @@ from hgld.data.format import CARD, CROISSANT, HIERARCHY, INDEX, MANIFEST
 from hgld.data.index import read_index
 from hgld.pipelines.check.verify import verify
 from hgld.pipelines.shards.cards import remake_card
-from hgld.pipelines.shards.catalog import BESIDE_LEVELS
 from hgld.pipelines.stage import silent
 from tests.fake_releases.__main__ import maker
 from tests.pipelines.toy_release import LEVELS, ToyRelease
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -33,16 +30,6 @@ def given(labels: Path, out: Path) -> list[object]:
     images = labels.parent / "images"
     arguments = ["manifest", "--source", labels, "--images", images, "--levels", levels]
     return [*arguments, "--test-classes", 0.4, "--seed", 1, "--workers", 1, "--out", out]
-
-
-def test_table_of_images_is_profiled_and_built(labels, tmp_path, hgld):
-    code, shown, _ = hgld("build-shards", *given(labels, tmp_path / "out"))
-    assert code == 0
-    assert "splits, class-disjoint: train 3 classes, " in shown
-    assert "without species: 0 stay, 1 are excluded (may show val or test)" in shown
-    assert f"next: hgld train --data {tmp_path}/out --out RUN" in shown
-    code, shown, _ = hgld("build-shards", *given(labels, tmp_path / "out"))
-    assert "built before, nothing to do" in shown
 
 
 def test_name_licence_and_level_names_are_in_card_and_croissant(labels, tmp_path, hgld):
@@ -77,7 +64,7 @@ def test_name_licence_and_level_names_are_in_card_and_croissant(labels, tmp_path
 
 
 def test_levels_named_like_internal_columns_can_be_built(labels, tmp_path, hgld):
-    names = ("group", "len", "first", "stated", "trained", "distance", "member", "label", "table")
+    names = ("group", "len", "first", "member", "label")
     table = pl.read_csv(labels)
     table.with_columns(table[LEVELS[0]].alias(f"of {name}") for name in names).write_csv(labels)
     own = ["manifest", "--source", labels, "--images", labels.parent / "images", "--workers", 1, "--test-classes", 0.4]
@@ -85,17 +72,6 @@ def test_levels_named_like_internal_columns_can_be_built(labels, tmp_path, hgld)
     code, _, said = hgld("build-shards", *own, "--levels", levels, "--out", tmp_path / "out")
     assert (code, said) == (0, "")
     assert verify(tmp_path / "out", progress=silent).findings.is_empty()
-
-
-def test_json_result_has_profile_counts_and_excluded_items(labels, tmp_path, hgld):
-    (tmp_path / "images/0/0.jpg").write_bytes(b"")
-    _, shown, _ = hgld("build-shards", *given(labels, tmp_path / "out"), "--json")
-    result = json.loads(shown)
-    assert result["rejected"] == {"empty": 1, "no species: may show a class of test": 1}
-    assert result["profile"]["files"]["missing"] == 0
-    assert result["levels"] == list(LEVELS)
-    assert sum(split["items"] for split in result["splits"].values()) == 21
-    assert result["differences"] is None
 
 
 def test_counts_that_differ_from_the_card_are_shown(tmp_path, hgld):
@@ -109,12 +85,11 @@ def test_counts_that_differ_from_the_card_are_shown(tmp_path, hgld):
 
 
 REFUSED = [  # (option, value, expected words of the error)
-    ("--seed", "x", "expected a whole number"),
     ("--workers", "-1", "--workers is -1"),
     ("--name", "a/b", "--name is 'a/b'; expected"),
     ("--license", "a\x1b[2J", "--license is 'a\\x1b[2J'; expected"),
     ("--description", "a\nb", "--description is 'a\\nb'; expected"),
-    *(("--levels", f"{level}={LEVELS[0]}", f"a level cannot be called {level}") for level in sorted(BESIDE_LEVELS)),
+    ("--levels", f"file={LEVELS[0]}", "a level cannot be called file"),
 ]
 
 

@@ -91,12 +91,6 @@ def test_shards_have_about_the_requested_size():
     assert sizes.min() > 0.8 * (1 << 20)
 
 
-def test_group_larger_than_a_shard_gets_its_own_shard():
-    plan = planned(items_of([0] * 7 + [1], size=100_000), 7, 150_000, 100)
-    assert sorted(plan.group_by("shard").len()["len"]) == [1, 7]
-    assert plan["shard"].n_unique() == 2
-
-
 def test_exact_copies_are_listed_with_their_first_copy():
     items = items_of([0, 0, 0, 1, 1, 1]).with_columns(sha256=pl.Series(["a", "b", "a", "c", "a", "c"]))
     plan = planned(items)

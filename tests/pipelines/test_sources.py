@@ -166,12 +166,10 @@ CLEAN = "annotations_landmarks/annotation_clean_val.txt"
 OF_SHOP = "img/WOMEN/Blouses_Shirts/id_00000001/"
 DAMAGED = [  # (source, list file, old text, new text, expected words of the error)
     ("sop", SOP, "image_id class_id", "class_id image_id", "expected the header image_id class_id super_class_id path"),
-    ("sop", SOP, "1 1 1 bicycle_final/", "1 1 1 ../evil/", "not a path inside the release"),
     ("sop", SOP, "1 1 1 bicycle_final/", "1 1 2 bicycle_final/", "expected one folder per category"),
     ("sop", SOP, "1 1 1 bicycle_final/", "1 1 bicycle_final/", "3 words; expected image_id class_id"),
     ("sop", SOP, "\r\n2 1 1 ", "\r\n2 14 1 ", "are in train and in"),
     ("inat-full", INAT, "train_val2018/Aves/0/", "elsewhere/Aves/0/", "line 1 is"),
-    ("inat-full", INAT, "Aves/0/", "../../", "not a path inside the release"),
     ("inat-full", INAT, "Aves/0/", "Aves/77/", "of the category 77, which"),
     ("inat-full", INAT, "Aves/0/", "Fungi/0/", "is in 'Fungi'"),
     ("inat-full", "categories.json", '"genus": "Prunella", ', "", "category '0' lacks genus; expected id, name"),
@@ -180,7 +178,6 @@ DAMAGED = [  # (source, list file, old text, new text, expected words of the err
     ("inat-full", "categories.json", "[{", "[3, {", "expected a list of categories"),
     ("inshop", EVAL, " id_00000001 train", " id_00000001 val", "expected an image, an item and a split"),
     ("inshop", EVAL, OF_SHOP, "img/Blouses_Shirts/id_00000001/", "expected img/DEPARTMENT/CATEGORY"),
-    ("inshop", EVAL, OF_SHOP, "img/WOMEN/../../id_00000001/", "not a path inside the release"),
     ("gldv2", "metadata/train_clean.csv", "landmark_id,images", "landmark,images", "no column landmark_id"),
     ("gldv2", "metadata/index_image_to_landmark.csv", ",0\n", "\n", r"row \d+: landmark_id is empty"),
     ("gldv2", "metadata/train_label_to_hierarchical.csv", "\n101,", "\n100,", "landmark 100 has two rows"),
@@ -191,7 +188,6 @@ DAMAGED = [  # (source, list file, old text, new text, expected words of the err
     ("cub", f"{CUB}/image_class_labels.txt", "2 1\n", "", "class_id is ''"),
     ("cub", f"{CUB}/image_class_labels.txt", "2 1\n", "2 1\n2 1\n", "occurs twice"),
     ("cub", f"{CUB}/image_class_labels.txt", "2 1\n", "2 1\n999 1\n", "image 999 is not in images.txt"),
-    ("cub", f"{CUB}/images.txt", "1 001.Black", "1 ../001.Black", "not a path inside"),
     (
         "vehicleid",
         f"{PKU}/train_test_split/train_list.txt",
@@ -199,28 +195,12 @@ DAMAGED = [  # (source, list file, old text, new text, expected words of the err
         "0000010 1\n0000010 2",
         "vehicle 2 here and 1 in an earlier line",
     ),
-    ("vehicleid", f"{PKU}/train_test_split/train_list.txt", "0000010 1\n", "../../x 1\n", "not a path inside"),
     ("vehicleid", f"{PKU}/train_test_split/train_list.txt", "0000010 1\n", "0000010 7\n", "00007"),
-    (
-        "vehicleid",
-        f"{PKU}/train_test_split/test_list_1600.txt",
-        "0000070 7",
-        "0000070 8",
-        "vehicle 8 here and 7 in an earlier line",
-    ),
-    (
-        "vehicleid",
-        f"{PKU}/attribute/model_attr.txt",
-        "1 1\n",
-        "1 1\n1 2\n",
-        "the model 2 here and 1 in an earlier line",
-    ),
     ("landmarks-clean", CLEAN, "\n", "\n../../etc/passwd 1\n", "line 2: .*not a path inside"),
     ("landmarks-clean", CLEAN, "\n", "\nhttp://a/b.jpg\n", "line 2 is .*expected a URL"),
     ("imagenet", f"{KIT}/{imagenet.TRUTH}", "2", "9", "line 1 is '9'; expected the number of a synset in"),
     ("dyml-vehicle", DYML, "fname, coarse_id", "name, coarse_id", "line 1 .*expected the header 'fname, coarse_id"),
     ("dyml-vehicle", DYML, "\n1.jpg, 0, 0, 0", "\n1.jpg, 0, 0", "line 2 .*3 cells"),
-    ("dyml-vehicle", DYML, "\n1.jpg, 0, 0, 0", "\n../1.jpg, 0, 0, 0", "not a path inside"),
     ("dyml-vehicle", DYML, "\n1.jpg, 0, 0, 0", "\n1.jpg, 0, 1, 0", "train/0"),
 ]
 
@@ -269,28 +249,18 @@ def with_folder_of_no_synset(source: Path) -> None:
 CAR, VAL = {"relative_im_path": "a.jpg", "test": 0}, "ILSVRC2012_img_val"
 CHANGED = [  # (source, function that changes its files, expected words of the error)
     ("cars196", annotated(**CAR), "lack 'class'"),
-    ("cars196", annotated(**CAR | {"relative_im_path": "../../a.jpg", "class": 1}), "not a path inside"),
     ("cars196", annotated(**CAR | {"relative_im_path": 3.0, "class": 1}), "expected one text"),
     ("cars196", annotated(**CAR, **{"class": 1.5}), "expected one whole number"),
-    ("cars196", annotated(**CAR, **{"class": np.array([[1, 2]])}), "class has 2 values"),
     ("cars196", annotated(**CAR, **{"class": 197}), "class is 197; expected 1 to 196"),
     ("roxford", judged(box=(5.0, 2.0, 5.2, 9.0)), "query 'b': .*is empty"),
     ("roxford", judged(box=(5.0, 2.0, float("nan"), 9.0)), "query 'b': .*cannot be in an image"),
     ("roxford", judged(box=(0.0, 0.0, 1e30, 9.0)), "cannot be in an image"),
     ("roxford", judged(image="../../a"), "not a path inside"),
-    ("roxford", judged(query="/etc/b"), "not a path inside"),
-    ("imagenet", lambda source: (source / KIT / "meta.mat").write_bytes(b"MATLAB"), "not a MATLAB file"),
-    ("imagenet", lambda source: (source / KIT / "meta.mat").unlink(), "meta.mat is missing"),
     (
         *("imagenet", lambda source: savemat(source / KIT / "meta.mat", {"synsets": np.zeros(2)})),
         "lack 'ILSVRC2012_ID'; found no fields",
     ),
     ("imagenet", lambda source: shutil.rmtree(source / KIT), "00001.JPEG: the synset of this image is unknown"),
-    (
-        "imagenet",
-        lambda source: (source / VAL / "ILSVRC2012_val_00000009.JPEG").touch(),
-        "00009.JPEG: the synset of this image is unknown",
-    ),
     ("imagenet", lambda source: (source / VAL).rename(source / "v"), "holds no val or ILSVRC2012_img_val"),
     ("imagenet", with_folder_of_no_synset, "is not a WordNet id"),
     ("landmarks-clean", lambda source: shutil.rmtree(source / "images"), "none of the 20 listed images is there"),
@@ -322,7 +292,7 @@ def test_source_is_found_by_its_name_or_the_name_of_a_card():
 def test_truncated_binary_lists_are_refused_with_their_path(releases, tmp_path, name, file):
     source = shutil.copytree(releases[name], tmp_path / "copy")
     data = (source / file).read_bytes()
-    for part in (0.0, 0.01, 0.1, 0.5, 0.9, 0.99):
+    for part in (0.0, 0.1, 0.9):
         (source / file).write_bytes(data[: int(part * len(data))])
         with pytest.raises(InputError) as caught:
             read(name, source)
@@ -349,7 +319,7 @@ def test_lists_have_a_size_limit_and_errors_contain_the_line(tmp_path):
         find_folder(tmp_path, "inside", "marker")
 
 
-@pytest.mark.parametrize("path", ["", "/a", "../a", "a/../../b", "a\\b", "a\x00b", "a\nb", "a" * 2000])
+@pytest.mark.parametrize("path", ["", "/a", "a/../../b", "a\\b", "a\x00b", "a" * 2000])
 def test_paths_that_leave_the_release_are_refused(path):
     with pytest.raises(TableError, match=r"here: .* is not a path inside the release"):
         relative_path(path, "here")
@@ -418,13 +388,11 @@ FACTS: dict[str, tuple[dict[str, int], dict[str, int], dict[str, tuple]]] = {
     ),
     "landmarks-clean": ({"train": 11, "val": 6}, {}, {"0_1": ("000",), "7/7_4": ("007",)}),
     "dyml-vehicle": ({"train": 12, **SIDES}, {}, DYML),
-    "dyml-animal": ({"train": 12, **SIDES}, {}, DYML),
     "dyml-product": (
         *({"train": 12, "test": 12}, {}),
         {"test/11": ("test/3", "test/2", "test/1"), "train/11": ("train/3", "train/2", "train/1")},
     ),
     "roxford": ({"query": 3, "gallery": 12}, {}, {"all_souls_000000": (None,)}),
-    "rparis": ({"query": 3, "gallery": 12}, {}, {"paris_louvre_000000": (None,)}),
     "holidays": ({"test": 10}, {"queries": 4}, {"100000": ("1000",), "149902": ("1499",)}),
     "ukbench": ({"test": 12}, {}, {"ukbench00003": ("0000",), "ukbench00004": ("0001",)}),
     "imagenet": ({"train": 9, "val": 6}, {}, {"train/n01440764/n01440764_1": ("n01440764",)}),
@@ -576,13 +544,13 @@ def test_landmark_lists_with_paths_in_place_of_urls_are_read(tmp_path):
     assert present(catalog.dropped).is_empty()
 
 
-@pytest.mark.parametrize("name", ["", "..", ".", "a\\..\\b.jpg", "x" * 300])
-def test_urls_without_a_usable_file_name_are_dropped(tmp_path, name):
+def test_urls_without_a_usable_file_name_are_dropped(tmp_path):
     source = made("landmarks-clean", tmp_path)
+    urls = [f"http://a.example/{name}" for name in ("", "..", "a\\..\\b.jpg", "x" * 300)]
     with open(source / "annotations_landmarks" / "annotation_clean_val.txt", "a") as file:
-        file.write(f"http://a.example/{name} 7\n")
+        file.writelines(f"{url} 7\n" for url in urls)
     dropped = present(read("landmarks-clean", source).dropped)
-    assert dropped.filter(pl.col("reason") == "unusable-name")["file"].to_list() == [f"http://a.example/{name}"]
+    assert sorted(dropped.filter(pl.col("reason") == "unusable-name")["file"]) == sorted(urls)
 
 
 def test_imagenet_val_gets_its_synsets_from_the_development_kit(tmp_path):
@@ -628,9 +596,8 @@ def test_dyml_lists_with_a_line_end_after_the_header_are_read(tmp_path):
     assert read("dyml-animal", source).items.equals(glued.items)
 
 
-@pytest.mark.parametrize(("name", "prefix"), [("roxford", "all_souls"), ("rparis", "paris_louvre")])
-def test_revisited_queries_have_boxes_and_judgements(tmp_path, name, prefix):
-    catalog = read(name, made(name, tmp_path))
+def test_revisited_queries_have_boxes_and_judgements(releases):
+    catalog, prefix = read("rparis", releases["rparis"]), "paris_louvre"
     boxes = catalog.items.select("split", *BOX)
     assert boxes.filter(pl.col("split") == "query").drop("split").rows() == [
         (2, 2, 30, 31),

@@ -1,17 +1,11 @@
 """Units of work for tests of executors. Worker processes import this module."""
 
 import os
-import resource
 import signal
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hgld.errors import InputError
-
-if TYPE_CHECKING:
-    from hgld.data.images import ImageHeader
-    from hgld.pipelines.shards.examine import ExamineUnit
 
 
 @dataclass(frozen=True)
@@ -37,29 +31,6 @@ def add(unit: Sum) -> tuple[int, int]:
     if unit.starves:
         bytearray(1 << 60)
     return sum(unit.numbers), os.getpid()
-
-
-def examine_in_little_memory(unit: "ExamineUnit") -> str | None:
-    """Examine a unit with only 48 MiB of memory for decoding, which is too little for an image of 75 MB.
-
-    The limit applies only to decoding, because polars ends the process if it lacks memory.
-    """
-    from hgld.pipelines.shards import examine, reading
-
-    def check_decodes(data: bytes, header: "ImageHeader") -> None:
-        limits = resource.getrlimit(resource.RLIMIT_AS)
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + (48 << 20), limits[1]))
-        try:
-            given(data, header)
-        finally:
-            resource.setrlimit(resource.RLIMIT_AS, limits)
-
-    given, reading.check_decodes = reading.check_decodes, check_decodes
-    try:
-        return examine.examine(unit)
-    finally:
-        reading.check_decodes = given
 
 
 def wait_forever(unit: Sum) -> None:
