@@ -21,12 +21,7 @@ SPECIES = {  # species: super-category, then its taxonomic ranks
 IMAGES = 3  # images per species
 
 
-def make_base(folder: Path, seed: int = 0) -> None:
-    """Write the release; iNat-base and iNat-full read the same files."""
-    make_full(folder, seed)
-
-
-def make_full(folder: Path, seed: int = 0) -> None:
+def make(folder: Path, seed: int = 0) -> None:
     """Write images, category lists and split files into a folder; species with even numbers are train."""
     rng = np.random.default_rng(seed)
     splits: dict[str, list[str]] = {"train": [], "test": []}

@@ -2,7 +2,6 @@
 
 import io
 import json
-import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from hgld.errors import HgldError
 from hgld.evaluation.embedding_files import read_embeddings, read_keys, read_labels
 from hgld.evaluation.evaluate import evaluate
 from hgld.evaluation.postprocess import Whitening
-from hgld.evaluation.protocols.ground_truths import read_in_shop, read_retrieval_solution, read_revisited
+from hgld.evaluation.protocols.ground_truths import read_retrieval_solution
 from hgld.evaluation.report import RetrievalReport
 from hgld.pipelines.check.index import rebuild_index
 from hgld.pipelines.check.verify import verify
@@ -181,17 +180,7 @@ def _ranked(path: Path) -> None:
     evaluate(found, labels, metrics=["R@1", "AP"]) if len(labels) < 1_000 else None
 
 
-@reader(
-    "embeddings npy",
-    lambda f: np.save(f / "e.npy", _table()),
-)
-def _(folder: Path) -> None:
-    _ranked(folder / "e.npy")
-
-
-@reader("embeddings safetensors", lambda f: save_file({"embeddings": torch.from_numpy(_table())}, f / "e.safetensors"))
-def _(folder: Path) -> None:
-    _ranked(folder / "e.safetensors")
+file_reader("embeddings npy", "e.npy", lambda path: np.save(path, _table()), _ranked)
 
 
 _LABELS = pl.DataFrame(
@@ -244,19 +233,7 @@ _SOLUTION = "id,images,Usage\n" + "".join(
 
 
 file_reader("gldv2 solution", "s.csv", _SOLUTION, read_retrieval_solution)
-_PARTITION = (
-    "3\nimage_name item_id evaluation_status\nimg/a.jpg id_1 train\nimg/b.jpg id_2 query\nimg/c.jpg id_2 gallery\n"
-)
-file_reader("protocol lists", "list_eval_partition.txt", _PARTITION, read_in_shop)
 
-
-def _make_revisited(path: Path) -> None:
-    entry = {"easy": np.array([0]), "hard": [1], "junk": [], "bbx": [1.0, 2.0, 30.0, 40.0]}
-    data = {"imlist": ["a", "b", "c"], "qimlist": ["q"], "gnd": [entry]}
-    path.write_bytes(pickle.dumps(data, protocol=2))
-
-
-file_reader("revisited", "gnd_roxford5k.pkl", _make_revisited, read_revisited)
 
 # -- releases --------------------------------------------------------------------------------------------------------
 
@@ -403,10 +380,7 @@ def _onnx(folder: Path) -> None:
 
 @reader("onnx", _onnx)
 def _(folder: Path) -> None:
-    onnx_network(
-        str(folder / "n.onnx"),
-        BackboneOptions("default", load_weights=True, token=None, image_size=None),
-    )
+    onnx_network(str(folder / "n.onnx"), BackboneOptions("default", load_weights=True, token=None, image_size=None))
 
 
 _LOG = pl.DataFrame({"step": [1, 2], "loss": [0.5, 0.25]})

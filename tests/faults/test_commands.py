@@ -84,7 +84,9 @@ def case(request, base, tmp_path_factory) -> Case:
         code, said = run(command.words, base, place)
     assert code == 0, said
     assert len(changes) > 2
-    return Case(command, found, contents(found), contents(place), len(changes))
+    whole = contents(place)
+    assert len({name.casefold() for name in whole}) == len(whole)  # some file systems ignore the case of names
+    return Case(command, found, contents(found), whole, len(changes))
 
 
 def moments(changes: int, stops: int, fault: str) -> range:
@@ -136,25 +138,6 @@ def test_command_succeeds_on_nfs_and_leaves_no_file_open(base, case, tmp_path):
     assert contents(place) == case.whole
 
 
-def test_nfs_keeps_an_open_file_until_it_is_closed(tmp_path):
-    file = tmp_path / "a"
-    file.write_bytes(b"old")
-    with nfs_removals(tmp_path) as kept:
-        with file.open("rb") as opened:
-            (tmp_path / "b").write_bytes(b"new")
-            (tmp_path / "b").replace(file)
-            assert (opened.read(), file.read_bytes()) == (b"old", b"new")
-            assert {*tmp_path.iterdir()} == {file, *kept}
-            with pytest.raises(OSError, match="busy"):
-                kept[0].unlink()
-        file.unlink()
-    assert not [*tmp_path.iterdir()]
-
-
-def test_file_names_of_a_command_differ_by_more_than_case(case):
-    assert len({name.casefold() for name in case.whole}) == len(case.whole)
-
-
 def fails(words: str, base: Path, place: Path, changes: int, fault: Any) -> int:
     """Run a command on a failing disk; return its exit code, or -1 if the disk stopped it."""
     try:
@@ -186,10 +169,9 @@ def assert_mends(case: Case, base: Path, place: Path, left: dict[str, Any] | Non
     assert contents(place) == case.whole, place.name
 
 
-@pytest.mark.parametrize("size", [300, 3_000])
-def test_command_recovers_from_a_limit_on_file_size(base, case, size, tmp_path):
+def test_command_recovers_from_a_limit_on_file_size(base, case, tmp_path):
     place = case.at(tmp_path / "place")
-    with largest_file(size):
+    with largest_file(1_000):
         code, said = run(case.command.words, base, place)
     if code:
         assert_said(said, code, 2)

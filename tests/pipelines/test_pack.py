@@ -69,7 +69,10 @@ def test_images_changed_since_examination_stop_packing(tmp_path, monkeypatch, ki
 
 
 def test_record_of_a_different_plan_is_removed_before_packing(tmp_path, monkeypatch):
-    """If packing stops before its record is written, the first plan must not accept the shard of the second plan."""
+    """If packing stops before its record is written, the first plan must not accept the shard of the second plan.
+
+    The image changes in between, so it is examined again; otherwise packing would report it as changed.
+    """
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt

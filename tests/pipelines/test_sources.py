@@ -618,17 +618,6 @@ def test_revisited_queries_have_boxes_and_judgements(releases):
     assert len(present(catalog.judgements)) == 3 * revisited.QUERIES + 2
 
 
-def test_distractors_form_a_separate_split(tmp_path):
-    source = made("roxford", tmp_path)
-    catalog = read("roxford", source, distractors=True)
-    found = catalog.items.filter(pl.col("split") == "distractors")
-    assert len(found) == revisited.DISTRACTORS
-    assert found["key"][0].startswith("revisitop1m/000/")
-    assert all((catalog.root / file).is_file() for file in found["file"])
-    with pytest.raises(InputError, match=r"revisitop1m\.txt is missing"):
-        read("roxford", source / "roxford5k", distractors=True)
-
-
 def test_hostile_pickle_runs_no_code(tmp_path):
     source = made("rparis", tmp_path)
 

@@ -88,7 +88,7 @@ DAMAGE = {  # function that damages a dataset or one item: expected types of fin
     "no tables": (lambda root, _: [(root / name).write_bytes(b"torn") for name in TABLES], {"size", "sha256"}),
     **{
         f"no {name}": (lambda root, _, name=name: (root / name).unlink(), {"missing-file"})
-        for name in (TRAIN, files.INDEX)
+        for name in (TRAIN, files.HIERARCHY)
     },
 }
 
