@@ -8,7 +8,6 @@ manifest comes last: while a manifest exists, it fits the files next to it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +18,11 @@ from hgld.data import index as index_file
 from hgld.data.format import BOX, REJECTED, check_levels, short
 from hgld.data.index import TABLES, index_schema, with_runs
 from hgld.errors import ConfigError, HgldError, InputError, quoted, storage_errors
-from hgld.files import sync
 from hgld.hierarchy import Hierarchy
 from hgld.tables import POLARS_FAULTS
 from hgld.version import __version__
 
-from ..shards.cards import dataset_lock, known_card, write_dataset
+from ..shards.cards import EARLIER, dataset_lock, known_card, write_dataset
 from ..shards.reading import read_manifest
 from ..shards.work import remove_parts
 from ..stage import Progress
@@ -33,7 +31,6 @@ from .verify import short_runs
 
 MOST_LEVELS = 64  # maximum number of levels; no taxonomy has as many ranks
 _CLASSES, _CLASSES_AN_ITEM = 1 << 20, 100  # maximum number of classes: the first number, plus the second per item
-_EARLIER = ".dataset.json.earlier"  # temporary name of the manifest while other files are replaced
 _KEPT = (files.LISTS, files.JUDGEMENTS, files.CARD)  # files that a rebuild does not change
 
 
@@ -268,7 +265,7 @@ def _refuse_readable(root: Path) -> None:
         index_file.read_index(root / files.INDEX)
     except InputError:
         return
-    (root / _EARLIER).unlink(missing_ok=True)  # a run that stopped after writing the new manifest left this file
+    (root / EARLIER).unlink(missing_ok=True)  # a run that stopped after writing the new manifest left this file
     raise ConfigError(f"{root / files.INDEX}: there is already a readable index. Pass --force to replace it.")
 
 
@@ -292,22 +289,10 @@ def _write(root: Path, name: str, consensus: ItemConsensus, scans: Sequence[Shar
         provenance={**(earlier.provenance if earlier else {}), "rebuilt": {"from": "tars", "hgld": __version__}},
         protocol=earlier.protocol if earlier else "",
     )
-    manifest = write_dataset(
+    return write_dataset(
         *(root, index, consensus.hierarchy(), {REJECTED: rejected}, manifest, known_card(manifest)),
         keep=_KEPT,
-        remove_manifest=partial(_rename_manifest, root),
     )
-    (root / _EARLIER).unlink(missing_ok=True)
-    return manifest
-
-
-def _rename_manifest(root: Path) -> None:
-    """Rename the manifest (or remove it if it is unreadable), so that no command reads the unfinished dataset."""
-    if _manifest_at(root / files.MANIFEST) is not None:
-        (root / files.MANIFEST).replace(root / _EARLIER)
-    else:
-        (root / files.MANIFEST).unlink(missing_ok=True)
-    sync(root)
 
 
 def _group_size(index: pl.DataFrame, finest: str, earlier: files.Manifest | None) -> int:
@@ -326,7 +311,7 @@ def _group_size(index: pl.DataFrame, finest: str, earlier: files.Manifest | None
 
 def _earlier_manifest(root: Path) -> files.Manifest | None:
     """Return the present manifest, or the manifest that a stopped run renamed; None if it cannot be read."""
-    return _manifest_at(root / files.MANIFEST) or _manifest_at(root / _EARLIER)
+    return _manifest_at(root / files.MANIFEST) or _manifest_at(root / EARLIER)
 
 
 def _manifest_at(path: Path) -> files.Manifest | None:

@@ -42,6 +42,7 @@ from ..stage import fingerprint, json_text, storage_errors
 from .reading import read_manifest
 from .sources import CARDS
 
+EARLIER = ".dataset.json.earlier"  # temporary name of the manifest while other files are replaced
 _ROUNDED = re.compile(r"(\d+)(?:\.(\d+))?([KMkm])")
 _UNITS = {"k": 1_000, "m": 1_000_000}
 _FROM_CARD = ("Source", "As shards", "Levels", "Splits", "Licence", "Known problems")
@@ -450,12 +451,12 @@ def write_dataset(
     manifest: Manifest,
     card: DataCard | None,
     keep: Collection[str] = (),
-    remove_manifest: Callable[[], object] = lambda: None,
 ) -> Manifest:
     """Write all files of a dataset except its shards, and return the manifest.
 
     All files are first written and flushed under temporary names; if that fails, the files of the dataset stay as they
-    were. Then the files are renamed, the manifest last: without a manifest, the directory counts as unfinished.
+    were. Then an earlier manifest is renamed to :data:`EARLIER`, and the files get their names, the manifest last:
+    without a manifest, the directory counts as unfinished.
 
     Args:
         root: the dataset directory.
@@ -465,8 +466,6 @@ def write_dataset(
         manifest: manifest without counts of splits and without files.
         card: card of the dataset; None if hgld has no card for it.
         keep: names of files that stay as they are if they exist.
-        remove_manifest: function that removes an earlier manifest; called when all files are written, before the first
-            is renamed.
     """
     written: dict[str, Path] = {}
 
@@ -488,12 +487,15 @@ def write_dataset(
         for name, data in {**made, MANIFEST: full.to_json().encode()}.items():
             if name not in kept:
                 write(name, partial(Path.write_bytes, data=data))
-        remove_manifest()
+        if (root / MANIFEST).is_file():
+            (root / MANIFEST).replace(root / EARLIER)
+            sync(root)
         for name, aside in written.items():
             if name == MANIFEST:
                 sync(root)
             put_in_place(aside, root / name)
         sync(root)
+        (root / EARLIER).unlink(missing_ok=True)
     finally:
         for aside in written.values():
             aside.unlink(missing_ok=True)
