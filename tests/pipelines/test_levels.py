@@ -58,6 +58,7 @@ def test_options_determine_the_levels(options, expected):
     ("options", "said"),
     [
         ({"levels": ("item",)}, "expected at least two levels"),
+        ({"levels": ("item", "item")}, "expected at least one level, no repeated level"),
         ({"levels": ("item", "name")}, "no level above the items can be called 'name'"),
         ({"levels": ("item", "group"), "coarser": (4,)}, "0 levels above 'group', but --groups ...,4 ask for 1"),
         ({"top": ("a",)}, "expected at least two different classes"),

@@ -40,7 +40,7 @@ from tests.fake_releases.__main__ import maker
 from tests.fake_releases.pictures import jpeg
 from tests.pipelines.hierarchy_build.conftest import LengthEncoder
 from tests.pipelines.test_clean import scraped
-from tests.pipelines.toy_release import SMALL, ToyRelease, bytes_of
+from tests.pipelines.toy_release import ToyRelease, bytes_of
 from tests.pipelines.wikimedia_server import Wiki, WikimediaServer, api_error, status
 from tests.witnesses import World, witness
 
@@ -249,15 +249,10 @@ def sorts(folder: Path) -> Path:
 
 @witness(LevelsConfig, into=lambda world: world.once("sorts", sorts))
 @witness(LevelsConfig, {"into": lambda world: world.once("sorts", sorts)}, none_below=0.9)
-def put_into_groups(config: LevelsConfig, world: World) -> Any:
-    """Return the label table of a list of names."""
-    return classes_built(world, levels=config, cluster=ClusterConfig())
-
-
 @witness(LevelsConfig, levels=("thing", "kind"), coarser=(2,), top=("fruit apple", "sea whale"))
 def levelled(config: LevelsConfig, world: World) -> Any:
     """Return the label table of a list of names."""
-    return classes_built(world, levels=config)
+    return classes_built(world, levels=config, cluster=ClusterConfig(groups=0 if config.into else 4))
 
 
 def trees(folder: Path) -> Path:
@@ -413,12 +408,6 @@ def sharded(config: ShardConfig, world: World) -> Any:
     """Return the shards of loose images; a megabyte counts as 100 bytes."""
     world.patch.setattr(build, "MEGABYTE", 100)
     return built(loose(world), config, world)
-
-
-@witness(SourceConfig, seed=1)
-def ordered(config: SourceConfig, world: World) -> Any:
-    """Return the shards, whose item order depends on the seed."""
-    return built(loose(world), SMALL, world, seed=config.seed)
 
 
 def tars(folder: Path) -> Any:
