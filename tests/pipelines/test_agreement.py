@@ -258,23 +258,26 @@ def test_later_decisions_overrule_earlier_agreed_ones():
     assert [c.settled for c in result.conflicts] == ["the group has no names left"]
 
 
+def any_of(kind: type[Decision], **given: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[type[Decision], dict]]:
+    return st.fixed_dictionaries(given).map(lambda fields: (kind, fields))
+
+
 names = st.sampled_from(sorted(PLACE))
 texts = st.sampled_from([*MACHINE, "x", "y", "z"])
-some = st.lists(names, min_size=1, max_size=3, unique=True)
+some = st.lists(names, min_size=1, max_size=3, unique=True).map(tuple)
+two = st.lists(texts, min_size=2, max_size=3, unique=True).map(tuple)
 any_decision = st.one_of(
-    st.tuples(texts, texts).filter(lambda t: t[0] != t[1]).map(lambda t: rename(*t)),
-    st.tuples(texts, some).map(lambda t: move(t[0], *t[1])),
-    st.tuples(texts, st.lists(texts, min_size=2, max_size=3, unique=True)).map(lambda t: merge(t[0], *t[1])),
-    st.tuples(texts, texts, some).filter(lambda t: t[0] != t[1]).map(lambda t: split(t[0], t[1], *t[2])),
-    some.map(lambda t: drop(*t)),
-    texts.map(drop_group),
-    st.tuples(texts, st.sampled_from(["natural", "human-made"])).map(lambda t: top(*t)),
-    st.tuples(texts, st.none() | some).map(lambda t: (Accept, {"group": t[0], "names": t[1] and tuple(t[1])})),
-    st.tuples(texts, some).map(lambda t: (New, {"to": t[0], "names": tuple(t[1])})),
-    st.tuples(texts, some).map(lambda t: (Refuse, {"group": t[0], "names": tuple(t[1])})),
-    st.tuples(st.sampled_from("12"), names, texts).map(
-        lambda t: (GiveItem, {"split": "s", "id": t[0], "name": t[1], "group": t[2]})
-    ),
+    any_of(Rename, group=texts, to=texts),
+    any_of(Move, names=some, to=texts),
+    any_of(Merge, groups=two, to=texts),
+    any_of(Split, group=texts, names=some, to=texts).filter(lambda made: made[1]["group"] != made[1]["to"]),
+    any_of(Drop, names=some),
+    any_of(Drop, group=texts),
+    any_of(SetTop, group=texts, top=st.sampled_from(CLASSES["top"])),
+    any_of(Accept, group=texts, names=st.none() | some),
+    any_of(New, names=some, to=texts),
+    any_of(Refuse, names=some, group=texts),
+    any_of(GiveItem, split=st.just("s"), id=st.sampled_from("12"), name=names, group=texts),
 )
 a_side = st.lists(any_decision, max_size=6)
 

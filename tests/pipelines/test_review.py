@@ -300,9 +300,9 @@ def test_decisions_about_single_items_change_their_name_or_group(tmp_path: Path)
 
 def test_decisions_set_classes_only_at_existing_levels(tmp_path: Path):
     clustered, toplevel = stages(tmp_path)
-    rows = [(g, level, label) for g in GROUPS for level, label in (("use", "to sail" if g in (3, 4) else "to see"),)]
-    levels = pl.DataFrame(rows, schema=["group", "level", "label"], orient="row")
-    levels.with_columns(method=pl.lit("groups"), evidence=None).write_parquet(toplevel.path("levels.parquet"))
+    levels = pl.DataFrame({"group": [*GROUPS], "label": ["to sail" if g in (3, 4) else "to see" for g in GROUPS]})
+    levels = levels.with_columns(level=pl.lit("use"), method=pl.lit("groups"), evidence=None)
+    levels.write_parquet(toplevel.path("levels.parquet"))
     details = {"levels": ["item", "group", "use", "top"], "tops": ["natural", "human-made"]}
     toplevel = StageRun("toplevel", toplevel.directory, was_run=True, record=vars(StageResult(details=details)))
     file = decided(
@@ -315,13 +315,13 @@ def test_decisions_set_classes_only_at_existing_levels(tmp_path: Path):
         "action: set, group: bridge, top: to cross, level: use",
     )
     stage = review.run(tmp_path, clustered, toplevel, ReviewConfig((file,)), silent)
-    assert tables(stage)[1]["park"]["top"] == "natural"
-    park = tables(stage)[1]["park"]
-    assert (park["classes"], park["classes_by"]) == (["to sail", "natural"], ["ada", "ada"])
+    _, groups, _, report = tables(stage)
+    park = groups["park"]
+    assert (park["top"], park["classes"], park["classes_by"]) == ("natural", ["to sail", "natural"], ["ada", "ada"])
     assert (park["built"], park["built_wrong"]) == (["to see", None], [0.5, 0.99])
     # a level that the data defines gets new classes; a level with predefined classes does not
-    assert tables(stage)[1]["bridge"]["classes"] == ["to cross", "human-made"]
-    assert [row["reason"] for row in tables(stage)[3]["unmatched"]] == [
+    assert groups["bridge"]["classes"] == ["to cross", "human-made"]
+    assert [row["reason"] for row in report["unmatched"]] == [
         "top is 'to sail'; expected natural or human-made",
         "there is no level 'size' above the groups; there are use, top",
     ]
