@@ -80,6 +80,10 @@ def drop_group(group: str):
     return Drop, {"group": group}
 
 
+def item(group: str):
+    return GiveItem, {"split": "s", "id": "1", "group": group}
+
+
 def top(group: str, value: str):
     return SetTop, {"group": group, "top": value}
 
@@ -379,6 +383,9 @@ def adopted(ada: list, bob: list) -> list[list[dict[str, Any]]]:
             [top("lake", "human-made")],
             {"action": "set", "group": "water", "top": "human-made"},
         ),
+        ([rename("junk", "rest")], [drop_group("junk")], {"action": "drop", "group": "rest"}),
+        ([move("lake", "hill")], [drop("hill")], {"action": "drop", "names": ["hill"]}),
+        ([item("lake")], [item("summit")], {"action": "item", "split": "s", "id": "1", "group": "summit"}),
         # no offer: ada has already given the label of bob's new group to another group
         ([rename("junk", "knoll"), move("lake", "hill")], [split("mountain", "knoll", "hill")], None),
     ],
