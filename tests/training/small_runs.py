@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hgld import Hierarchy
 from hgld.data.index import read_index
 from hgld.training.checkpoint import find_checkpoint, read_checkpoint
 from hgld.training.config import TrainConfig, with_fields
@@ -38,6 +39,15 @@ QUICK: dict[str, Any] = {
     "metrics": ("R@1", "AP", "H-AP"),
     "device": "cpu",
 }
+
+
+# A tree, and the labels of a training split that lacks some of its classes.
+TREE = Hierarchy(
+    ("fine", "mid", "top"),
+    (tuple("abcdefghijkl"), tuple("mnop"), ("x", "y")),
+    (np.arange(12) // 3, np.arange(4) // 2),
+)
+LABELS = torch.as_tensor(TREE.expand(np.repeat([1, 2, 4, 5, 7, 11], [2, 2, 4, 4, 6, 6]))).long()
 
 
 def options(**fields: Any) -> TrainConfig:

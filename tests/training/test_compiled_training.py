@@ -7,7 +7,7 @@ import torch
 
 from hgld.training.inference.embedder import load_run
 from hgld.training.loop import train
-from tests.training.small_runs import options, weights, write_small
+from tests.training.small_runs import options, weights
 
 pytestmark = [
     pytest.mark.slow,
@@ -25,11 +25,6 @@ def own_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "inductor"))
     yield
     torch.compiler.reset()
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return str(write_small(tmp_path_factory.mktemp("data") / "small"))
 
 
 def test_compiled_and_eager_training_give_close_weights(data, tmp_path):

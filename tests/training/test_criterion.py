@@ -3,45 +3,30 @@
 import dataclasses
 import inspect
 
-import numpy as np
 import pytest
 import torch
 
-from hgld import Hierarchy, losses
+from hgld import losses
 from hgld.distributed import ALONE, add_up_terms
 from hgld.losses.registry import LOSSES, PLUGINS, SECOND_TERMS, options_of
 from hgld.training.config import LossConfig
 from hgld.training.criterion import build_criterion
+from hgld.training.recipes import load_recipe
+from tests.training.small_runs import LABELS, TREE
 
-FINE, MID = 12, 4
-HIERARCHY = Hierarchy(
-    ("fine", "mid", "top"),
-    (
-        tuple(f"f{i:02d}" for i in range(FINE)),
-        tuple(f"m{i}" for i in range(MID)),
-        ("a", "b"),
-    ),
-    (np.arange(FINE) // 3, np.arange(MID) // 2),
-)
-TRAINED = np.array([1, 2, 4, 5, 7, 11])  # training classes; the other classes are for testing
-SIZES = np.array([2, 2, 4, 4, 6, 6])
-DIM = 6
-
-
-def train_labels():
-    return torch.as_tensor(HIERARCHY.expand(np.repeat(TRAINED, SIZES))).long()
+TRAINED, DIM = 6, 6  # number of finest classes in training, dimension
 
 
 def build(**options):
     torch.manual_seed(3)
     config = LossConfig(**options)
-    return build_criterion(config, hierarchy=HIERARCHY, train_labels=train_labels(), dim=DIM, steps_per_epoch=2)
+    return build_criterion(config, hierarchy=TREE, train_labels=LABELS, dim=DIM, steps_per_epoch=2)
 
 
 def batch():
     generator = torch.Generator().manual_seed(1)
     embeddings = torch.randn(24, DIM, generator=generator, requires_grad=True)
-    return embeddings, train_labels(), torch.arange(24) // 2
+    return embeddings, LABELS, torch.arange(24) // 2
 
 
 class Own(torch.nn.Module):
@@ -103,7 +88,7 @@ def test_every_loss_parameter_is_a_config_option_or_listed_as_fixed(name):
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if LOSSES[name].kind == "terms"])
 def test_composed_losses_have_the_same_terms_as_their_classes(name):
-    own, made = getattr(losses, name)(len(TRAINED), DIM), build(loss=name).loss
+    own, made = getattr(losses, name)(TRAINED, DIM), build(loss=name).loss
     assert (type(own.rank), type(own.decomposability)) == (type(made.rank), type(made.decomposability))
     assert type(made.rank) is getattr(losses, LOSSES[name].rank)
     assert type(made.decomposability) is getattr(losses, SECOND_TERMS[LOSSES[name].second])
@@ -117,7 +102,7 @@ def test_every_loss_option_is_read_by_some_loss():
 def test_only_training_classes_have_proxies():
     criterion = build(loss="NormSoftmax")
     (proxies,) = criterion.parameters()
-    assert proxies.shape == (len(TRAINED), DIM)
+    assert proxies.shape == (TRAINED, DIM)
     sums = build(loss="NormSoftmax", sum_levels=True)
     assert [len(p) for p in sums.parameters()] == [6, 4, 2]
     multigrain = build(loss="MultiGrain", level="mid")
@@ -166,6 +151,19 @@ def test_loss_terms_averaged_over_processes_equal_single_process_terms(name, sum
     joined = criterion.joined_terms(parts, sums)
     torch.testing.assert_close((value, *joined.values()), (loss, *expected.values()))
     assert list(joined) == list(expected)
+
+
+def test_view_pretraining_loss_ignores_labels():
+    config, (_, labels, instances) = load_recipe("small-views-grocery").loss, batch()
+    found = []
+    for given in (labels, labels.roll(1, 0)):
+        embeddings = torch.sin(torch.arange(float(len(labels) * DIM))).view(-1, DIM).requires_grad_()
+        loss, _ = build(**vars(config))(embeddings, given, instances)  # seeds the draws of negatives
+        loss.backward()
+        found += [loss.detach(), embeddings.grad]
+    assert found[0] > 0
+    assert torch.equal(found[0], found[2])
+    assert torch.equal(found[1], found[3])
 
 
 def test_class_weights_are_inversely_proportional_to_class_sizes():

@@ -17,15 +17,10 @@ from hgld.training.config import TrainConfig, with_fields
 from hgld.training.config_checks import check_config
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.hgld.streamed_dataset import joined, same_batches
-from tests.training.small_runs import STEPS, options, write_small
+from tests.training.small_runs import STEPS, options
 
 CPU = torch.device("cpu")
 ALONE = Processes(0, 1, CPU)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return str(write_small(tmp_path_factory.mktemp("data") / "small"))
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -64,18 +59,6 @@ def test_epochs_of_any_length_continue_the_order_of_the_sampler(steps, stream, d
     assert other.steps_per_epoch == steps
     expected = list(islice((batch for epoch in range(5) for batch in usual.batches(epoch)), 2 * steps))
     assert same_batches([batch for epoch in range(2) for batch in other.batches(epoch)], expected)
-
-
-def test_training_data_reports_its_size_and_checksum(data):
-    source = TrainingData(options(), data, ALONE)
-    assert (source.place, source.levels, source.labels.shape) == (data, ("fine", "coarse"), (48, 2))
-    assert source.facts == {
-        "name": "small",
-        "items": 48,
-        "classes": {"fine": 18, "coarse": 5},
-        "steps_per_epoch": STEPS,
-        "checksum": source.facts["checksum"],
-    }
 
 
 def test_data_checksum_changes_if_labels_in_the_index_change(tmp_path):
@@ -146,7 +129,5 @@ def test_merge_classes_changes_batches_and_data_checksum(data):
     assert merged.facts["checksum"] != plain.facts["checksum"]
     for batch in merged.batches(0):
         assert torch.equal(batch.labels, merged.labels[batch.indices])
-    with pytest.raises(ConfigError, match="--merge-classes is 3, but only a run without --stream"):
-        check_config(options(merge_classes=3, stream=True))
     with pytest.raises(ConfigError, match="CSL learns the tree of the classes, which --merge-classes breaks"):
         check_config(with_fields(TrainConfig(), {"loss": "CSL", "merge_classes": 2}))

@@ -30,8 +30,6 @@ class Criterion(nn.Module):
 
 LOSSES = {
     "HAPPIER": lambda: losses.HAPPIER(8, 8),
-    "RODRecall": lambda: losses.RODRecall(8, 8),
-    "SoftBinAP": lambda: losses.SoftBinAP(),
     "Triplet": lambda: losses.Triplet(),
     "MultiGrain": lambda: losses.MultiGrain(8, 8),
     "memory": lambda: losses.CrossBatchMemory(losses.SupAP(), 48, 8, num_levels=2),

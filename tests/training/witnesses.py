@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hgld import Hierarchy, distributed, open_dataset
+from hgld import distributed, open_dataset
 from hgld.data.dataset import ShardDataset
 from hgld.distributed import Processes
 from hgld.errors import HgldError, InputError
@@ -36,7 +35,7 @@ from hgld.training.models.embedding_model import EmbeddingModel
 from hgld.training.models.small_net import SmallNet
 from hgld.training.optimizers import build_optimizers, groups_of, set_rates
 from tests.hgld.small_dataset import items_of_classes, write_dataset
-from tests.training.small_runs import write_half_damaged, write_small
+from tests.training.small_runs import LABELS, TREE, write_half_damaged, write_small
 from tests.witnesses import World, witness
 
 CPU = torch.device("cpu")
@@ -190,12 +189,6 @@ def shared_out(config: TrainConfig, world: World) -> Any:
 
 # Losses.
 
-TREE = Hierarchy(
-    ("fine", "mid", "top"),
-    (tuple("abcdefghijkl"), tuple("mnop"), ("x", "y")),
-    (np.arange(12) // 3, np.arange(4) // 2),
-)
-LABELS = torch.as_tensor(TREE.expand(np.repeat([1, 2, 4, 5, 7, 11], [2, 2, 4, 4, 6, 6]))).long()
 HAPPIER, MEMORY = {"loss": "HAPPIER"}, {"loss": "Triplet", "memory": 30, "memory_from_epoch": 0}
 
 
