@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hgld import files
-from hgld.errors import ConfigError, InputError, StorageError
+from hgld.errors import ConfigError, InputError
 from hgld.evaluation.report import RetrievalReport
 from hgld.training import loop
 from hgld.training.checkpoint import find_checkpoint, selection_of
@@ -22,11 +21,6 @@ from tests.hgld.small_dataset import Item, write_dataset
 from tests.training.small_runs import Notes, options, write_small
 
 ONE_STEP = {"epochs": 1, "steps_per_epoch": 1}
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return str(write_small(tmp_path_factory.mktemp("data") / "small"))
 
 
 @pytest.fixture(scope="module")
@@ -155,36 +149,3 @@ def test_undefined_monitor_metric_is_reported_and_no_checkpoint_is_chosen(tmp_pa
     assert summary.finished
     assert summary.best == {}
     assert any("AP/fine is undefined for every query" in note for note in told.notes)
-
-
-def test_evaluation_rows_are_not_duplicated_after_a_killed_run_resumes(data, tmp_path, monkeypatch):
-    keep, kept = loop.save_run, []
-
-    def save(run):
-        kept.append(run.step)
-        if len(kept) == 2:  # stop after the first epoch is evaluated and before its checkpoint is saved
-            raise KeyboardInterrupt
-        keep(run)
-
-    monkeypatch.setattr(loop, "save_run", save)
-    with pytest.raises(KeyboardInterrupt):
-        train(options(**ONE_STEP), data, tmp_path)
-    monkeypatch.undo()
-    assert len(read_rows(tmp_path / "evaluations.csv")) == 1
-    train(options(**ONE_STEP), data, tmp_path)
-    assert [row["step"] for row in read_rows(tmp_path / "evaluations.csv")] == ["1"]
-
-
-def test_failed_summary_write_keeps_the_old_summary(data, tmp_path, monkeypatch):
-    train(options(**ONE_STEP), data, tmp_path)
-    before = (tmp_path / "summary.json").read_bytes()
-
-    def full(change: str) -> None:
-        if change == "replace summary.json":
-            raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(files, "fault_point", full)
-    with pytest.raises(StorageError, match=r"summary\.json.*No space left"):
-        train(options(**ONE_STEP), data, tmp_path)
-    assert (tmp_path / "summary.json").read_bytes() == before
-    assert not list(tmp_path.glob(".*.part"))
