@@ -1,15 +1,13 @@
 """Parameter groups, learning rates and state of optimizers; the average of the weights."""
 
 import math
-from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from hgld.distributed import ALONE, Processes, row_shares
 from hgld.errors import InputError
 from hgld.training.config import OptimizerConfig
 from hgld.training.optimizers import (
@@ -19,7 +17,6 @@ from hgld.training.optimizers import (
     optimizer_state,
     restore_optimizers,
     set_rates,
-    step_optimizers,
     weight_average,
 )
 
@@ -52,61 +49,6 @@ def test_every_parameter_is_in_one_group_with_its_rate_and_decay():
     set_rates(optimizers, config, 50, steps_per_epoch=10, epochs=10)
     assert {g["part"]: round(g["lr"], 9) for g in groups} == {"backbone": 0.5, "head": 1.0, "proxies": 1.5}
     assert [type(optimizer) for optimizer in optimizers] == [torch.optim.AdamW] * 2
-
-
-@pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
-def test_restored_optimizer_makes_bit_identical_steps(kind):
-    def step(modules, optimizers, seed):
-        generator = torch.Generator().manual_seed(seed)
-        for p in modules.parameters():
-            p.grad = torch.randn(p.shape, generator=generator)
-        for optimizer in optimizers:
-            optimizer.step()
-
-    config = OptimizerConfig(optimizer=kind, lr=0.1)
-    modules, named = parameters()
-    optimizers = build_optimizers(config, named)
-    for seed in range(3):
-        step(modules, optimizers, seed)
-    others, other_named = parameters()
-    others.load_state_dict(modules.state_dict())
-    other = build_optimizers(config, other_named)
-    restore_optimizers(other, optimizer_state(optimizers))
-    for seed in range(3, 6):
-        step(modules, optimizers, seed)
-        step(others, other, seed)
-    for p, q in zip(modules.parameters(), others.parameters(), strict=True):
-        assert torch.equal(p, q)
-
-
-@settings(max_examples=20)
-@given(st.integers(4, 9), st.integers(2, 4), st.sampled_from(["adam", "adamw", "sgd"]))
-def test_tables_split_over_processes_get_the_bits_of_whole_tables(num_rows, count, kind):
-    """The processes are played one after another."""
-    everyone = [Processes(index, count, torch.device("cpu")) for index in range(count)]
-    shares = row_shares(num_rows, everyone[0])
-    tables = [nn.Parameter(torch.linspace(-1, 1, 3 * num_rows).reshape(num_rows, 3)) for _ in range(count + 1)]
-    config = OptimizerConfig(optimizer=kind, lr_proxies=0.1, weight_decay_proxies=0.1)
-    ranks = [ALONE, *everyone]
-    apart = patch("hgld.training.optimizers.exchange_rows", lambda table, processes: None)
-    with patch("hgld.distributed._SPLIT_NUMBERS", 1), apart:
-        whole, *split = every = [
-            build_optimizers(config, {"proxies": [("table", table)]}, rank)
-            for table, rank in zip(tables, ranks, strict=True)
-        ]
-        for seed in range(3):
-            gradient = torch.randn(num_rows, 3, generator=torch.Generator().manual_seed(seed))
-            for table, of_process, rank in zip(tables, every, ranks, strict=True):
-                table.grad = gradient.clone()
-                step_optimizers(of_process, rank)
-            joined = torch.cat([table[rows] for table, rows in zip(tables[1:], shares, strict=True)]).detach()
-            assert torch.equal(joined, tables[0])
-            for table in tables[1:]:
-                table.data.copy_(joined)
-    for key, value in whole[0].state[tables[0]].items():
-        if value.ndim:
-            parts = [of_process[0].state[of_process[0].param_groups[0]["own"][0]][key] for of_process in split]
-            assert torch.equal(torch.cat(parts), value)
 
 
 @pytest.mark.parametrize("kind", ["adam", "sgd"])

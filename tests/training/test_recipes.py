@@ -1,26 +1,22 @@
 """Every recipe is a valid, described config whose metrics include the metrics in the papers."""
 
 import dataclasses
-import itertools
 import re
 import subprocess
 import sys
 from fnmatch import fnmatchcase
 from importlib.metadata import EntryPoint
 
-import numpy as np
 import pytest
 import torch
 
-from hgld import Hierarchy
 from hgld.cli import main
 from hgld.errors import ConfigError
 from hgld.losses.registry import LOSSES as ALL_LOSSES
 from hgld.published import PAPERS, published_values
 from hgld.training import recipes
-from hgld.training.config import TrainConfig, flat, read_config, save_config, with_fields
+from hgld.training.config import TrainConfig, read_config, save_config, with_fields
 from hgld.training.config_checks import check_config
-from hgld.training.criterion import Criterion, build_criterion
 from hgld.training.models.backbones import build_model
 from hgld.training.recipes import RECIPES, find_recipe, load_recipe, register_recipe
 from hgld.training.recipes.recipe import Published, Recipe
@@ -39,25 +35,9 @@ DATASETS = {
     "landmarks-clean",
     "h-gldv2",
 }
-LEVELS = {"inat-full": 7, "sop": 2, "inat-base": 2, "vehicleid": 2, "landmarks-clean": 1}
 
 
 PUBLISHED = {name: recipe.published for name, recipe in RECIPES.items() if isinstance(recipe.published, Published)}
-
-
-def tree(levels: int) -> Hierarchy:
-    """Return a tree of 16 finest classes with two children per parent."""
-    sizes = [max(16 >> level, 2) for level in range(levels)]
-    names = tuple(tuple(f"{level}-{i:02d}" for i in range(size)) for level, size in enumerate(sizes))
-    parents = tuple(np.arange(a) * b // a for a, b in itertools.pairwise(sizes))
-    return Hierarchy(tuple(f"level{i}" for i in range(levels)), names, parents)
-
-
-def labels_of(hierarchy: Hierarchy, items_a_class: int) -> torch.Tensor:
-    columns = [np.repeat(np.arange(len(hierarchy.names[0])), items_a_class)]
-    for parents in hierarchy.parents:
-        columns.append(np.asarray(parents)[columns[-1]])
-    return torch.from_numpy(np.stack(columns, axis=1))
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -75,42 +55,12 @@ def test_recipe_config_is_valid_and_described(name, tmp_path):
         assert part in text
 
 
-def criterion_of(name: str) -> tuple[Criterion, torch.Tensor]:
-    """Return the criterion of a recipe on a small tree as deep as its dataset's, and the labels of this tree."""
-    config = load_recipe(name)
-    hierarchy = tree(LEVELS.get(RECIPES[name].dataset, 3))
-    labels = labels_of(hierarchy, 2)
-    torch.manual_seed(0)
-    steps = config.batch.steps_per_epoch or 3
-    criterion = build_criterion(config.loss, hierarchy=hierarchy, train_labels=labels, dim=8, steps_per_epoch=steps)
-    return criterion, labels
-
-
-def test_view_pretraining_loss_ignores_labels():
-    criterion, labels = criterion_of("small-views-grocery")
-    found = []
-    for given in (labels, labels.roll(1, 0)):
-        torch.manual_seed(1)  # the loss draws random negatives
-        embeddings = torch.sin(torch.arange(8.0 * len(labels))).view(-1, 8).requires_grad_()
-        loss, _ = criterion(embeddings, given, torch.arange(len(labels)) // 2)
-        loss.backward()
-        found += [loss.detach(), embeddings.grad]
-    assert found[0] > 0
-    assert torch.equal(found[0], found[2])
-    assert torch.equal(found[1], found[3])
-
-
 def test_every_dataset_and_every_loss_has_a_recipe():
     found = {recipe.dataset for recipe in RECIPES.values()}
     assert found >= DATASETS
     # No paper trains with CalibrationLoss (the pair term of ROADMAP) or Margin (a term of MultiGrain) alone.
     without = {"CalibrationLoss", "Margin"}
     assert {recipe().loss.loss for recipe in RECIPES.values()} == set(ALL_LOSSES) - without
-
-
-def test_no_two_recipes_have_the_same_config():
-    configs = [(recipe.dataset, flat(recipe())) for recipe in RECIPES.values() if not recipe.name.startswith("small-")]
-    assert len({repr(config) for config in configs}) == len(configs)
 
 
 @pytest.mark.checks
@@ -248,21 +198,10 @@ def test_registered_recipe_is_found_and_its_name_is_unique(monkeypatch):
 OWN = (Recipe("own-cub", "HAPPIER on CUB, alpha 2.", find_recipe("happier-cub").setting, {"alpha": 2.0}),)
 
 
-def test_recipes_of_installed_packages_are_registered(monkeypatch):
-    monkeypatch.setattr(recipes, "RECIPES", dict(RECIPES))
-    group = "hgld.recipes"
-    point = EntryPoint("own", f"{__name__}:OWN", group)
-    monkeypatch.setattr(recipes, "entry_points", lambda group: [point] if group == "hgld.recipes" else [])
-    recipes._register_installed()
-    assert load_recipe("own-cub").loss.alpha == 2.0
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("import no_such_module", "ModuleNotFoundError"),
         ("raise ValueError('not today')", "ValueError: not today"),
-        ("raise SystemExit(3)", "SystemExit: 3"),
         ("RECIPES = [1]", "TypeError"),
     ],
 )
@@ -294,6 +233,7 @@ def test_importing_recipes_imports_no_heavy_library():
 
 
 @pytest.mark.slow
+@pytest.mark.long  # only another version of a library breaks a model
 def test_every_recipe_model_can_be_built():
     found = {(config.model, config.images.size) for config in map(load_recipe, RECIPES)}
     for model, size in found:

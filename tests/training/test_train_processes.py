@@ -80,8 +80,7 @@ def assert_alike(run, other):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"micro_batch_size": 2},
-        {"frozen_epochs": 1, "epochs": 2},
+        {"micro_batch_size": 2, "frozen_epochs": 1, "epochs": 2},
         {"loss": "SupAP", "memory": 20, "memory_from_epoch": 0},
     ],
     ids=str,
