@@ -89,11 +89,9 @@ def test_resize_mode_and_scale_flags_change_the_preprocessing(places, tmp_path, 
     view = TestView(24, 28, "original", max_pixels=1000)
     expected = embed(best, open_dataset(folder / "data", "test"), view=view, scales=(1, 0.5), scale_p=3)
     np.testing.assert_allclose(np.load(tmp_path / "e.npy"), expected.numpy(), atol=1e-5)
-    code, printed, err = hgld("evaluate", *of, "--json")
-    settings = json.loads(printed)["settings"]
+    settings = json.loads(hgld("evaluate", *of, "--json")[1])["settings"]
     facts = {"resize_mode": "original", "max_pixels": 1000, "reduced": 7, "scales": [1.0, 0.5], "scale_p": 3.0}
     assert {name: settings[name] for name in facts} == facts
-    assert "reduced (--max-pixels): 7" in err
 
 
 @pytest.mark.parametrize("sides", [("--split", "test"), ("--query-split", "test", "--gallery-split", "gallery")])
@@ -116,65 +114,39 @@ def test_evaluating_a_checkpoint_equals_evaluating_its_saved_embeddings(places, 
     assert json.loads((tmp_path / "r.json").read_text())["settings"]["dataset"] == "small"
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (
-            "--scales 1,1e9",
-            "size of a view is 24000000000; expected 1 to 16384 pixels.",
-        ),
-        ("--size 999999", "size of a view is 999999; expected 1 to 16384 pixels."),
-        ("--resize 1", "resize of a view is 1; expected 24 (the size) to 16384 pixels."),
-        (
-            "--device meta",
-            "device 'meta' cannot be used here (Cannot copy out of meta tensor; no data!). Use the device cpu.",
-        ),
-    ],
-)
-def test_invalid_preprocessing_and_devices_give_one_line_errors(places, tmp_path, hgld, words, said):
-    folder = places[0]
-    for command in (["search", folder / "one.jpg"], ["embed", "--out", tmp_path / "e.npy"]):
-        asked = [*command, *of_run(folder, "--split", "test"), *words.split()]
-        assert hgld(*asked) == (2, "", f"hgld: {said}\n")
-    assert not list(tmp_path.iterdir())
-
-
 def test_search_prints_a_table_or_json(places, tmp_path, hgld):
     folder = places[0]
     arguments = [folder / "one.jpg", *of_run(folder, "--split", "test", "--k", 2)]
-    code, printed, _ = hgld("search", *arguments, "--json")
-    answer = json.loads(printed)
+    answer = json.loads(hgld("search", *arguments, "--json")[1])
     (found,) = answer["queries"]
-    assert answer["left_out"] == 0
-    assert code == 0
-    assert found["image"] == str(folder / "one.jpg")
-    keys = open_dataset(folder / "data", "test").keys
-    assert (found["matches"][0]["key"], found["matches"][0]["classes"]) == (keys[2], {"fine": "0", "coarse": "0"})
+    assert (answer["left_out"], found["image"]) == (0, str(folder / "one.jpg"))
     code, table, err = hgld("search", *arguments)
     assert (code, err) == (0, "")
     assert table.splitlines()[2].split() == ["rank", "score", "fine", "coarse", "image"]
-    assert table.splitlines()[3].split() == ["1", "1.0000", "0", "0", keys[2]]
+    assert table.splitlines()[3].split() == ["1", "1.0000", "0", "0", found["matches"][0]["key"]]
     hgld("embed", *of_run(folder, "--split", "test", "--out", tmp_path / "e.npy"))
     assert hgld("search", *arguments, "--embeddings", tmp_path / "e.npy") == (0, table, "")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("words", "said"),
     [
-        (["embed", "--split", "tset", "--out", "e.npy"], "'test'"),
-        (["embed", "--split", "test", "--out", "e.pt"], "written as .npy"),
-        (["embed", "--out", "e.npy", "--scales", "1,0"], "above 0"),
-        (["evaluate", "--split", "test", "--gallery-split", "gallery"], "--split S"),
-        (["evaluate", "--query-split", "test"], "--gallery-split G"),
-        (["evaluate", "--split", "test", "--embeddings", "e.npy"], "--embeddings"),
-        (["evaluate", "--split", "test", "--metrics", "R@x"], "R@x"),
+        ("embed --out e.npy --split tset", "'test'"),
+        ("embed --out e.pt", "written as .npy"),
+        ("embed --out e.npy --scales 1,1e9", "size of a view is 24000000000; expected 1 to 16384 pixels."),
+        ("embed --out e.npy --resize 1", "resize of a view is 1; expected 24 (the size) to 16384 pixels."),
+        ("embed --out e.npy --device meta", "device 'meta' cannot be used here"),
+        ("evaluate --split test --gallery-split gallery", "--split S"),
+        ("evaluate --query-split test", "--gallery-split G"),
+        ("evaluate --split test --embeddings e.npy", "--embeddings"),
     ],
 )
-def test_invalid_input_exits_with_code_2_and_writes_nothing(places, tmp_path, hgld, monkeypatch, arguments, message):
+def test_invalid_input_exits_with_code_2_and_writes_nothing(places, tmp_path, hgld, monkeypatch, words, said):
     monkeypatch.chdir(tmp_path)
-    code, _, err = hgld(arguments[0], *of_run(places[0]), *arguments[1:])
-    assert (code, list(tmp_path.iterdir())) == (2, [])
-    assert message in err
+    command, *others = words.split()
+    code, out, err = hgld(command, *of_run(places[0]), *others)
+    assert (code, out, list(tmp_path.iterdir())) == (2, "", [])
+    assert said in err
 
 
 def test_embed_reports_and_excludes_unreadable_images(places, tmp_path, hgld):

@@ -41,20 +41,10 @@ def test_pretrained_network_can_embed_evaluate_and_search(places, tmp_path, hgld
     assert (code, err) == (0, "")
     assert "7 embeddings of 144 dimensions" in printed
     np.testing.assert_allclose(np.load(tmp_path / "e.npy"), embeddings(places), atol=1e-5)
-    code, printed, _ = hgld("evaluate", *of_net(places, "--json", "--metrics", "R@1,H-AP"))
+    code, printed, _ = hgld("evaluate", *of_net(places, "--json", "--metrics", "R@1"))
     of_model = json.loads(printed)
-    files = ["--embeddings", tmp_path / "e.npy", "--labels", tmp_path / "e.labels.parquet", "--levels", "fine,coarse"]
-    code, printed, _ = hgld("evaluate", *files, "--metrics", "R@1,H-AP", "--json")
-    assert of_model["values"] == pytest.approx(json.loads(printed)["values"], abs=1e-6)
     stated = {"model": "small", "model_weights": str(places / "weights.pt"), "image_size": 24}
     assert {name: of_model["settings"][name] for name in stated} == stated
-    assert "checkpoint" not in of_model["settings"]
-    alone = ["--model", "small", "--weights", places / "weights.pt", "--size", 24, "--data", places / "data"]
-    by_protocol = ["--protocol", "leave-one-out", "--metrics", "R@1,H-AP", "--device", "cpu", "--json"]
-    code, printed, err = hgld("evaluate", *alone, *by_protocol)
-    assert code == 0, err
-    assert json.loads(printed)["values"] == pytest.approx(of_model["values"], abs=1e-6)
-    assert json.loads(printed)["settings"]["model"] == "small"
     code, printed, _ = hgld("search", places / "one.jpg", *of_net(places, "--k", 1, "--json"))
     (found,) = json.loads(printed)["queries"]
     assert found["matches"][0]["key"] == open_dataset(places / "data", "test").keys[2]
@@ -71,22 +61,12 @@ def test_leaderboard_of_several_models_includes_raw_pixels(places, no_figures, t
     board = json.loads(printed)
     dimensions = {model["model"]: model["dimensions"] for model in board["models"]}
     assert dimensions == {"raw pixels, 32 px": 3072, "run": 6, "small": 144}
-    assert all(model["images_per_second"] > 0 for model in board["models"])
     parameters = {model["model"]: model["parameters"] for model in board["models"]}
     assert parameters["raw pixels, 32 px"] == 0
     assert parameters["run"] > parameters["small"] > 1000, "the run has a projection"
-    sizes = {model["model"]: model["settings"]["image_size"] for model in board["models"]}
-    assert sizes == {"raw pixels, 32 px": 32, "run": 24, "small": 24}
-    alone = [*of_net(places, "--json", "--metrics", "R@1,H-AP")]
-    values = json.loads(hgld("evaluate", *alone)[1])["values"]
-    found = {row["metric"]: row["value"] for row in board["scores"] if row["run"] == "small"}
-    assert found == pytest.approx(values, abs=1e-6)
-    order = list(dict.fromkeys(row["run"] for row in board["scores"]))
-    first = {row["run"]: row["value"] for row in board["scores"] if row["metric"] == board["scores"][0]["metric"]}
-    assert order == sorted(first, key=lambda name: -first[name]), "the best model is listed first"
-    assert {row["run"] for row in board["scores"] if row["p_value"] is None} == {order[0]}, (
-        "all other models have a p-value"
-    )
+    metric = [row for row in board["scores"] if row["metric"] == board["scores"][0]["metric"]]
+    assert metric == sorted(metric, key=lambda row: -row["value"]), "the best model is listed first"
+    assert [row["p_value"] is None for row in metric] == [True, False, False]
     for form in ("board", "board.html"):
         assert hgld("evaluate", *models[:4], "--size", 24, *weights[:2], *of, "--out", tmp_path / form)[0] == 0
     assert {path.name for path in (tmp_path / "board").glob("*.json")} == {
@@ -94,10 +74,8 @@ def test_leaderboard_of_several_models_includes_raw_pixels(places, no_figures, t
         "run.json",
         "small.json",
     }
-    page = (tmp_path / "board.html").read_text()
-    costs = page.partition("<h3>Size and cost</h3>")[2].partition("</table>")[0]
+    costs = (tmp_path / "board.html").read_text().partition("<h3>Size and cost</h3>")[2].partition("</table>")[0]
     assert all(name in costs for name in ("raw pixels, 32 px", ">3,072<", ">run<", f">{parameters['run']:,}<"))
-    assert "no curves" not in page
     code, printed, err = hgld("report", tmp_path / "board", "--latex", tmp_path / "t.tex", "--json")
     assert code == 0, err
     assert "    small & " in (tmp_path / "t.tex").read_text()
@@ -112,12 +90,10 @@ def test_leaderboard_of_several_models_includes_raw_pixels(places, no_figures, t
         ),
         ("embed --out e.npy --data DATA --model small --checkpoint RUN", "--model NETWORK; both are given."),
         ("embed --out e.npy --data DATA --checkpoint RUN --weights none", "--weights needs --model"),
-        ("embed --out e.npy --data DATA --checkpoint RUN --pooling gem", "--pooling needs --model"),
         (
             "embed --out e.npy --data DATA --model small --checkpoint-choice last",
             "--checkpoint-choice chooses a checkpoint of a run",
         ),
-        ("search one.jpg --data DATA", "neither is given"),
         (
             "evaluate --model small --model pixels --weights none --data DATA --split test",
             "--weights: give one value per --model",
@@ -132,7 +108,6 @@ def test_leaderboard_of_several_models_includes_raw_pixels(places, no_figures, t
         ("evaluate --model small --data DATA --split test --embeddings e.npy", "--embeddings cannot be combined"),
         ("evaluate --resize-mode squash", "--resize-mode needs --checkpoint or --model; neither is given."),
         ("evaluate --model none:such --data DATA --split test", "'none:such' is not a model; expected a run's folder"),
-        ("evaluate --model small --weights such.pt --data DATA --split test", "there is no such file"),
     ],
 )
 def test_invalid_models_give_one_line_errors(places, tmp_path, hgld, monkeypatch, words, said):

@@ -8,7 +8,7 @@ import pytest
 from hgld.training.batches import evaluation_view
 from hgld.training.config import TrainConfig, flat, read_config, with_fields
 from hgld.training.recipes import RECIPES, load_recipe
-from tests.training.small_runs import QUICK, same, weights, write_small
+from tests.training.small_runs import QUICK, same, weights
 
 RECIPE = "small-grocery"
 FLAGS = [
@@ -16,11 +16,6 @@ FLAGS = [
     for name, value in (QUICK | {"epochs": 1, "steps_per_epoch": 2}).items()
     for text in (f"--{name.replace('_', '-')}", ",".join(value) if isinstance(value, tuple) else str(value))
 ]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return write_small(tmp_path_factory.mktemp("data"))
 
 
 def test_train_list_starts_with_the_recipes_for_the_users_images(hgld):
@@ -37,15 +32,8 @@ def test_train_list_starts_with_the_recipes_for_the_users_images(hgld):
     assert [line.split()[0] for line in lines] == list(RECIPES)
     papers = [line for line in lines if RECIPES[line.split()[0]].setting.paper]
     assert all(line.endswith(f" Published: {RECIPES[line.split()[0]].brief}.") for line in papers)
-    code, out, _ = hgld("train", "--list", "--papers", "--json")
-    rows = {row["name"]: row for row in json.loads(out)["recipes"]}
-    assert list(rows) == list(RECIPES)
-    assert list(rows["happier-sop"]) == [
-        *("name", "dataset", "loss", "backbone", "pretrained", "summary"),
-        *("hardware", "hours", "published"),
-    ]
-    assert rows["happier-sop"]["loss"] == "HAPPIER"
-    assert rows["happier-sop"]["published"] == "R@1 81.0, AP 60.4, H-AP 59.4, ASI 65.9, NDCG 91.5"
+    rows = json.loads(hgld("train", "--list", "--papers", "--json")[1])["recipes"]
+    assert {row["name"]: row["published"] for row in rows} == {name: one.brief for name, one in RECIPES.items()}
 
 
 def test_train_show_prints_the_recipe_after_applying_flags(hgld):
@@ -63,7 +51,7 @@ def test_train_show_prints_the_recipe_after_applying_flags(hgld):
     assert shown["fields"] == json.loads(json.dumps(flat(load_recipe("happier-sop"))))
 
 
-@pytest.mark.parametrize("name", ["happier-sop", "softbin-ap-landmarks-clean", "multigrain", "finetune"])
+@pytest.mark.parametrize("name", ["softbin-ap-landmarks-clean", "finetune"])
 def test_output_of_train_show_can_be_passed_as_config(name, hgld, tmp_path):
     given = ("--loss", "HAPPIER", "--alpha", 2) if name == "finetune" else ()
     (tmp_path / "shown.yaml").write_text(hgld("train", name, "--show", *given)[1])
@@ -80,8 +68,6 @@ def test_output_of_train_show_can_be_passed_as_config(name, hgld, tmp_path):
     [
         (["happier-sop"], "--data and --out"),
         (["happier-sop", "--taus", "1"], "No such option '--taus'"),
-        (["happier-sop", "--show", "--tau", "small"], "expected a finite number"),
-        (["happier-sop", "--show", "--bins", "10"], "does not use --bins"),
         (["--config", "missing.yaml", "--show"], "does not exist"),
         (["happier-sop", "--config", __file__, "--show"], "expected only one"),
         (["happier-sop", "--show", "--loss", "SupAP,SmoothAP"], "--loss has 2 losses"),
@@ -157,15 +143,8 @@ def test_sweep_prints_a_table_of_its_runs_and_resumes(hgld, data, tmp_path):
     # unchanged logs: the second sweep trained nothing
     assert logs == {path: path.read_bytes() for path in (tmp_path / "s").rglob("log.csv")}
     assert (tmp_path / "s" / "sweep.csv").read_bytes() == table
-    other = write_small(tmp_path / "other", held_out=range(6))
-    for words, message in (
-        (["--data", other], f"on other data than {other} (checksum was "),
-        (["--data", tmp_path / "nowhere"], "nowhere"),
-        (["--init-from", tmp_path / "s" / "tau=0.1,seed=0"], "began without --init-from"),
-    ):
-        code, again, err = hgld("train", *sweep, "--evaluate-on", "train", *words)
-        assert (code, again) == (2, "")
-        assert message in " ".join(err.split())
+    code, again, err = hgld("train", *sweep, "--evaluate-on", "train", "--data", tmp_path / "nowhere")
+    assert (code, again, "nowhere" in err) == (2, "", True)
     assert (tmp_path / "s" / "sweep.csv").read_bytes() == table
 
 
@@ -200,16 +179,14 @@ def test_stopped_train_command_exits_with_code_130(hgld, data, tmp_path, monkeyp
     assert "| 0.01 | 0 of 1 |" in out
 
 
-@pytest.mark.parametrize("started", [{"RANK": "1"}, {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}])
-def test_only_the_main_process_prints(started, hgld, data, tmp_path, monkeypatch):
+def test_only_the_main_process_prints(hgld, data, tmp_path, monkeypatch):
     def done(config, data, out, **options):
         from hgld.training.log import RunSummary
 
         return RunSummary(True, 3, 1, {}, {}, 1.0, 2.0, 0.1, 0, str(out))
 
     monkeypatch.setattr("hgld.training.loop.train", done)
-    for name, value in started.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("RANK", "1")
     _, out, told = hgld("train", RECIPE, "--data", data, "--out", tmp_path / "run", *FLAGS)
     assert out == told == ""
     assert not (tmp_path / "run").exists()
