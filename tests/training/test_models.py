@@ -1,7 +1,6 @@
 """Models by name: shapes, weights, normalisation, freezing, initial projection, pooling, small networks."""
 
 import json
-import sys
 from typing import Any
 
 import numpy as np
@@ -53,18 +52,15 @@ def images(size: int = 64, count: int = 2, seed: int = 1) -> torch.Tensor:
     ("backbone", "pooling", "size", "features"),
     [
         ("small", "gem", 32, 144),
-        ("small", "max", 65, 144),
         ("small-resnet", "avg", 48, 256),
         ("torchvision:resnet18", "avg", 64, 512),
         ("torchvision:regnet_y_400mf", "gem", 64, 440),
         ("torchvision:mobilenet_v3_small", "max", 64, 576),
         pytest.param("torchvision:densenet121", "avg", 64, 1024, marks=pytest.mark.slow),
         pytest.param("torchvision:swin_t", "avg", 64, 768, marks=pytest.mark.slow),
-        ("timm:resnet10t", "gem", 64, 512),
         # timm's last convolution follows the pooling, so feature maps do not use it
         ("timm:mobilenetv3_small_050", "avg", 64, 288),
         ("timm:mobilenetv3_small_050", "token", 64, 1024),
-        ("timm:test_convnext", "avg", 64, 64),
         ("timm:test_vit", "gem", 160, 64),
         ("timm:test_vit", "token", 100, 64),  # 100 is not a multiple of the patch size, so the image is padded
         pytest.param("open_clip:RN50", "token", 64, 1024, marks=pytest.mark.slow),
@@ -124,29 +120,26 @@ def test_token_features_equal_the_tokens_of_timm():
         torch.testing.assert_close(model(images(160)), expected)
 
 
-def test_timm_vit_accepts_other_image_sizes_and_torchvision_vit_does_not(monkeypatch):
+@pytest.fixture
+def tiny_vit(monkeypatch):
+    """Make torchvision's ViTs small."""
     whole = torchvision.models.vision_transformer._vision_transformer
     tiny: dict[str, Any] = {"num_layers": 1, "num_heads": 1, "hidden_dim": 16, "mlp_dim": 16}
     monkeypatch.setattr(
         torchvision.models.vision_transformer, "_vision_transformer", lambda **given: whole(**given | tiny)
     )
+
+
+@pytest.mark.usefixtures("tiny_vit")
+def test_timm_vit_accepts_other_image_sizes_and_torchvision_vit_does_not():
     assert model_of("timm:test_vit", 160, pooling="token")(images(96)).shape == (2, 16)
     with pytest.raises(ConfigError, match=r"images of 96 x 96 pixels; .* built for 64 x 64"):
         model_of("torchvision:vit_b_32", 64, pooling="token")(images(96))
 
 
-@pytest.mark.slow
-def test_model_without_weights_keeps_its_normalization():
-    config = ModelConfig(backbone="open_clip:RN50", pretrained="openai", pooling="token", dim=8)
-    model = build_model(config, image_size=64, load_weights=False)
-    assert model.image_mean == pytest.approx((0.48145466, 0.4578275, 0.40821073))
-
-
 @pytest.mark.parametrize(
     ("backbone", "pooling", "size", "suffix"),
     [
-        ("small", "avg", 32, ".safetensors"),
-        ("small", "avg", 32, ".pt"),
         ("torchvision:mobilenet_v3_small", "avg", 32, ".safetensors"),
         ("timm:test_vit", "token", 96, ".pt"),
     ],
@@ -164,10 +157,6 @@ def test_backbone_loads_weights_from_a_file(tmp_path, backbone, pooling, size, s
     loaded = model_of(backbone, size, pooling=pooling, pretrained=str(path))
     for name, value in loaded.backbone.state_dict().items():
         assert torch.equal(value, source.backbone.state_dict()[name]), name
-    ignored = build_model(
-        ModelConfig(backbone=backbone, pooling=pooling, pretrained=str(path)), image_size=size, load_weights=False
-    )
-    assert not torch.equal(next(ignored.backbone.parameters()), next(source.backbone.parameters()))
 
 
 @pytest.mark.parametrize("pooling", ["avg", "token"])
@@ -184,7 +173,7 @@ def test_backbone_loads_weights_of_a_whole_timm_model(tmp_path, pooling):
     torch.testing.assert_close(again(images()), expected)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("tiny_vit")
 def test_vit_weights_are_interpolated_to_another_size(tmp_path):
     torch.manual_seed(0)
     whole = torchvision.models.vit_b_32(weights=None, image_size=96)
@@ -192,7 +181,7 @@ def test_vit_weights_are_interpolated_to_another_size(tmp_path):
     torch.save(whole.state_dict(), tmp_path / "vit.pth")
     model = model_of("torchvision:vit_b_32", 64, pooling="token", pretrained=str(tmp_path / "vit.pth"))
     positions = model.backbone.net.encoder.pos_embedding
-    assert positions.shape == (1, 5, 768)
+    assert positions.shape == (1, 5, 16)
     assert torch.equal(positions[:, 0], whole.encoder.pos_embedding[:, 0])
 
 
@@ -227,10 +216,7 @@ def test_pretrained_weights_that_cannot_be_downloaded_raise_missing_resource_err
     ("backbone", "options", "expected"),
     [
         ("resnet50", {}, "expected small, small-resnet, torchvision:NAME"),
-        ("small:net", {}, "expected small"),
-        ("torchvision:", {}, "expected small"),
         ("torchvision:resnet5", {}, "nearest: .*resnet50"),
-        ("torchvision:googlenet", {}, "no model"),
         ("timm:vit_small_patch16_225", {}, "nearest: .*vit_small_patch16_224"),
         ("open_clip:ViT-B32", {"pooling": "token"}, "nearest: .*ViT-B-32"),
         ("open_clip:RN50", {"pooling": "token", "pretrained": "default"}, "open_clip:RN50 has openai"),
@@ -239,7 +225,6 @@ def test_pretrained_weights_that_cannot_be_downloaded_raise_missing_resource_err
         ("small", {"pretrained": "imagenet"}, "'imagenet'"),
         ("torchvision:resnet18", {"pretrained": "IMAGENET1K_V9"}, "one of IMAGENET1K_V1"),
         ("timm:resnet18.a9_in1k", {}, r"a9_in1k.*Pretrained tags .*resnet18\.a1_in1k"),
-        ("timm:resnet18", {"pretrained": "a9_in1k"}, "'a9_in1k'; timm:resnet18 has .*a1_in1k"),
         ("timm:resnet18.a1_in1k", {"pretrained": "a2_in1k"}, "the name has the tag a1_in1k"),
     ],
 )
@@ -301,26 +286,12 @@ def test_projection_starts_as_pca_of_training_features(layer_norm):
     [
         ({"dim": 0}, torch.randn(200, 144), "with dim 0 there is none"),
         ({"dim": 8}, torch.randn(8, 144), "at least 9 items"),
-        ({"dim": 200}, torch.randn(300, 144), "expected at most 144"),
         ({"dim": 8}, torch.full((20, 144), torch.nan), "not finite"),
     ],
 )
 def test_invalid_pca_projections_are_refused(options, features, expected):
     with pytest.raises(ConfigError, match=expected):
         init_projection_pca(model_of("small", **options), features)
-
-
-@pytest.mark.slow  # starts a process that imports torch
-def test_backbone_libraries_are_imported_lazily():
-    import subprocess
-
-    code = (
-        "import sys; from hgld.training.models import backbones; from hgld.training.config import ModelConfig; "
-        "backbones.build_model(ModelConfig(backbone='small'), image_size=32); "
-        "print([m for m in ('timm', 'open_clip', 'torchvision') if m in sys.modules])"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
 
 
 def test_clip_model_name_may_contain_slashes(tmp_path):
@@ -341,10 +312,7 @@ def test_clip_model_name_may_contain_slashes(tmp_path):
     images = torch.randn(2, 3, 32, 32)
     visual: Any = own.eval().visual
     torch.testing.assert_close(made.module.eval()(images), visual(images))
-    loaded = hgld.load_model(f"open_clip:{name}", device="cpu")
-    assert loaded.encode(np.zeros((40, 40, 3), np.uint8)).shape == (1, 16)
-    again = hgld.load_model(loaded.save(tmp_path / "saved"), device="cpu")
-    assert again.module.state_dict().keys() == loaded.module.state_dict().keys()
+    assert hgld.load_model(f"open_clip:{name}", device="cpu").encode(np.zeros((40, 40, 3), np.uint8)).shape == (1, 16)
     with pytest.raises(ConfigError, match="has its own weights: default or none"):
         build_backbone(f"open_clip:{name}", BackboneOptions("openai", **options))
 
@@ -420,9 +388,6 @@ def test_rmac_regions_are_inside_the_map_and_overlap_as_near_to_40_per_cent_as_p
         best = min(abs(overlap - 0.4 * short) for overlap in overlaps.values())
         got = 0.4 * short if len(first) == 1 else overlaps[len(first) - 1]
         assert abs(got - 0.4 * short) <= best + 1e-9
-        more = len(first) - 1
-        assert len(regions) == sum(scale * (scale + more) for scale in (1, 2, 3))
-        assert {side for _, _, side in regions} == {short, 2 * short // 3, short // 2}
 
 
 @pytest.mark.parametrize("shape", [(7, 7), (5, 9), (12, 4), (1, 3), (32, 24)])
@@ -467,19 +432,13 @@ def test_invalid_pooling_is_refused():
 # -- the small networks, against slow reference implementations --
 
 
-@pytest.mark.parametrize("stride", [1, 2])
-def test_standardized_kernels_have_mean_0_and_norm_1(stride):
+def test_standardized_kernels_have_mean_0_and_norm_1():
     torch.manual_seed(0)
-    convolution = StandardizedConv2d(5, 7, 3, stride=stride).double()
-    images = torch.randn(2, 5, 11, 8, dtype=torch.float64)
-    expected = torch.empty_like(convolution.weight)
-    for channel, kernel in enumerate(convolution.weight.detach()):
+    convolution = StandardizedConv2d(5, 7, 3).double()
+    for kernel, found in zip(convolution.weight.detach(), convolution.kernels(), strict=True):
         centred = kernel - sum(kernel.flatten().tolist()) / kernel.numel()
-        expected[channel] = centred / sum(value**2 for value in centred.flatten().tolist()) ** 0.5
-    torch.testing.assert_close(convolution.kernels(), expected, rtol=1e-7, atol=1e-9)
-    torch.testing.assert_close(
-        convolution(images), conv2d(images, expected, stride=stride, padding=1), rtol=1e-7, atol=1e-8
-    )
+        norm = sum(value**2 for value in centred.flatten().tolist()) ** 0.5
+        torch.testing.assert_close(found, centred / norm, rtol=1e-7, atol=1e-9)
 
 
 def test_small_net_features_do_not_depend_on_the_batch():

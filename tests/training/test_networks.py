@@ -19,7 +19,7 @@ from hgld.errors import ConfigError, InputError, MissingResourceError
 from hgld.training.config import ModelConfig
 from hgld.training.inference.embedder import trained_embedder
 from hgld.training.models.backbones import build_model
-from hgld.training.models.networks import Network, build_network
+from hgld.training.models.networks import Network, build_network, embed_texts
 from tests.hgld.small_dataset import Item, write_dataset
 
 SIZES = [(300, 240), (240, 300), (260, 260)]
@@ -97,6 +97,8 @@ def test_open_clip_network_uses_the_preprocessing_and_activation_of_open_clip(da
     assert build_network(Network("open_clip:RN50/openai", "none"))[1] == TestView(224, 224, interpolation="bicubic")
     with pytest.raises(ConfigError, match="pretrained is 'opanai'; open_clip:RN50 has openai"):
         build_network(Network("open_clip:RN50/opanai"))
+    with pytest.raises(ConfigError, match="Omit --pooling"):
+        embed_texts(Network("open_clip:RN50/openai", "none", "avg"), ["a lake"])
 
 
 def test_unsupported_preprocessing_requires_resize_mode_and_size(data, monkeypatch):

@@ -65,13 +65,11 @@ def test_sweep_runs_have_distinct_folders(values):
     [
         (["taus=1"], "'taus'.*Did you mean 'tau'"),
         (["tau"], "expected field=a,b,c"),
-        (["tau="], "expected field=a,b,c"),
         (["tau=small"], "expected a finite number"),
         (["tau=0.1,0.10"], "twice"),
         (["tau=0.1", "tau=0.2"], "tau is swept twice"),
         (["seed=0,1"], "seed is swept twice"),
         (["tau=0.1,0"], "run tau=0,seed=0 of the sweep: --tau is 0.0; expected more than 0"),
-        (["bins=10,20,30"], "run bins=10,seed=0 of the sweep: --loss HAPPIER does not use --bins"),
         (["lr=" + ",".join(f"{i}e-9" for i in range(1, 502))], "more than 1000 runs"),
     ],
 )
