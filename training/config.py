@@ -6,7 +6,6 @@ holds the flag's help. Field names are unique over all sections, so flags need n
 """
 
 import dataclasses
-import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from hgld.errors import ConfigError, InputError, SchemaError, excerpt, quoted
+from hgld.errors import ConfigError, InputError, SchemaError, did_you_mean, excerpt, quoted
 from hgld.evaluation.metric import offered_names
 from hgld.files import open_regular, read_json, write_atomic
 from hgld.losses.registry import loss_names
@@ -570,8 +569,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(names), n=1)
-    return f"Did you mean {quoted(near[0])}?" if near else f"There are: {', '.join(names)}."
+    return did_you_mean(name, names).lstrip() or f"There are: {', '.join(names)}."
 
 
 # -- JSON files of a run --

@@ -66,11 +66,6 @@ class Criterion(nn.Module):
         """True if processes can share the queries, because the loss can be computed from their :meth:`query_sums`."""
         return sums_over_queries(self.loss)
 
-    @property
-    def has_terms(self) -> bool:
-        """True if a call returns the separate terms of the loss."""
-        return isinstance(self.loss, losses.MultiGrain | losses.Composition | losses.CrossBatchMemory)
-
     def query_sums(
         self, embeddings: Tensor, labels: Tensor, everyone: Tensor, known: Tensor, self_index: Tensor
     ) -> dict[str, losses.TermSum]:
@@ -90,7 +85,7 @@ class Criterion(nn.Module):
         """Return the loss's terms by name, made from :meth:`query_sums`; empty if the loss has only one term."""
         if isinstance(self.loss, losses.CrossBatchMemory):
             return self.loss.joined_terms(values, sums)
-        return values if self.has_terms else {}
+        return values if isinstance(self.loss, losses.Composition) else {}
 
     def _renumbered(self, labels: Tensor) -> Tensor:
         columns = []

@@ -24,7 +24,7 @@ from hgld.tables import read_csv, read_parquet
 from hgld.user_cache import MOST_BYTES, KeptFolder, digest_of
 
 from .embedder import Embedded, Embedder
-from .embedding import FAULTS, faults_file, labels_file, write_embeddings, write_together
+from .embedding import FAULTS, check_suffix, faults_file, labels_file, write_embeddings, write_together
 
 _VECTORS, _FAULTS = "vectors.npy", "faults.json"
 # Fields of an embedder that do not change embeddings; the digest of the weights identifies the model.
@@ -151,8 +151,7 @@ def embed_in_parts(
         InputError: existing parts were made by another model, with other options, or from other items.
         StorageError: the disk is full or not writable.
     """
-    if out.suffix != ".npy":
-        raise ConfigError(f"out is {out}; expected a .npy file, because the embeddings are computed in parts.")
+    check_suffix(out)
     if not 1 <= count <= len(dataset):
         raise ConfigError(f"parts is {count}; expected 1 to {len(dataset)}, the number of items.")
     folder, processes = out.with_suffix(".parts"), embedder.processes

@@ -4,6 +4,7 @@ An index finds nearly the same nearest neighbours as an exhaustive search, but f
 files that it reads, so an index is never read from a dataset's folder, which may come from anybody.
 """
 
+from dataclasses import dataclass
 from importlib import import_module
 from math import sqrt
 from pathlib import Path
@@ -40,17 +41,19 @@ def faiss() -> Any:
         return import_module("faiss")
 
 
+@dataclass(frozen=True, eq=False)
 class SearchIndex:
     """An index of the embeddings of some items.
 
-    Args:
-        index: faiss index of G items.
+    Attributes:
+        faiss_index: faiss index of G items.
         kind: ``ivf`` (k-means cells) or ``hnsw`` (a graph of neighbours).
         positions: (G,) int64 positions of the items in their dataset, ascending.
     """
 
-    def __init__(self, index: Any, kind: IndexKind, positions: np.ndarray) -> None:
-        self.faiss_index, self._kind, self.positions = index, kind, positions
+    faiss_index: Any
+    kind: IndexKind
+    positions: np.ndarray
 
     @classmethod
     def of(cls, embeddings: Tensor | np.ndarray, kind: IndexKind, positions: np.ndarray | None = None) -> "SearchIndex":
@@ -98,41 +101,39 @@ class SearchIndex:
         query = prepare_embeddings(query_embeddings, "query").numpy()
         if query.shape[1] != index.d:
             raise InputError(f"query embeddings have {query.shape[1]} dimensions, gallery embeddings {index.d}.")
-        if self._kind == "ivf":
+        if self.kind == "ivf":
             index.nprobe = min(max(_LEAST_PROBED, index.nlist // _PROBED), index.nlist)
         else:
             index.hnsw.efSearch = max(_CANDIDATES, 2 * k)
         scores, indices = index.search(query, k)
         few = np.flatnonzero((indices < 0).any(axis=1))  # -1: the search reached fewer than k items
         if len(few):
-            whole = index
-            if self._kind == "ivf":
+            if self.kind == "ivf":
                 index.nprobe = index.nlist
-            else:
-                whole = index.storage
+            whole = index if self.kind == "ivf" else index.storage
             scores[few], indices[few] = whole.search(query[few], k)
         order = np.lexsort((indices, -scores), axis=1)
         return self.positions[np.take_along_axis(indices, order, axis=1)], np.take_along_axis(scores, order, axis=1)
 
 
+@dataclass(frozen=True, eq=False)
 class KeptIndex:
     """An index in the user's cache, which may not exist yet.
 
-    Args:
-        folder: folder of the cache.
+    Attributes:
+        kept: folder of the cache.
         kind: type of the index: ``ivf`` or ``hnsw``.
     """
 
-    def __init__(self, folder: KeptFolder, kind: IndexKind) -> None:
-        self.kept = folder
-        self._kind: IndexKind = kind
+    kept: KeptFolder
+    kind: IndexKind
 
     def load(self) -> SearchIndex | None:
         """Return the index; None if it is missing, damaged, or made from other embeddings."""
 
         def read(folder: Path) -> SearchIndex:
             data = np.fromfile(folder / _INDEX, dtype=np.uint8)
-            return SearchIndex(faiss().deserialize_index(data), self._kind, np.load(folder / _POSITIONS))
+            return SearchIndex(faiss().deserialize_index(data), self.kind, np.load(folder / _POSITIONS))
 
         return self.kept.read(read)
 
@@ -147,7 +148,7 @@ class KeptIndex:
             InputError: the embeddings cannot be ranked: some are NaN or zero, or there are no embeddings.
             StorageError: the disk is full or not writable; an existing index stays.
         """
-        made = SearchIndex.of(embeddings, self._kind, positions)
+        made = SearchIndex.of(embeddings, self.kind, positions)
 
         def fill(folder: Path) -> None:
             # faiss's own writer of files ends the process if the disk is full.

@@ -4,10 +4,9 @@ Recipes are made from the settings of the datasets (``settings``), the losses an
 trained (``table``), and the values that papers report (``published``).
 """
 
-import difflib
 from importlib.metadata import entry_points
 
-from hgld.errors import ConfigError, excerpt
+from hgld.errors import ConfigError, did_you_mean, excerpt
 
 from ..config import TrainConfig
 from .recipe import Recipe
@@ -45,9 +44,8 @@ def find_recipe(name: str) -> Recipe:
         ConfigError: there is no such recipe; the message names the nearest recipe.
     """
     if name not in RECIPES:
-        near = difflib.get_close_matches(name, RECIPES, n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else "`hgld train --list` names them all."
-        raise ConfigError(" ".join([f"there is no recipe {name!r}. {hint}", *BROKEN]))
+        hint = did_you_mean(name, RECIPES) or " `hgld train --list` names them all."
+        raise ConfigError(" ".join([f"there is no recipe {name!r}.{hint}", *BROKEN]))
     return RECIPES[name]
 
 
