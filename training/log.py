@@ -8,7 +8,7 @@ import csv
 import io
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -123,7 +123,7 @@ def make_logger(name: str, run: LoggedRun) -> Logger:
     if kind in LOGGERS:
         PLUGINS.refuse_namesakes(kind)
     make = LOGGERS[kind] if kind in LOGGERS else PLUGINS.load(kind)
-    return make(LoggedRun(run.folder, run.from_step, project, run.config))
+    return make(replace(run, project=project))
 
 
 # -- the log itself --
@@ -140,6 +140,9 @@ class RunLog:
         from_step: step from which the run resumes; rows of later steps are removed.
         judged: number of epochs already evaluated; rows of later evaluations are removed; None: keep all rows.
         loggers: names of further loggers, ``NAME`` or ``NAME:PROJECT``.
+
+    Attributes:
+        note: a note about the log to display; empty: no note.
 
     Raises:
         ConfigError: there is no such logger.
@@ -161,7 +164,7 @@ class RunLog:
         if judged is not None:  # the run may have been killed between an evaluation and the next checkpoint
             _keep_rows(run / EVALUATIONS, "epoch", judged)
         logged_run = LoggedRun(run, from_step, config=config or {})
-        self._has_board = True
+        self.note = ""
         self._loggers: list[Logger] = []
         for name in (TENSORBOARD, *(name for name in loggers if name != TENSORBOARD)):
             try:
@@ -169,7 +172,7 @@ class RunLog:
             except ModuleNotFoundError:
                 if name != TENSORBOARD:
                     raise
-                self._has_board = False
+                self.note = f"{run}: the curves are only in {LOG}; for TensorBoard: pip install 'hgld[tensorboard]'."
 
     def step(self, step: int, row: Mapping[str, float]) -> None:
         """Write a line of ``log.csv``: the time (UTC) and numbers by name; every line of a run has the same names."""
@@ -181,13 +184,6 @@ class RunLog:
         """Write the metrics of a split."""
         _append(self._run / EVALUATIONS, {"step": step, "epoch": epoch, "split": split, **values})
         self._show(step, {f"{split}/{name}": value for name, value in values.items()})
-
-    @property
-    def note(self) -> str:
-        """A note about the log to display; empty: no note."""
-        if self._has_board:
-            return ""
-        return f"{self._run}: the curves are only in log.csv; for TensorBoard: pip install 'hgld[tensorboard]'."
 
     def close(self) -> None:
         for logger in self._loggers:

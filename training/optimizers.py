@@ -139,8 +139,7 @@ def step_optimizers(optimizers: Iterable[Optimizer], processes: Processes = ALON
     """
     for optimizer in optimizers:
         whole = [group["params"] for group in optimizer.param_groups]
-        split = [pair for group in optimizer.param_groups for pair in zip(group["params"], group["own"], strict=True)]
-        split = [(parameter, own) for parameter, own in split if own is not parameter]
+        split = [(parameter, own) for _, parameter, own, _ in _members([optimizer]) if own is not parameter]
         for parameter, own in split:
             rows = row_shares(len(parameter), processes)[processes.index]
             own.data, own.grad = parameter.detach()[rows], None if parameter.grad is None else parameter.grad[rows]

@@ -135,21 +135,20 @@ def test_invalid_classification_setups_fail_before_training(places, tmp_path, mo
             str(folder / "data"),
             tmp_path,
         )
+    task, asked = RetrievalTask(str(folder / "data"), "test"), EvaluationOptions(metrics=("top-1",))
+    twice = trained_embedder(folder / "run", device="cpu", scales=(1.0, 0.5))
+    with twice as embedder, pytest.raises(ConfigError, match="expected one scale"):
+        evaluate_task(SplitEmbedder(embedder), task, options=asked)
     with trained_embedder(folder / "run", device="cpu") as embedder:
         monkeypatch.setattr(type(embedder), "embed_dataset", pytest.fail)
-        asked = EvaluationOptions(metrics=("top-1",))
         with pytest.raises(InputError, match="no item belongs to one"):
             evaluate_task(SplitEmbedder(embedder), RetrievalTask(str(folder / "new"), "test"), options=asked)
-        task = RetrievalTask(str(folder / "data"), "test")
         with pytest.raises(ConfigError, match="whitening: these affect only a ranking"):
             evaluate_task(
                 SplitEmbedder(embedder), task, options=asked, whitening=folder / "w.safetensors", distractors=None
             )
         with pytest.raises(ConfigError, match="there is no classifier"):
             evaluate_task(SplitEmbedder(replace(embedder, classifier=None)), task, options=asked)
-    twice = trained_embedder(folder / "run", device="cpu", scales=(1.0, 0.5))
-    with twice as embedder, pytest.raises(ConfigError, match="expected one scale"):
-        evaluate_task(SplitEmbedder(embedder), task, options=asked)
 
 
 def test_invalid_class_names_file_is_refused(places, tmp_path):
@@ -183,7 +182,7 @@ def test_top_k_equals_a_slow_count_in_which_ties_are_misses(seed, classes):
         scores = (weight.double() @ embeddings[item].double() + bias.double()).tolist()
         before = sum(scores[c] >= scores[target] for c in range(classes) if c != target)
         for k in (1, 2):
-            assert found[f"top-{k}"][item] == pytest.approx(np.nan if target < 0 else before < k, nan_ok=True)
+            assert found[f"top-{k}"][item] == pytest.approx(np.nan if target < 0 else float(before < k), nan_ok=True)
 
 
 def test_proxy_classifier_logits_equal_loss_logits():
