@@ -1,8 +1,8 @@
-import hashlib
 import itertools
 import pickle
 from collections import Counter
 from dataclasses import dataclass
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -133,9 +133,27 @@ def test_random_numbers_are_the_same_on_every_platform_and_release():
     assert shuffled(3, 7, 1).tolist() == sorted(range(3), key=words.__getitem__)
     sampler = PKSampler(np.repeat([0, 1, 2], [3, 4, 5]), 2, 2, seed=3)
     assert [sampler.batch(0, step).tolist() for step in range(2)] == [[6, 4, 2, 0], [10, 9, 5, 3]]
-    many = PKSampler(labels_of([40, 40] + [2] * 80), 3, 2, seed=1)  # classes of many and of few chunks
-    plan = np.stack([many.batch(1, step) for step in range(len(many))])
-    assert hashlib.sha256(plan.tobytes()).hexdigest()[:16] == "a7f4f87f16c6bb3b"
+
+
+def test_all_plans_of_an_epoch_are_equally_likely():
+    """There are 40 batches of 3 classes: classes 0 and 1 are in 20 batches each, 80 small classes in one batch each.
+
+    Let classes 0 and 1 meet in x batches. Then x batches have one place for a small class, 40 - 2x have two, and x have
+    three. The 80 small classes can fill these places in 80! / (1!^x 2!^(40 - 2x) 3!^x) ways.
+    """
+    labels = labels_of([40, 40] + [2] * 80)
+    sampler = PKSampler(labels, 3, 2, seed=1)
+    assert len(sampler) == 40
+    x = np.arange(21)
+    ways = np.array([comb(20, i) * comb(20, 20 - i) / (2.0 ** (40 - 2 * i) * 6.0**i) for i in x])
+    mean = (ways * x).sum() / ways.sum()
+    deviation = np.sqrt((ways * (x - mean) ** 2).sum() / ways.sum())
+    meetings = []
+    for epoch in range(120):
+        rows = [set(labels[sampler.batch(epoch, step)].tolist()) for step in range(40)]
+        meetings.append(sum({0, 1} <= row for row in rows))
+    assert abs(np.mean(meetings) - mean) < 4 * deviation / np.sqrt(120)
+    assert abs(np.std(meetings) / deviation - 1) < 0.2
 
 
 # -- exact coverage ---------------------------------------------------------------------------------------------------
