@@ -1,14 +1,11 @@
 """Plant wrong labels in real datasets, and find them with hgld's audit, cleanlab and kNN disagreement.
 
     python benchmarks/audit.py --data DIR --work DIR [--sets grocery ...] [--encoders pixels trained]
-        [--seeds 0 1 2 3 4] [--rates 0.02 0.05 0.1] [--parts labels classes copies] [--table]
+        [--seeds 0 1 2 3 4] [--rates 0.02 0.05 0.1] [--table]
 
 DIR of --data holds ``grocery``, ``gldv2_washington`` and ``omniglot``, each with ``labels.csv`` (path, one column per
-level) and ``images``. Each job plants one kind of error:
-
-- wrong labels at every level, chosen from all classes (random) or from the classes under the same parent (parent)
-- classes that are split in two or moved to another parent
-- copies in another split: re-encoded, halved or cropped
+level) and ``images``. Each job plants wrong labels at one level, chosen from all classes (random) or from the classes
+under the same parent (parent).
 
 Encoder ``pixels`` is 64 principal components of 32 x 32 pixels, computed without labels. Encoder ``trained`` is the
 small network, trained on the planted labels for --steps steps. All methods get the same embeddings.
@@ -22,7 +19,7 @@ import argparse
 import io
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -40,17 +37,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold
 
-from hgld import audit
-from hgld.label_audit.class_faults import find_class_faults
-from hgld.label_audit.copies import ImageCopies
 from hgld.label_audit.wrong_labels import find_wrong_labels
 from hgld.losses import NormSoftmax
 from hgld.training.config import ModelConfig
 from hgld.training.models.backbones import build_model
 
 KINDS = ("random", "parent")
-PLANTED_CLASSES, PLANTED_PARENTS, PLANTED_COPIES = 20, 10, 50
-CHANGES = ("re-encoded", "half", "crop")
 _SIDE, _AXES, _NEIGHBORS, _FOLDS, _BATCH = 32, 64, 20, 5, 64
 Job = dict[str, Any]
 
@@ -187,163 +179,37 @@ def silent(task: str, done: int, total: int | None) -> None:
     """Show no progress."""
 
 
-# -- classes ----------------------------------------------------------------------------------------------------------
-
-
-def measure_classes(options: argparse.Namespace, job: Job) -> Iterator[dict[str, Any]]:
-    """Measure the audit on classes that are split in two or moved to other parents."""
-    _, classes, ancestors = pictures(options.data, job["set"])
-    rng, sizes = np.random.default_rng(job["seed"]), np.bincount(classes)
-    pool = [int(label) for label in rng.permutation(len(ancestors)) if sizes[label] >= 8]
-    count = min(PLANTED_CLASSES, len(pool) // 4)
-    cut, given, tree = pool[:count], classes.copy(), ancestors.copy()
-    halves = {}
-    for label in cut:
-        items = rng.permutation(np.flatnonzero(classes == label))
-        halves[label] = len(tree)
-        given[items[: len(items) // 2]] = len(tree)
-        tree = np.concatenate([tree, [[len(tree), *tree[label, 1:]]]])
-    moved = rng.choice(np.unique(given), PLANTED_PARENTS, replace=False)
-    before = tree.copy()
-    for label in moved:
-        others = np.flatnonzero(before[:, 1] != before[label, 1])
-        tree[label, 1:] = before[rng.choice(others), 1:]
-    present, numbers = np.unique(given, return_inverse=True)
-    above = np.stack([np.unique(tree[present, c], return_inverse=True)[1] for c in range(tree.shape[1])], axis=1)
-    vectors = embedded(options, job, numbers)
-    start = time.process_time()
-    faults = [fault for fault in find_class_faults(vectors, numbers, above) if fault.level == 0]
-    seconds = time.process_time() - start
-    pairs = {frozenset(pair) for pair in halves.items()}
-    truth = {
-        "one": lambda f: frozenset((int(present[f.label]), int(present[f.other]))) in pairs,
-        "parent": lambda f: int(present[f.label]) in moved,
-    }
-    planted = {"one": len(cut), "parent": len(moved)}
-    for kind, is_planted in truth.items():
-        of_kind = [fault for fault in faults if fault.kind == kind]
-        scores, right = np.array([f.score for f in of_kind]), np.array([is_planted(f) for f in of_kind])
-        first = np.argsort(-scores, kind="stable")[: planted[kind]]
-        listed = np.array([f.probability >= 0.5 for f in of_kind])
-        yield {
-            "side": kind,
-            "planted": planted[kind],
-            "precision": float(right[first].sum() / planted[kind]),
-            "auroc": float(roc_auc_score(right, scores)) if 0 < right.sum() < len(right) else float("nan"),
-            "listed": int(listed.sum()),
-            "listed_right": int((listed & right).sum()),
-            "seconds": round(seconds, 1),
-        }
-
-
-# -- copies -----------------------------------------------------------------------------------------------------------
-
-
-def changed_picture(picture: Image.Image, change: str, rng: np.random.Generator) -> Image.Image:
-    """Return a changed copy of an image, encoded as JPEG of quality 50 to 90."""
-    width, height = picture.size
-    if change == "half":
-        picture = picture.resize((width // 2, height // 2), Image.Resampling.LANCZOS)
-    elif change == "crop":
-        wide, high = round(0.95 * width), round(0.95 * height)
-        left, top = int(rng.integers(width - wide + 1)), int(rng.integers(height - high + 1))
-        picture = picture.crop((left, top, left + wide, top + high))
-    out = io.BytesIO()
-    picture.save(out, "JPEG", quality=int(rng.integers(50, 91)))
-    return Image.open(out).convert("RGB")
-
-
-def measure_copies(options: argparse.Namespace, job: Job) -> Iterator[dict[str, Any]]:
-    """Split the finest classes into train and test, and put copies of training images into test.
-
-    Some test images resemble training images without a planted copy (series of one scene). A separate run finds
-    them, and they count neither as right nor as wrong.
-    """
-    opened, classes, ancestors = pictures(options.data, job["set"])
-    rng = np.random.default_rng(job["seed"])
-    in_train = np.isin(classes, rng.permutation(len(ancestors))[: len(ancestors) // 2])
-    sources = rng.choice(np.flatnonzero(in_train), PLANTED_COPIES * len(CHANGES), replace=False)
-    copies = [changed_picture(opened[s], CHANGES[i % len(CHANGES)], rng) for i, s in enumerate(sources)]
-    everything = [*opened, *copies]
-    labels = ancestors[np.concatenate([classes, rng.choice(classes[~in_train], len(copies))])]
-    splits = ["train" if flag else "test" for flag in in_train] + ["test"] * len(copies)
-    rows = np.stack([np.asarray(one.resize((12, 12)), np.float32).ravel() for one in everything])
-    vectors = unit(rows - rows.mean(axis=1, keepdims=True))
-    start = time.process_time()
-    compared = ImageCopies(everything.__getitem__, len(everything), silent)
-    found = audit(vectors, labels, levels=LEVELS[job["set"]], splits=splits, images=compared).copies
-    seconds = time.process_time() - start
-    pairs = dict(found.select("item", "other").iter_rows())
-    hits = [pairs.get(len(opened) + i) == source for i, source in enumerate(sources.tolist())]
-    own = [item for item in pairs if item < len(opened)]
-    wrong = sum(item >= len(opened) for item in pairs) - sum(hits)
-    for number, change in enumerate(CHANGES):
-        yield {"side": change, "recall": float(np.mean(hits[number :: len(CHANGES)])), "seconds": round(seconds, 1)}
-    yield {
-        "side": "all",
-        "recall": float(np.mean(hits)),
-        "precision": sum(hits) / max(sum(hits) + wrong + len(own), 1),
-        "not_planted": len(own),
-        "wrong_pairs": wrong,
-    }
-
-
 # -- plan, run, tables ------------------------------------------------------------------------------------------------
-
-MEASURES: dict[str, Callable[[argparse.Namespace, Job], Iterator[dict[str, Any]]]] = {
-    "labels": measure_labels,
-    "classes": measure_classes,
-    "copies": measure_copies,
-}
 
 
 def plan(options: argparse.Namespace) -> Iterator[Job]:
-    for seed in options.seeds:
-        for name in options.sets:
-            if "copies" in options.parts:
-                yield {"part": "copies", "set": name, "seed": seed}
-            for encoder in options.encoders:
-                known = {"set": name, "seed": seed, "encoder": encoder}
-                known |= {"steps": options.steps} if encoder == "trained" else {}
-                if "classes" in options.parts:
-                    yield {"part": "classes", **known}
-                if "labels" not in options.parts:
-                    continue
-                for rate in options.rates:
-                    for level in range(len(LEVELS[name])):
-                        # The coarsest level has one root, so the kind parent would equal the kind random.
-                        for kind in KINDS[: 1 if level + 1 == len(LEVELS[name]) else 2]:
-                            yield {"part": "labels", **known, "rate": rate, "level": level, "kind": kind}
+    for seed, name, encoder in product(options.seeds, options.sets, options.encoders):
+        known = {"part": "labels", "set": name, "seed": seed, "encoder": encoder}
+        known |= {"steps": options.steps} if encoder == "trained" else {}
+        for rate, level in product(options.rates, range(len(LEVELS[name]))):
+            # The coarsest level has one root, so the kind parent would equal the kind random.
+            for kind in KINDS[: 1 if level + 1 == len(LEVELS[name]) else 2]:
+                yield {**known, "rate": rate, "level": level, "kind": kind}
 
 
 def run(options: argparse.Namespace, lines: Lines) -> None:
     for job in plan(options):
         if lines.get({"job": job}) is None:
-            results = list(MEASURES[job["part"]](options, job))
+            results = list(measure_labels(options, job))
             lines.add({"job": job, "results": results})
             print(job, {name: value for name, value in results[0].items() if name != "side"}, flush=True)
 
 
 def tables(lines: list[dict[str, Any]]) -> Iterator[pl.DataFrame]:
-    """Return tables of means over the seeds, and the differences to other methods for wrong labels."""
-    by = {
-        "labels": ("set", "encoder", "level", "kind", "side"),
-        "classes": ("set", "encoder", "side"),
-        "copies": ("set", "side"),
-    }
-    for part, columns in by.items():
-        rows = [line["job"] | result for line in lines if line["job"]["part"] == part for result in line["results"]]
-        if not rows:
-            continue
-        table = pl.DataFrame(rows, infer_schema_length=None)
-        numbers = [c for c, kind in table.schema.items() if kind.is_numeric() and c not in (*columns, "seed", "steps")]
-        yield table.group_by(columns, maintain_order=True).agg(
-            pl.col(numbers).mean().round(3), seeds=pl.col("seed").n_unique()
-        )
-        if part == "labels":
-            yield _differences(table)
-            own = table.filter(side="hgld")
-            yield own.group_by("set", "rate", maintain_order=True).agg(pl.col("rates").mean().round(3))
+    """Yield a table of means over the seeds, the differences to the other methods, and the estimated rates."""
+    rows = [line["job"] | result for line in lines if line["job"]["part"] == "labels" for result in line["results"]]
+    table = pl.DataFrame(rows, infer_schema_length=None)
+    figures = pl.col("rate", "auroc", "precision", "seconds", "rates", "planted").mean().round(3)
+    by = table.group_by("set", "encoder", "level", "kind", "side", maintain_order=True)
+    yield by.agg(figures, seeds=pl.col("seed").n_unique())
+    yield _differences(table)
+    own = table.filter(side="hgld")
+    yield own.group_by("set", "rate", maintain_order=True).agg(pl.col("rates").mean().round(3))
 
 
 def _differences(table: pl.DataFrame) -> pl.DataFrame:
@@ -367,7 +233,6 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--sets", nargs="+", choices=LEVELS, default=list(LEVELS))
     parser.add_argument("--encoders", nargs="+", choices=("pixels", "trained"), default=["pixels", "trained"])
-    parser.add_argument("--parts", nargs="+", choices=MEASURES, default=list(MEASURES))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--rates", nargs="+", type=float, default=[0.02, 0.05, 0.1])
     parser.add_argument("--steps", type=int, default=400, help="training steps of the encoder trained")

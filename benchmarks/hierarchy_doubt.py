@@ -18,9 +18,6 @@ taxonomies, without seeds and without names that equal a group. Figures are for 
     ... --fit       fits the model on all datasets and writes pipelines/hierarchy/groups/doubt.yaml
 """
 
-import argparse
-import csv
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +28,8 @@ from typing import Any
 
 import numpy as np
 import yaml
-from measured import head
+from measured import head, names_parser
+from name_sets import SETS, rows_of
 from scipy.optimize import minimize
 from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
@@ -46,16 +44,6 @@ from hgld.pipelines.hierarchy.groups.given import GivenGroup, GivenGroups, embed
 from hgld.pipelines.hierarchy.names.clean import name_key
 from hgld.pipelines.hierarchy.unit_rows import sums, unit
 
-SETS = (  # printed name, folder, column of names, column of groups
-    ("washington", "gldv2_washington_landmarks", "label", "mid"),
-    ("geonames", "taxonomies/geonames", "label", "mid"),
-    ("places365", "taxonomies/places365", "label", "mid"),
-    ("schemaorg_places mid", "taxonomies/schemaorg_places", "label", "mid"),
-    ("schemaorg_places top", "taxonomies/schemaorg_places", "label", "top"),
-    ("overture_places", "taxonomies/overture_places", "label", "mid"),
-    ("cub200", "taxonomies/cub200", "label", "mid"),
-    ("grocery", "grocery", "fine", "coarse"),
-)
 NUMBERS = (1.0, 0.5, 2.0, 0.0)  # number of groups as a multiple of the reference's; 0: chosen from the data
 GIVEN = (1.0, 2 / 3)  # shares of the reference groups that are predefined
 SEEDS = (0, 5)  # seeds per predefined group
@@ -95,27 +83,26 @@ class Placements:
         return np.arange(len(self.soft)) if self.given is None else np.flatnonzero(~self.given.is_named)
 
 
-def names_and_groups(data: Path, folder: str, name: str, group: str) -> tuple[list[str], np.ndarray, list[str]]:
+def names_and_groups(data: Path, dataset: str) -> tuple[list[str], np.ndarray, list[str]]:
     """Return the distinct names of a dataset that have one group, their group numbers, and the groups' names."""
+    _, name, group = SETS[dataset]
     found: dict[str, str] = {}
-    with (data / folder / "labels.csv").open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row[group] and "|" not in row[group]:
-                found.setdefault(row[name].replace("-", " "), row[group].replace("-", " "))
+    for row in rows_of(data, dataset):
+        found.setdefault(row[name].replace("-", " "), row[group].replace("-", " "))
     names = sorted(found)
     titles = sorted(set(found.values()))
     return names, np.array([titles.index(found[name]) for name in names]), titles
 
 
-def placements(data: Path, encoders: Sequence[str], sets: Sequence[tuple[str, ...]] = SETS) -> Iterator[Placements]:
-    for shown, folder, *columns in sets:
-        names, truth, titles = names_and_groups(data, folder, *columns)
+def placements(data: Path, encoders: Sequence[str], sets: Sequence[str]) -> Iterator[Placements]:
+    for shown in sets:
+        names, truth, titles = names_and_groups(data, shown)
         for spec in encoders:
             lexicon = spec != "words"
             encoder = make_encoder("lexical" if spec == "words" else spec, names=names, lexicon=lexicon)
             rows = encoder.encode(names)
             name = spec if spec == "words" else encoder.name
-            about: dict[str, Any] = {"shown": shown, "source": folder, "encoder": name}
+            about: dict[str, Any] = {"shown": shown, "source": SETS[shown][0], "encoder": name}
             for number in NUMBERS:
                 groups = round(number * len(titles))
                 if groups > 0.6 * len(names):
@@ -154,14 +141,12 @@ def draw_seeds(truth: np.ndarray, count: int, seed: int) -> list[np.ndarray]:
     return [part[: min(count, len(part) - 1)] for part in members]
 
 
-def accuracies(
-    data: Path, encoders: Sequence[str], count: int, sets: Sequence[tuple[str, ...]] = SETS, seeds: int = 3
-) -> Iterator[str]:
+def accuracies(data: Path, encoders: Sequence[str], count: int, sets: Sequence[str], seeds: int = 3) -> Iterator[str]:
     """Yield the lines of a table: mean accuracy over random choices of ``count`` seeds per group."""
     yield head("set", "encoder", "nearest mean row", "logistic regression", "logistic regression with words", "hgld")
     every = []
-    for title, folder, *columns in sets:
-        names, truth, titles = names_and_groups(data, folder, *columns)
+    for title in sets:
+        names, truth, titles = names_and_groups(data, title)
         exact = {name_key(text): group for group, text in enumerate(titles)}
         named = np.array([exact.get(name_key(name), -1) for name in names])
         for spec in encoders:
@@ -394,27 +379,16 @@ def _rounded(value: Any) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--data", type=Path, default=os.environ.get("HGLD_DATA"), help="folder of the datasets; default: HGLD_DATA"
-    )
-    parser.add_argument(
-        "--encoder",
-        action="append",
-        help="encoder of build-hierarchy, or words (lexical without its lexicon); again for more",
-    )
+    parser = names_parser(__doc__, SETS)
     parser.add_argument("--fit", action="store_true", help="write the coefficients that hgld ships with")
     parser.add_argument("--shown", type=int, help="print only the accuracy with this number of seeds per group")
-    parser.add_argument("--sets", default="", help="names of datasets, separated by commas; default: all")
     options = parser.parse_args()
-    if options.data is None:
-        parser.error("pass --data DIR, or set HGLD_DATA")
-    sets = [one for one in SETS if not options.sets or one[0] in options.sets.split(",")]
+    sets = options.sets.split(",")
     if options.shown is not None:
-        for line in accuracies(Path(options.data), options.encoder or ["lexical"], options.shown, sets):
+        for line in accuracies(options.data, options.encoder or ["lexical"], options.shown, sets):
             print(line, flush=True)
         return
-    found = list(placements(Path(options.data), options.encoder or ["words", "lexical"], sets))
+    found = list(placements(options.data, options.encoder or ["words", "lexical"], sets))
     if options.fit:
         write_model(found, doubt.MODEL)
     for kind in ("found", "given"):

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from measured import head
 from sklearn.cluster import AgglomerativeClustering, KMeans
 from sklearn.metrics import adjusted_rand_score, f1_score, normalized_mutual_info_score
 
@@ -141,17 +140,6 @@ def _cell(values: np.ndarray, spread: np.ndarray | None = None) -> str:
     return f"{values[0]:.2f} ± {spread[0]:.2f} / {values[1]:.2f} ± {spread[1]:.2f}"
 
 
-# -- the number of groups -------------------------------------------------------------------------------------------
-
-
-def numbers(spaces: list[Spaces]) -> Iterator[str]:
-    yield head("set", "true", "by the silhouette")
-    for space in spaces:
-        rows = weigh(space.blocks(True), groups=round(len(space.set.names) ** 0.5)).joint()
-        found = cluster_names(rows, ClusterConfig()).groups
-        yield f"| {space.set.name} | {space.set.number} | {found.max() + 1} |"
-
-
 # -- classes of the top level ---------------------------------------------------------------------------------------
 
 # printed name, folder, classes to merge ("": exclude), how a class is described to the encoder (anchors or names)
@@ -215,7 +203,7 @@ def _macro(truth: np.ndarray, told: np.ndarray) -> float:
     return float(f1_score(truth, told, average="macro", labels=labels, zero_division=of_none))
 
 
-PARTS = ("quality", "numbers", "tops")
+PARTS = ("quality", "tops")
 
 
 def main() -> None:
@@ -235,14 +223,12 @@ def main() -> None:
     sets = [read_set(Path(options.data), *one) for one in SETS]
     for spec in options.encoder or ["lexical"]:
         print(f"\n### {make_encoder(spec, names=['x']).name}\n")
-        spaces = [Spaces(one, spec) for one in sets] if set(parts) - {"tops"} else []
-        tables = {
-            "quality": quality(spaces, options.seeds),
-            "numbers": numbers(spaces),
-            "tops": tops(Path(options.data), spec),
-        }
         for part in parts:
-            for line in tables[part]:
+            if part == "quality":
+                lines = quality([Spaces(one, spec) for one in sets], options.seeds)
+            else:
+                lines = tops(Path(options.data), spec)
+            for line in lines:
                 print(line, flush=True)
             print()
 

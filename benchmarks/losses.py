@@ -5,7 +5,6 @@ The authors' classes: python benchmarks/losses.py --authors DIR, a clone of gith
 It needs omegaconf, tensorboard and pytorch-metric-learning.
 A memory bank: python benchmarks/losses.py --bank 60000 --items 256 --dim 128
 
-Losses that every process computes whole, beside a ResNet-50: python benchmarks/losses.py --whole
 On a GPU: python benchmarks/losses.py --device cuda --items 512 4096 --only "hgld SupHAP"
 
 pytorch-metric-learning is a benchmark extra. Every measurement runs in a separate process, after a small run that
@@ -25,7 +24,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from measured import head, in_its_own_process, row, status_bytes
@@ -265,44 +263,6 @@ def print_row(side: str, values: dict[tuple[str, int], float], options: argparse
     print(row([side + differs, *cells]), flush=True)
 
 
-def print_shares(processes: int = 8, measured: int = 8) -> None:
-    """Print CSV: CPU seconds of losses that every process computes whole, and of a step of a ResNet-50 at 224 pixels.
-
-    Args:
-        processes: number of processes that share the images of a batch.
-        measured: number of images whose step is measured; the time grows in proportion to the number of images.
-    """
-    from torchvision.models import resnet50
-
-    from hgld import losses
-
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    net, images = resnet50(), torch.randn(measured, 3, 224, 224)
-
-    def seconds(run: Callable[[], Tensor]) -> float:
-        run().backward()
-        times = []
-        for _ in range(3):
-            began = time.process_time()
-            run().backward()
-            times.append(time.process_time() - began)
-        return statistics.median(times)
-
-    per_image = seconds(lambda: net(images).sum()) / measured
-    print('loss,B,"loss, CPU s","B / 8 images, CPU s","share of the step, %"')
-    for items in (512, 2048, 4096):
-        embeddings, numbers = torch.randn(items, 2048, requires_grad=True), torch.arange(items)
-        margin, multigrain = losses.Margin(2048), losses.MultiGrain(1000, 2048)
-        runs = {
-            "Margin": partial(margin, embeddings, numbers // 4),
-            "MultiGrain": partial(multigrain, embeddings, numbers % 1000, instances=numbers // 3),
-        }
-        for name, run in runs.items():
-            own, step = seconds(run), per_image * items / processes
-            print(f"{name},{items},{own:.2f},{step:.0f},{100 * own / (own + step):.1f}", flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--items", type=int, nargs="+", default=[128, 256, 512, 1024, 2048, 4096])
@@ -315,15 +275,11 @@ def main() -> None:
     parser.add_argument("--most-seconds", type=float, default=480.0)
     parser.add_argument("--most-memory", type=float, default=8.0, help="largest expected memory, in gigabytes")
     parser.add_argument("--authors", metavar="DIR", help="clone of the authors' SupRank, to measure it too")
-    parser.add_argument("--whole", action="store_true", help="measure the losses that every process computes whole")
     parser.add_argument("--only", nargs="+", choices=SIDES, metavar="SIDE")
     parser.add_argument("--measure", nargs=2, metavar=("SIDE", "ITEMS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         print(json.dumps(measure(options.measure[0], int(options.measure[1]), options)))
-        return
-    if options.whole:
-        print_shares()
         return
     print(head("loss", *(f"B = {items}" for items in options.items)))
     values: dict[tuple[str, int], float] = {}

@@ -1,12 +1,11 @@
 """Memory and seconds of processes that embed and evaluate together, and whether their values are those of one process.
 
-Run with: python benchmarks/processes.py [--items 300000] [--dim 512] [--queries 1024] [--gather] [--process]
+Run with: python benchmarks/processes.py [--items 300000] [--dim 512] [--queries 1024] [--process]
 
 Every process writes its share of a gallery of random rows, batch by batch, as if a model had computed them. It
-ranks its share of the queries against all rows: AP, R@1, mAP@R, H-AP, NDCG and ASI at three levels. ``--gather``
-gathers the rows on every process, as hgld did until November 2026 (use that commit). ``--process`` first fits a
-whitening to all rows, applies it to rows and queries, and expands the queries. ``--over-time FILE`` also appends
-the memory of the process with the highest peak per half second. Memory is the largest peak of a process,
+ranks its share of the queries against all rows: AP, R@1, mAP@R, H-AP, NDCG and ASI at three levels. ``--process``
+first fits a whitening to all rows, applies it to rows and queries, and expands the queries. ``--over-time FILE`` also
+appends the memory of the process with the highest peak per half second. Memory is the largest peak of a process,
 without the pages of files, which the system can free at any time. ``digest`` is of the values of all queries.
 """
 
@@ -40,12 +39,12 @@ def labels_of(items: np.ndarray) -> np.ndarray:
     return np.stack([fine, fine % 300, fine % 2], axis=1)
 
 
-def measure(items: int, dim: int, queries: int, is_gathered: bool, is_processed: bool) -> dict[str, Any]:
+def measure(items: int, dim: int, queries: int, is_processed: bool) -> dict[str, Any]:
     from hgld import distributed
     from hgld.evaluation.evaluate import evaluate
     from hgld.evaluation.options import EvaluationOptions
     from hgld.evaluation.postprocess import Whitening
-    from hgld.evaluation.row_table import Sharing
+    from hgld.evaluation.row_table import RowTable, Sharing, shared_folder
 
     torch.set_num_threads(1)
     done, start = threading.Event(), time.perf_counter()
@@ -63,38 +62,21 @@ def measure(items: int, dim: int, queries: int, is_gathered: bool, is_processed:
         own = batches[processes.index :: processes.count]
         asked = np.sort(np.random.default_rng(0).permutation(items)[:queries])
         begin, cpu = time.perf_counter(), time.process_time()
-        if is_gathered:
-            share = len(batches) // processes.count + 1
-            mine, filled = torch.zeros(share * BATCH, dim), 0
+        with shared_folder(processes) as folder:
+            table = RowTable((items, dim), processes, folder)
             for batch in own:
-                mine[filled : filled + len(batch)] = rows_of(batch, dim)
-                filled += len(batch)
-            found, gallery = distributed.gather(mine, processes), torch.empty(items, dim)
-            for index in range(processes.count):
-                of = np.concatenate(batches[index :: processes.count])
-                gallery[torch.from_numpy(of)] = found[index * len(mine) :][: len(of)]
-            del found, mine
+                table.write(batch, rows_of(batch, dim))
+            table.close()
+            gallery = table.read()
             embedded = time.perf_counter() - begin, time.process_time() - cpu
-            options = EvaluationOptions(metrics=METRICS, share=Sharing(processes, None))
-            ranked = rank(evaluate, options, gallery, rows_of(asked, dim) + 0.5, asked)
-        else:
-            from hgld.evaluation.row_table import RowTable, shared_folder
-
-            with shared_folder(processes) as folder:
-                table = RowTable((items, dim), processes, folder)
-                for batch in own:
-                    table.write(batch, rows_of(batch, dim))
-                table.close()
-                gallery = table.read()
-                embedded = time.perf_counter() - begin, time.process_time() - cpu
-                share, query = Sharing(processes, folder), rows_of(asked, dim) + 0.5
-                if is_processed:
-                    whitening = Whitening.fit(gallery, fitted_on="gallery", share=share)
-                    gallery, query = whitening.apply(gallery, share), whitening.apply(query)
-                expansion = (2.0, 10) if is_processed else None
-                options = EvaluationOptions(metrics=METRICS, query_expansion=expansion, share=share)
-                ranked = rank(evaluate, options, gallery, query, asked)
-                distributed.wait_for_all(processes)
+            share, query = Sharing(processes, folder), rows_of(asked, dim) + 0.5
+            if is_processed:
+                whitening = Whitening.fit(gallery, fitted_on="gallery", share=share)
+                gallery, query = whitening.apply(gallery, share), whitening.apply(query)
+            expansion = (2.0, 10) if is_processed else None
+            options = EvaluationOptions(metrics=METRICS, query_expansion=expansion, share=share)
+            ranked = rank(evaluate, options, gallery, query, asked)
+            distributed.wait_for_all(processes)
         total = time.perf_counter() - begin, time.process_time() - cpu
     done.set()
     watcher.join()
@@ -113,20 +95,19 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--queries", type=int, default=1024)
     parser.add_argument("--count", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--gather", action="store_true")
     parser.add_argument("--process", action="store_true")
     parser.add_argument("--over-time", type=Path, metavar="FILE", help="CSV to append the memory per half second to")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.measure:
-        print(json.dumps(measure(asked.items, asked.dim, asked.queries, asked.gather, asked.process)))
+        print(json.dumps(measure(asked.items, asked.dim, asked.queries, asked.process)))
         return
     words = ["--items", str(asked.items), "--dim", str(asked.dim), "--queries", str(asked.queries)]
     table = asked.items * asked.dim * 4
     columns = ("processes", "memory, MB", "allowed, MB", "seconds", "of these embedding", "CPU seconds, all", "digest")
     print(head(*columns), flush=True)
     for count in asked.count:
-        ways = ["--gather"] * asked.gather + ["--process"] * asked.process
+        ways = ["--process"] * asked.process
         found = together(count, __file__, "--measure", *words, *ways)
         allowed = (1 / count + 0.1) * table + 500e6
         seconds = [max(one[name][0] for one in found) for name in ("total", "embed")]
@@ -135,10 +116,9 @@ def main() -> None:
         digests = "/".join(sorted({one["digest"] for one in found}))
         if asked.over_time:
             largest = max(found, key=lambda one: one["bytes"])
-            kind = "gathered" if asked.gather else "one file"
             with asked.over_time.open("a", encoding="utf-8") as file:
                 for half, size in largest["over_time"].items():
-                    file.write(f"{count},{kind},{int(half) / 2},{size / 1e6:.0f}\n")
+                    file.write(f"{count},one file,{int(half) / 2},{size / 1e6:.0f}\n")
         print(row([*cells, *(f"{one:.1f}" for one in seconds), f"{cpu:.1f}", digests]), flush=True)
 
 

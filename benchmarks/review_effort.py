@@ -20,21 +20,13 @@ or name that corrects most.
 
 A name is right if it is in its reference group. Without predefined names (``--found``), machine-made groups are first
 matched to reference groups one to one, so that most names are right. The tables show the number of actions, as a share
-of the names, until 80, 90 and 95% of the names (or items) are right. Two baselines are measured too:
-
-a. The annotator decides names in the order of the build's confidence, the least confident first.
-b. Margin sampling by a logistic regression asks the names with the smallest difference between the two most probable
-   groups, one name per action, 1% of the names at a time. It has the review's evidence and examples. A name takes one
-   key if its group is among the 35 most probable.
+of the names, until 80, 90 and 95% of the names (or items) are right. The baseline is margin sampling by a logistic
+regression. It asks the names with the smallest difference between the two most probable groups, one name per action, 1%
+of the names at a time. It has the review's evidence and examples. A name takes one key if its group is among the 35
+most probable.
 
 With ``--oracle``, a simulated language model behind ``--propose`` first answers every question. The given share of its
 answers is right. A wrong answer is one of the three other groups whose names are most similar.
-
-Without ``--mistakes`` and ``--oracle``, the output also says, per dataset, how well the page's probabilities predict
-which undecided names are wrong. This is measured three times: before any decision, after decisions on 50 random names
-(or half of the names), and after 50 actions of the queue. The figures are AUROC, calibration error (as in
-``hierarchy_doubt.py``), and how often the 80% interval contains the number of wrong names. Here a name in a
-machine-made group is wrong if its reference group is not the most frequent reference group there.
 
 The first seed uses all names. Every other seed chooses a random nine tenths of the names. With ``--mistakes``, the seed
 also chooses the names that the annotator decides wrongly.
@@ -42,11 +34,9 @@ also chooses the names that the annotator decides wrongly.
 
 import argparse
 import contextlib
-import csv
 import io
 import json
 import math
-import os
 import re
 import statistics
 import tempfile
@@ -54,16 +44,16 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import polars as pl
-from hierarchy_doubt import auroc, calibration_error  # a module beside this script
+from measured import head, names_parser, row  # a module beside this script
+from name_sets import SETS, rows_of
 from scipy.optimize import linear_sum_assignment
 from starlette.testclient import TestClient
 
@@ -78,19 +68,9 @@ from hgld.pipelines.hierarchy.review.server import application
 from hgld.pipelines.hierarchy.review.state import Review
 from hgld.pipelines.hierarchy.review.tables import BuildTables, Thumbnails
 
-SETS = {
-    "washington": ("gldv2_washington_landmarks", "mid"),
-    "geonames": ("taxonomies/geonames", "mid"),
-    "places365": ("taxonomies/places365", "mid"),
-    "cub200": ("taxonomies/cub200", "mid"),
-    "schemaorg mid": ("taxonomies/schemaorg_places", "mid"),
-    "schemaorg top": ("taxonomies/schemaorg_places", "top"),
-    "overture": ("taxonomies/overture_places", "mid"),
-    "grocery": ("grocery", "coarse"),
-}
 BARS = (0.8, 0.9, 0.95)
 DRAWN = 0.9
-MARGIN = "b. margin sampling"
+MARGIN = "margin sampling"
 KEYED = 35  # groups of a screen with a digit or letter key
 NEAR = 3  # groups in the row of a name
 MOST_LISTED = 9  # groups with a digit key in the list of groups
@@ -119,13 +99,10 @@ class Reference:
 
 def read_reference(data: Path, name: str) -> Reference:
     """Read a dataset; a name that occurs twice counts once, with its first group."""
-    folder, level = SETS[name]
-    with (data / folder / "labels.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    column = "fine" if name == "grocery" else "label"
-    rows = [row for row in rows if row.get(level) and "|" not in row[level]]
+    column, level = SETS[name][1:]
     told = [
-        (row[column].replace("-", " "), row[level].replace("-", " "), int(row.get("n_landmarks") or 1)) for row in rows
+        (row[column].replace("-", " "), row[level].replace("-", " "), int(row.get("n_landmarks") or 1))
+        for row in rows_of(data, name)
     ]
     found: dict[str, tuple[str, int]] = {}
     for text, group, items in told:
@@ -183,8 +160,6 @@ class Effort:
     items: int
     history: list[tuple[int, int, float, float]] = field(default_factory=list)  # actions, keys, shares that are right
     seconds: list[float] = field(default_factory=list)
-    # (number of actions, number of wrong names, the page's estimate of it)
-    left: list[tuple[int, int, Sequence[float]]] = field(default_factory=list)
     screens: int = 0  # screens that the annotator saw
 
     def until(self, bar: float, *, of_items: bool = False, keys: bool = False) -> float | None:
@@ -308,66 +283,24 @@ class Annotator:
         self.place |= {name: state[0] for name, state in told["names"].items()}
         self._doubt |= {name: state[1] for name, state in told["names"].items()}
         self._queue = told["queue"]
-        self._note(told["progress"])
+        self._note()
 
-    def _note(self, progress: dict[str, Any] | None = None) -> None:
+    def _note(self) -> None:
         right = {name for name, target in self.target.items() if self.place[name] == target}
         weight = sum(self.weight[name] for name in right)
         shares = len(right) / self.effort.names, weight / self.effort.items
         self.effort.history.append((self._actions, self._keys, *shares))
-        if progress and progress["still_wrong"]:
-            # a name is wrong if this annotator would move it, even if it is in the majority of its group
-            self.effort.left.append((self._actions, len(self.target) - len(right), progress["still_wrong"]["names"]))
-
-    def wrong(self, place: Mapping[str, str | None] | None = None) -> set[str]:
-        """Return the wrong names: outside their predefined group, or outside the majority of a machine-made group.
-
-        Args:
-            place: group of each name; None: the page's groups.
-        """
-        place = self.place if place is None else place
-        if self._are_given:
-            return {name for name, group in self.target.items() if place[name] != group}
-        held: dict[str | None, Counter[str]] = {}
-        for name, group in self.truth.items():
-            held.setdefault(place[name], Counter())[group] += 1
-        most = {label: count.most_common(1)[0][0] for label, count in held.items() if label is not None}
-        return {name for name, group in self.truth.items() if most.get(place[name] or "") != group}
-
-    def judge_names(self, names: Sequence[str]) -> None:
-        """Decide about names one by one: accept the group of a right name, and move a wrong name."""
-        homes, wrong = dict(self.target), self.wrong()
-        # move a wrong name to the largest group in which most names have the same reference group
-        if not self._are_given:
-            right = Counter((self.place[name] or "", group) for name, group in self.truth.items() if name not in wrong)
-            largest = {group: label for (label, group), _ in reversed(right.most_common())}
-            free = {group: group if group not in self._made else f"{group} (new)" for group in self.truth.values()}
-            homes = {name: largest.get(group, free[group]) for name, group in self.truth.items()}
-        for name in names:
-            if name in wrong:
-                self._to([name], homes[name])
-            else:
-                self._decide({"action": "accept", "names": [name], "group": self.place[name]})
-
-    def judged(self) -> tuple[float, float, float]:
-        """Return AUROC and calibration error of the page's probabilities, and whether the interval is right."""
-        now = self._state()
-        rows = [row for row in now["names"] if row[7] is None and row[0] in self.target]
-        stand_wrong = self.wrong()
-        wrong, p = np.array([row[0] in stand_wrong for row in rows]), np.array([row[6] for row in rows])
-        _, low, high = (now["progress"]["still_wrong"] or {"names": (0, 0, 0)})["names"]
-        return auroc(wrong, p), calibration_error(wrong, p), float(low <= wrong.sum() <= high)
 
     # -- work -----------------------------------------------------------------------------------------------------
 
-    def work(self, bar: float = BARS[-1], most: float = math.inf) -> Effort:
-        """Work on the queue until ``bar`` of names and items are right, ``most`` actions are done, or nothing is left.
+    def work(self) -> Effort:
+        """Work on the queue until 95% of names and items are right, or nothing is left.
 
         Nothing is left if the queue is empty, or if the next screen was postponed since the last decision. An annotator
         who makes mistakes may then have fewer names right.
         """
         put_off: set[tuple[int, str]] = set()
-        while self.effort.right < bar and self._actions < most:
+        while self.effort.right < BARS[-1]:
             screen = next(iter(self._queue), None)
             if screen is None or (self._decided, str(screen["names"])) in put_off:
                 break
@@ -514,39 +447,7 @@ def oracle_server(votes: Mapping[str, str]) -> Iterator[str]:
         server.server_close()
 
 
-# -- the estimates --------------------------------------------------------------------------------------------------
-
-DECISIONS = 50
-
-
-def judgements(begin: Callable[[], Annotator], seed: int) -> np.ndarray:
-    """Return (AUROC, calibration error, whether the interval holds) before and after decisions, (3, 3).
-
-    The three rows are: before decisions, after random names, after actions of the queue.
-    """
-    one, other = begin(), begin()
-    names, found = sorted(one.target), [one.judged()]
-    chosen = np.random.default_rng(seed).permutation(len(names))[: min(DECISIONS, len(names) // 2)].tolist()
-    one.judge_names([names[i] for i in chosen])
-    other.work(bar=1.0, most=DECISIONS)
-    return np.array([*found, one.judged(), other.judged()])
-
-
-# -- the other ways ------------------------------------------------------------------------------------------------
-
-
-def one_by_one(annotator: Annotator, order: Sequence[str]) -> Effort:
-    """Read names in an order, with one action per name and without learning."""
-    effort, place = Effort(annotator.effort.names, annotator.effort.items), {**annotator.place}
-    target, says, weight = annotator.target, annotator.says, annotator.weight
-    right = {name for name in target if place[name] == target[name]}
-    for actions in range(len(order) + 1):
-        share = sum(weight[name] for name in right) / effort.items
-        effort.history.append((actions, 2 * actions, len(right) / effort.names, share))
-        if actions < len(order):
-            name = order[actions]
-            (right.add if says[name] == target[name] else right.discard)(name)
-    return effort
+# -- margin sampling ------------------------------------------------------------------------------------------------
 
 
 def margin_sampling(annotator: Annotator, learner: Learner, labels: Mapping[int, str]) -> Effort:
@@ -649,51 +550,31 @@ def mean_of(values: Sequence[float | None]) -> str:
     return f"{statistics.fmean(found):.3f}{spread}{missed}"
 
 
-def arms(name: str, options: argparse.Namespace, work: Path, estimates: dict[str, list[np.ndarray]]) -> Iterator[Arm]:
-    """Yield the strategies for one dataset, and record the quality of the page's estimates."""
+def arms(name: str, options: argparse.Namespace, work: Path) -> Iterator[Arm]:
+    """Yield the strategies for one dataset."""
     reference = read_reference(options.data, name)
-    are_given = not options.found
     found: dict[str, list[Effort]] = {}
     for seed in range(options.seeds):
         shuffled = reference.drawn(seed)
         folder = built(name, shuffled, seed, options, work)
-        mistakes, order = options.mistakes, options.order
         annotator = Annotator(
             folder,
             shuffled,
-            mistakes=mistakes,
+            mistakes=options.mistakes,
             seed=seed,
-            are_given=are_given,
-            order=order,
+            are_given=not options.found,
+            order=options.order,
             oracle=options.oracle,
         )
-        cleaned = pl.read_parquet(folder / "stages" / "cluster" / "names.parquet")
-        target = annotator.target
-        doubtful = [n for n in cleaned.sort("confidence", "name")["name"].to_list() if n in target]
-        found.setdefault("a. least confident first", []).append(one_by_one(annotator, doubtful))
         learner, tables = Learner.of(folder / "stages"), BuildTables(folder)
         found.setdefault(MARGIN, []).append(margin_sampling(annotator, learner, tables.labels))
         found.setdefault("hgld review", []).append(annotator.work())
-        if not mistakes and options.oracle is None:
-            begin = partial(Annotator, folder, shuffled, mistakes=0.0, seed=seed, are_given=are_given, order=order)
-            estimates.setdefault(name, []).append(judgements(begin, seed))
     for title, efforts in found.items():
         yield Arm(title, tuple(efforts))
 
 
-def estimates_text(found: Sequence[np.ndarray]) -> str:
-    """Return means of several :func:`judgements`: AUROC, calibration error, and how often the interval is right."""
-    a, e, i = (", ".join(f"{value:.2f}" for value in row) for row in np.nanmean(found, axis=0).T)
-    return f"AUROC {a}; calibration error {e}; in the interval {i} (before, {DECISIONS} random, of the queue)"
-
-
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--data", type=Path, default=os.environ.get("HGLD_DATA"), help="folder of the datasets; default: HGLD_DATA"
-    )
-    parser.add_argument("--encoder", required=True, help="encoder of build-hierarchy, such as sbert:FOLDER")
-    parser.add_argument("--sets", default=",".join(SETS), help="names of datasets, separated by commas")
+    parser = names_parser(__doc__, SETS)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--mistakes", type=float, default=0.0, help="share of names that the annotator decides wrongly")
     parser.add_argument(
@@ -703,8 +584,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--oracle", type=float, help="share of right answers of a simulated language model")
     parser.add_argument("--work", type=Path, help="folder of the builds; default: a temporary folder")
     options = parser.parse_args()
-    if options.data is None:
-        parser.error("pass --data DIR, or set HGLD_DATA")
+    options.encoder = (options.encoder or ["lexical"])[-1]
     return options
 
 
@@ -713,38 +593,14 @@ def main() -> None:
     options = arguments()
     with tempfile.TemporaryDirectory() as temporary:
         work = options.work or Path(temporary)
-        print("| dataset | strategy | 80% of names | 90% | 95% | 80% of items | 90% | 95% | keys |")
-        print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-        ratios, inside, seconds, efforts = [], [], [], list[Effort]()
-        estimates: dict[str, list[np.ndarray]] = {}
+        print(head("dataset", "strategy", "80% of names", "90%", "95%", "80% of items", "90%", "95%", "keys"))
+        seconds, screens = list[float](), 0
         for name in options.sets.split(","):
-            table = {arm.title: arm for arm in arms(name, options, work, estimates)}
-            for arm in table.values():
-                print(
-                    f"| {name} | {arm.title} | {' | '.join([*arm.cells(), *arm.cells(of_items=True), arm.keys])} |",
-                    flush=True,
-                )
-            ours = table["hgld review"]
-            efforts += ours.efforts
-            seconds += [s for effort in ours.efforts for s in effort.seconds]
-            inside += [low <= wrong <= high for effort in ours.efforts for _, wrong, (_, low, high) in effort.left]
-            if (other := table.get(MARGIN)) is not None:
-                pairs = [
-                    (a.until(BARS[-1]), b.until(BARS[-1])) for a, b in zip(ours.efforts, other.efforts, strict=True)
-                ]
-                # With wrong decisions, a strategy may never reach the share of right names.
-                if shares := [a / b for a, b in pairs if a is not None and b]:
-                    ratios.append((name, statistics.fmean(shares)))
-        for name, ratio in ratios:
-            print(f"{name}: 95% of names after {ratio:.2f} of the actions of (b)")
-        if ratios:
-            print(f"mean {statistics.fmean(r for _, r in ratios):.3f}, most {max(r for _, r in ratios):.2f}")
-        held = f"{statistics.fmean(inside):.0%} of {len(inside)} moments"
-        print(f"the 80% interval contains the number of wrong names at {held}")
-        means = [("mean", [np.nanmean(found, axis=0) for found in estimates.values()])] if estimates else []
-        for name, found in [*estimates.items(), *means]:
-            print(f"{name}: {estimates_text(found)}")
-        print(f"screens seen: {sum(effort.screens for effort in efforts)}")
+            for arm in arms(name, options, work):
+                print(row([name, arm.title, *arm.cells(), *arm.cells(of_items=True), arm.keys]), flush=True)
+                seconds += [s for effort in arm.efforts for s in effort.seconds]
+                screens += sum(effort.screens for effort in arm.efforts)
+        print(f"screens seen: {screens}")
         print(f"a response takes {statistics.median(seconds) * 1e3:.0f} ms, at most {max(seconds) * 1e3:.0f} ms")
 
 

@@ -18,9 +18,6 @@ The constants of the estimate (``_CARE`` and its neighbours in ``doubt.py``) wer
 and are checked on the others.
 """
 
-import argparse
-import csv
-import os
 import tempfile
 import warnings
 from collections import Counter
@@ -31,7 +28,9 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from review_effort import SETS, build, read_reference  # a module beside this script
+from measured import head, names_parser, row  # modules beside this script
+from name_sets import SETS, rows_of
+from review_effort import build, read_reference
 
 from hgld.pipelines.hierarchy.review.decisions import Accept, Decision, Entry, Move, New, SetTop
 from hgld.pipelines.hierarchy.review.grouping import Grouping
@@ -53,11 +52,10 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 def read_tops(data: Path, name: str) -> dict[str, str]:
     """Return the reference class above the group for every name; empty without a level above the groups."""
-    folder, level = SETS[name]
-    with (data / folder / "labels.csv").open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["top"] and "|" not in row["top"]]
-    column = "fine" if name == "grocery" else "label"
-    return {row[column].replace("-", " "): row["top"] for row in reversed(rows)} if level != "top" else {}
+    _, column, level = SETS[name]
+    if level == "top":
+        return {}
+    return {row[column].replace("-", " "): row["top"] for row in reversed(rows_of(data, name, "top"))}
 
 
 def majorities(
@@ -213,36 +211,28 @@ def measured(
 
 def main() -> None:
     warnings.filterwarnings("ignore", category=DeprecationWarning)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--data", type=Path, default=os.environ.get("HGLD_DATA"), help="folder of the datasets; default: HGLD_DATA"
-    )
-    parser.add_argument("--encoder", action="append", help="encoder of build-hierarchy; again for more")
-    parser.add_argument("--sets", default=",".join(SETS), help="names of datasets, separated by commas")
+    parser = names_parser(__doc__, SETS)
     parser.add_argument("--screens", type=int, default=12, help="most screens that a person decides")
     parser.add_argument("--work", type=Path, help="folder of the builds; default: a temporary folder")
     options = parser.parse_args()
-    if options.data is None:
-        parser.error("pass --data DIR, or set HGLD_DATA")
     held: dict[tuple[str, str, str, str], list[tuple[bool, bool]]] = {}
     with tempfile.TemporaryDirectory() as temporary:
-        print("| dataset | encoder | groups | person | screens | level | wrong | expected (80%) |")
-        print("|---|---|---|---|---:|---|---:|---:|")
+        print(head("dataset", "encoder", "groups", "person", "screens", "level", "wrong", "expected (80%)"), flush=True)
         sets = options.sets.split(",")
         work = options.work or Path(temporary)
         for name, encoder, kind, person, screen, wrong, now in measured(
-            Path(options.data), options.encoder or ["lexical"], sets, options.screens, work
+            options.data, options.encoder or ["lexical"], sets, options.screens, work
         ):
             fold, unread = "development" if name in DEVELOPMENT else "check", now.pop("unread")
             for level, (mean, low, high) in now.items():
                 held.setdefault((fold, kind, person, level), []).append((low <= wrong[level] <= high, unread))
                 said = f"{mean:.0f} ({low:.0f}-{high:.0f}){' unread' * unread}"
-                print(f"| {name} | {encoder} | {kind} | {person} | {screen} | {level} | {wrong[level]} | {said} |")
-    print("\n| datasets | groups | person | level | moments | truth in the 80% interval | page says perhaps unread |")
-    print("|---|---|---|---|---:|---:|---:|")
+                print(row([name, encoder, kind, person, screen, level, wrong[level], said]))
+    print()
+    print(head("datasets", "groups", "person", "level", "moments", "truth in the 80% interval", "perhaps unread"))
     for (fold, kind, person, level), found in sorted(held.items()):
         inside, unread = np.mean(found, axis=0)
-        print(f"| {fold} | {kind} | {person} | {level} | {len(found)} | {inside:.2f} | {unread:.2f} |")
+        print(row([fold, kind, person, level, len(found), f"{inside:.2f}", f"{unread:.2f}"]))
 
 
 if __name__ == "__main__":

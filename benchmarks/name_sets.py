@@ -1,0 +1,23 @@
+"""Datasets of names with a reference grouping, which the benchmarks of names read."""
+
+import csv
+from pathlib import Path
+
+SETS = {  # printed name: folder, column of names, column of groups
+    "washington": ("gldv2_washington_landmarks", "label", "mid"),
+    "geonames": ("taxonomies/geonames", "label", "mid"),
+    "places365": ("taxonomies/places365", "label", "mid"),
+    "schemaorg mid": ("taxonomies/schemaorg_places", "label", "mid"),
+    "schemaorg top": ("taxonomies/schemaorg_places", "label", "top"),
+    "overture": ("taxonomies/overture_places", "label", "mid"),
+    "cub200": ("taxonomies/cub200", "label", "mid"),
+    "grocery": ("grocery", "fine", "coarse"),
+}
+
+
+def rows_of(data: Path, name: str, column: str = "") -> list[dict[str, str]]:
+    """Return the rows of a dataset that have one value in a column; default: the column of its groups."""
+    folder, _, level = SETS[name]
+    with (data / folder / "labels.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [row for row in rows if row.get(column or level) and "|" not in row[column or level]]
