@@ -18,7 +18,6 @@ from typing import Any
 import click
 import polars as pl
 import pytest
-import torch
 from markdown_it import MarkdownIt
 from torch.distributed.run import get_args_parser
 
@@ -318,35 +317,6 @@ def test_five_minutes_tutorial_leaves_the_stated_files(trained):
 
 
 # -- statements of the pages ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def loss_of_the_guide():
-    (block,) = [b for b in blocks_of(DOCS / "how-to/adding.md") if b.file == "mine/mine/losses.py"]
-    names: dict[str, Any] = {"__name__": "mine.losses"}
-    exec(compile(block.text, str(block), "exec"), names)
-    return names["MeanScoreGap"]
-
-
-EMBEDDINGS = torch.nn.functional.normalize(torch.arange(24, dtype=torch.float32).reshape(6, 4).cos(), dim=1)
-LABELS = torch.tensor([0, 0, 1, 1, 2, 2])
-
-
-def gap_by_hand(scores: torch.Tensor, row: int, references: list[int], margin: float) -> float:
-    """Compute the guide's loss by hand for one query, from its ranked references."""
-    alike = [float(scores[row, j]) for j in references if LABELS[j] == LABELS[row]]
-    others = [float(scores[row, j]) for j in references if LABELS[j] != LABELS[row]]
-    return max(0.0, sum(others) / len(others) - sum(alike) / len(alike) + margin)
-
-
-def test_guide_loss_accepts_queries_outside_the_references(loss_of_the_guide):
-    loss = loss_of_the_guide(margin=0.5, exclude_self=True)
-    scores = EMBEDDINGS @ EMBEDDINGS.T
-    self_index = torch.tensor([0, -1, 2, -1, -1, 5])  # -1: the query is not among the references
-    excluded = [{int(i)} for i in self_index]
-    wanted = [gap_by_hand(scores, i, [j for j in range(6) if j not in excluded[i]], 0.5) for i in range(6)]
-    value = loss(EMBEDDINGS, LABELS, EMBEDDINGS, LABELS, self_index=self_index)
-    assert float(value) == pytest.approx(sum(wanted) / 6, abs=1e-5)
 
 
 def test_concept_figures_equal_the_output_of_their_script():

@@ -104,6 +104,12 @@ def _who_imports(*modules: str) -> set[str]:
     }
 
 
+def test_packages_import_each_other_as_parts_of_hgld():
+    """A user may have a module ``training`` or ``data_cards``, which Python would import in place of ours."""
+    named = re.compile(rf"^\s*(from|import) ({'|'.join(ROOMS[1:])})\b", re.MULTILINE)
+    assert not [path for path in SOURCES if named.search(path.read_text(encoding="utf-8"))]
+
+
 def test_only_tables_module_refers_to_polars_errors():
     """Polars panics on some damaged parquet files. The tables module turns its errors and panics into one type."""
     naming = {

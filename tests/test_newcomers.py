@@ -21,7 +21,6 @@ PK = functools.partial(hgld.samplers.PKSampler, p=2, k=2)
 HAPPIER = functools.partial(hgld.losses.HAPPIER, num_classes=4, dim=4)
 
 CALLS: dict[str, tuple[Callable[[], object], Sequence[str]]] = {
-    "the folder in place of the dataset": (lambda: PK("shards"), ("labels are str", "hgld.open_dataset")),
     "more classes per batch than exist": (lambda: PK([0, 0, 1, 1], p=4), ("2 classes", "p = 4 classes", "smaller p")),
     "floats as labels": (lambda: PK([0.5, 1.5]), ("found float", "class ids, or class names")),
     "a level that the table lacks": (lambda: PK({"fine": ["a", "b"]}, level="top"), ("'top'", "the levels are fine")),
@@ -47,11 +46,6 @@ CALLS: dict[str, tuple[Callable[[], object], Sequence[str]]] = {
         lambda: hgld.evaluate(EMBEDDINGS, LABELS.flip(1), levels=("top", "fine")),
         ("more than one class of level 'fine'", "go from fine to coarse"),
     ),
-    "a metric computed before a batch": (
-        hgld.metrics.Retrieval(("a",)).compute,
-        ("no embeddings", "update(embeddings, labels)"),
-    ),
-    "images in place of shards": (lambda: hgld.open_dataset("."), ("no dataset.json", "hgld build-shards")),
     "a folder without a run": (lambda: hgld.load_model("."), ("holds no checkpoint", "run of hgld train")),
     "a class with two parents": (
         lambda: hgld.Hierarchy.from_columns({"fine": ["x", "x"], "top": ["u", "v"]}),
@@ -61,19 +55,15 @@ CALLS: dict[str, tuple[Callable[[], object], Sequence[str]]] = {
 COMMANDS: dict[str, Sequence[str]] = {
     "train": ("--data and --out", "--list"),
     "train small-grocery --out run": ("--data and --out", "--show"),
-    "train small-grocery --data . --out run": ("no dataset.json", "hgld build-shards"),
     "evaluate": ("missing --embeddings", "--checkpoint"),
     "evaluate --embeddings e.npy --labels l.csv": ("missing --levels",),
     "evaluate --embeddings e.npy --labels l.csv --levels fine,tpo": ("no column 'tpo'", "its columns are fine, top"),
     "evaluate --embeddings e.npy --labels short.csv --levels fine": ("5 rows", "e.npy has 8", "in the same order"),
     "evaluate --embeddings e.pt --labels l.csv --levels fine": ("'.pt'", ".npy", "numpy.save"),
-    "build-shards manifest --source l.csv --out made": ("names the image files", "path, file", "Rename"),
     "build-shards folders --source . --out made": ("no images in it", "top/middle/fine/image.jpg"),
     "build-shards imagnet --source . --out made": ("no dataset 'imagnet'", "Did you mean 'imagenet'?"),
-    "build-shards sop --source . --out made": ("Ebay_train.txt", "hgld datasets sop", "unpack"),
     "report . --out r.html": ("reports/SPLIT-epoch-N.json", "hgld evaluate --out"),
     "build-hierarchy --out made": ("--sample", "--classes FILE"),
-    "build-hierarchy --classes l.csv --encoder lexical --out made": ("lacks the column 'name'", "Rename"),
     "push . somebody/x": ("'somebody/x'", "hf:USER/NAME"),
 }
 

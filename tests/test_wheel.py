@@ -74,28 +74,12 @@ def hostile(tmp_path_factory):
     return folder
 
 
-EVERY_MODULE = """
-import importlib, pkgutil, sys, hgld
-for module in pkgutil.walk_packages(hgld.__path__, "hgld."):
-    if module.name not in ("hgld.__main__", "hgld.evaluation.torchmetric"):  # torchmetrics is no dependency
-        importlib.import_module(module.name)
-packages = {"pipelines", "training", "data_cards"}
-assert not packages & set(sys.modules), packages & set(sys.modules)
-print(sum(name.startswith("hgld.") for name in sys.modules))
-"""
-
-
 HERE_FIRST = os.pathsep.join((".", str(ROOT)))  # Python path: the current folder, then the checkout
 
 
 def test_train_list_works_beside_folders_named_like_packages(hostile):
     listed = run("-m", "hgld", "train", "--list", "--papers", cwd=hostile, PYTHONPATH=HERE_FIRST)
     assert "happier-sop" in listed
-
-
-@pytest.mark.checks
-def test_every_module_imports_beside_folders_named_like_packages(hostile):
-    assert int(run("-c", EVERY_MODULE, cwd=hostile, PYTHONPATH=HERE_FIRST)) > 150
 
 
 # -- the wheel -----------------------------------------------------------------------------------------------------
@@ -272,23 +256,14 @@ BAD = {
     "hgld.losses.SupHAPP()": "SupHAPP",
     "hgld.open_dataset(1.5)": "float",
 }
-# Only pyright reads the dependencies. Mypy would need a minute for them, so it checks only the exports of hgld.
-MYPY = """
-[mypy]
-[mypy-torch.*,torchvision.*,numpy.*,numba.*,polars.*,scipy.*,sklearn.*,matplotlib.*,PIL.*,rich.*,safetensors.*]
-follow_imports = skip
-follow_imports_for_stubs = true
-"""
 
 
 @pytest.mark.checks
-@pytest.mark.parametrize("checker", ["mypy", "pyright"])
-def test_type_checkers_see_signatures_of_installed_wheel(checker, installed, tmp_path):
-    (tmp_path / "mypy.ini").write_text(MYPY)
+def test_type_checker_sees_signatures_of_installed_wheel(installed, tmp_path):
     (tmp_path / "good.py").write_text(GOOD)
     (tmp_path / "bad.py").write_text("import hgld\n" + "".join(f"{line}\n" for line in BAD))
-    options = {"mypy": ("--python-executable",), "pyright": ("--pythonpath",)}[checker]
-    found = run("-m", checker, *options, installed, "good.py", "bad.py", cwd=tmp_path, code=1).splitlines()
+    words = ("pyright", "--pythonpath", installed, "good.py", "bad.py")
+    found = run("-m", *words, cwd=tmp_path, code=1).splitlines()
     assert not [line for line in found if "good.py:" in line], found
     for number, word in enumerate(BAD.values(), start=2):
         assert any(f"bad.py:{number}:" in line and word in line for line in found), found

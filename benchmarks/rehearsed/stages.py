@@ -23,7 +23,6 @@ class Stage:
         commands: commands to run in turn in the chain's folder.
         items: number of units.
         unit: unit of the count.
-        made: patterns of the output files, whose bytes must not depend on stops.
         before: function to call with the chain's folder before the commands.
     """
 
@@ -31,7 +30,6 @@ class Stage:
     commands: Sequence[Sequence[str]]
     items: int
     unit: str
-    made: tuple[str, ...] = ()
     before: Callable[[Path], object] = field(default=lambda folder: None)
 
 
@@ -74,7 +72,6 @@ def _labels(world: World, at: Addresses, landmarks: int, images: int) -> list[St
     build = (*HGLD, "build-hierarchy", *lists, "--encoder", "lexical", "--groups", str(len(world.groups)), *servers)
     build = (*build, "--out", "labels")
     decide = (sys.executable, "-m", "rehearsed.annotator", str(world.scale), str(world.seed), "labels")
-    label_files = ("labels/*.csv", "labels/*.parquet", "labels/provenance.json", "labels/report.html")
     released = "gldv2/metadata/train_label_to_hierarchical.csv"
     return [
         Stage(
@@ -82,13 +79,10 @@ def _labels(world: World, at: Addresses, landmarks: int, images: int) -> list[St
             [download("train", 499), download("index", 99), download("test", 19)],
             images,
             "images",
-            ("gldv2/*/*",),
         ),
-        Stage("build-hierarchy", [build], landmarks, "landmarks", label_files),
-        Stage("decisions", [(*decide, "decisions.yaml")], len(world.names), "names", ("decisions.yaml",)),
-        Stage(
-            "build-hierarchy again", [(*build, "--decisions", "decisions.yaml")], landmarks, "landmarks", label_files
-        ),
+        Stage("build-hierarchy", [build], landmarks, "landmarks"),
+        Stage("decisions", [(*decide, "decisions.yaml")], len(world.names), "names"),
+        Stage("build-hierarchy again", [(*build, "--decisions", "decisions.yaml")], landmarks, "landmarks"),
         Stage(
             "compare",
             [(*HGLD, "compare", "labels/train_label_to_hierarchical.csv", released)],
@@ -104,9 +98,9 @@ def _shards(images: int, labelled: int) -> list[Stage]:
         *["build-shards", "gldv2", "--source", "gldv2", "--labels", "labels", "--out", "shards", "--workers", "2"],
     )
     return [
-        Stage("build-shards", [build], images, "images", ("shards/*",)),
+        Stage("build-shards", [build], images, "images"),
         Stage("verify", [(*HGLD, "verify", "shards")], labelled, "images"),
-        Stage("index", [(*HGLD, "index", "rebuilt")], labelled, "images", ("rebuilt/*.parquet",), _link_tars),
+        Stage("index", [(*HGLD, "index", "rebuilt")], labelled, "images", _link_tars),
     ]
 
 
@@ -126,9 +120,8 @@ def _training(at: Addresses, all_steps: int, runs: Sequence[str]) -> list[Stage]
         # --flip 0: the direction of waves shows the group, so a mirrored image would show another landmark.
         images = "--size 32 --resize 32 --crop-min 0.8 --flip 0 --jitter 0 --erasing 0"
         images = (*images.split(), "--evaluate-every", "0", "--evaluate-on", "")
-        made = (f"runs/{name}/checkpoints/*/*.safetensors", f"runs/{name}/config.json")
         command = (*launch, "train", RECIPE, "--data", data, "--out", f"runs/{name}", "--seed", "0")
-        return Stage(f"train {name}", [(*command, *course, *images, *told)], steps * 64, "images", made)
+        return Stage(f"train {name}", [(*command, *course, *images, *told)], steps * 64, "images")
 
     sampler = ["--sampler", "hierarchical-pk", "--super-level", "hierarchical_label", "--super-classes", "4"]
     return [
@@ -162,25 +155,22 @@ def _use(gallery: int, runs: Sequence[str]) -> list[Stage]:
                 [embed(run, "query"), embed(run, "gallery", *parts)],
                 gallery,
                 "images",
-                (f"embeddings/{run}-*.npy", f"embeddings/{run}-*.parquet"),
                 make_folder,
             )
             for run in runs
         ),
-        Stage("evaluate", [evaluate(run, *embedded(run)) for run in runs], len(runs) * gallery, "images", (*reports,)),
+        Stage("evaluate", [evaluate(run, *embedded(run)) for run in runs], len(runs) * gallery, "images"),
         Stage(
             "evaluate pixels",
             [evaluate("pixels", "--model", "pixels", "--size", str(PIXELS))],
             gallery,
             "images",
-            ("embeddings/pixels.json",),
         ),
         Stage(
             "evaluate untrained",
             [evaluate("untrained", "--checkpoint", "runs/untrained")],
             gallery,
             "images",
-            ("embeddings/untrained.json",),
         ),
         Stage("report", [(*HGLD, "report", *reports, "--data", "shards", "--out", "report.html")], 1, "page"),
         Stage(
