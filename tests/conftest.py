@@ -39,6 +39,19 @@ atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 SLOW_SECONDS = 900  # time limit of slow tests and checks; pyproject.toml has the limit of fast tests
 
 
+class DoctestFiles:
+    """Plugin that keeps pytest from importing the modules of hgld without doctests, some of which need seconds."""
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        is_module = collection_path.suffix == ".py" and not collection_path.is_relative_to(Path(__file__).parent)
+        return True if is_module and ">>>" not in collection_path.read_text(encoding="utf-8") else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the plugin for all folders; a hook of this file applies to the folder of tests only."""
+    config.pluginmanager.register(DoctestFiles())
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give slow tests and checks a longer time limit."""
     for item in items:

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import open_clip
 import polars as pl
 import pytest
 import torch
-from open_clip import factory
 from safetensors.torch import save_file
 
 from hgld.errors import ConfigError, MissingResourceError, TableError
@@ -33,6 +31,9 @@ TINY = {
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     """Register the model ``hgld-tiny`` with open_clip for these tests, and return its checkpoint."""
+    import open_clip  # takes seconds, which no other file's tests should wait for
+    from open_clip import factory
+
     folder = tmp_path_factory.mktemp("clip")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(factory, "_MODEL_CONFIG_PATHS", copy.copy(factory._MODEL_CONFIG_PATHS))
@@ -49,6 +50,8 @@ def clip(checkpoint, **options):
 
 
 def test_clip_encoder_averages_normalised_prompt_embeddings_in_batches_of_any_size(tiny):
+    import open_clip
+
     encoder = clip(tiny)
     names = ["lake", "bridge", "church building", "名前", "a " * 300]
     rows = encoder.encode(names)
@@ -68,6 +71,8 @@ def test_clip_encoder_averages_normalised_prompt_embeddings_in_batches_of_any_si
 
 
 def test_clip_cache_key_depends_on_model_templates_and_file_content(tiny, tmp_path):
+    import open_clip
+
     elsewhere = tmp_path / "moved.safetensors"
     elsewhere.write_bytes(tiny.read_bytes())
     changed = tmp_path / "changed.safetensors"
@@ -97,6 +102,8 @@ def test_clip_encoder_refuses_damaged_checkpoints_and_pickled_code(tiny, tmp_pat
 
 
 def test_clip_model_and_weights_load_from_a_hugging_face_repository(tiny, monkeypatch):
+    import open_clip
+
     create, tokenizer, asked = open_clip.create_model, open_clip.get_tokenizer, []
 
     def create_model(name, **options):
@@ -117,7 +124,7 @@ def test_failed_download_of_clip_weights_raises_one_error_and_logs_nothing(monke
         logging.getLogger("huggingface_hub").warning("Retrying in 8s [Retry 5/5].")
         raise FileNotFoundError("Failed to download file (open_clip_pytorch_model.bin)")
 
-    monkeypatch.setattr(factory, "download_pretrained", offline)
+    monkeypatch.setattr("open_clip.factory.download_pretrained", offline)
     encoder = ClipEncoder("ViT-B-32/laion2b_s34b_b79k", device="cpu")
     with pytest.raises(MissingResourceError, match=r"HF_HOME.*--encoder lexical"):
         encoder.encode(["lake"])
