@@ -278,7 +278,7 @@ def test_lack_of_memory_prints_one_line(with_action, take):
 
 
 @pytest.mark.parametrize(
-    "verb", [pytest.param(verb, marks=pytest.mark.slow) if verb == "export" else verb for verb in RIGHT]
+    "verb", [pytest.param(verb, marks=pytest.mark.slow if verb in ("export", "reproduce") else ()) for verb in RIGHT]
 )
 def test_json_is_the_only_output_outside_terminals(hgld, everything, no_figures, monkeypatch, verb):
     monkeypatch.chdir(everything)

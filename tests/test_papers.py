@@ -70,6 +70,7 @@ def find_rows(one: Experiment) -> list:
     return [v for v in published_values() if (v.paper, v.table) == (one.paper, one.table)]
 
 
+@pytest.mark.checks
 def test_every_command_parses_without_unknown_names(monkeypatch):
     # accepts paths of files that do not exist here
     monkeypatch.setattr(click.Path, "convert", lambda self, value, param, ctx: Path(value))

@@ -99,7 +99,12 @@ def stopped_and_resumed(config, data, out, *steps):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=pytest.mark.slow if n in ("simix in chunks", "multigrain") else ()) for n in VARIANTS],
+    [
+        pytest.param(
+            name, marks=pytest.mark.slow if "bf16" in name or name in ("simix in chunks", "multigrain") else ()
+        )
+        for name in VARIANTS
+    ],
 )
 def test_resumed_run_ends_bit_identical_to_uninterrupted_run(name, data, tmp_path):
     config = options(**{"steps_per_epoch": 3, **VARIANTS[name]})
