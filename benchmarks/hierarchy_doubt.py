@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 import yaml
-from measured import head, names_parser
-from name_sets import SETS, rows_of
+from measured import head
+from name_sets import SETS, names_parser, rows_of
 from scipy.optimize import minimize
 from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
@@ -379,7 +379,7 @@ def _rounded(value: Any) -> Any:
 
 
 def main() -> None:
-    parser = names_parser(__doc__, SETS)
+    parser = names_parser(__doc__)
     parser.add_argument("--fit", action="store_true", help="write the coefficients that hgld ships with")
     parser.add_argument("--shown", type=int, help="print only the accuracy with this number of seeds per group")
     options = parser.parse_args()

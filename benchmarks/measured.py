@@ -1,6 +1,5 @@
 """Shared parts of benchmarks: child processes, memory as Linux reports it, and files of finished measurements."""
 
-import argparse
 import json
 import os
 import socket
@@ -45,18 +44,6 @@ def head(*names: str) -> str:
 
 def row(cells: Iterable[object]) -> str:
     return f"| {' | '.join(map(str, cells))} |"
-
-
-def names_parser(about: str | None, sets: Iterable[str]) -> argparse.ArgumentParser:
-    """Return a parser with the options that all benchmarks of names share."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    data = os.environ.get("HGLD_DATA")
-    parser.add_argument(
-        "--data", type=Path, default=data, required=data is None, help="folder of the datasets; default: HGLD_DATA"
-    )
-    parser.add_argument("--encoder", action="append", help="encoder of build-hierarchy; again for more")
-    parser.add_argument("--sets", default=",".join(sets), help="names of datasets, separated by commas")
-    return parser
 
 
 class Lines:

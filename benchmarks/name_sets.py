@@ -1,6 +1,8 @@
-"""Datasets of names with a reference grouping, which the benchmarks of names read."""
+"""Datasets of names with a reference grouping, and the options that the benchmarks of names share."""
 
+import argparse
 import csv
+import os
 from pathlib import Path
 
 SETS = {  # printed name: folder, column of names, column of groups
@@ -21,3 +23,15 @@ def rows_of(data: Path, name: str, column: str = "") -> list[dict[str, str]]:
     with (data / folder / "labels.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     return [row for row in rows if row.get(column or level) and "|" not in row[column or level]]
+
+
+def names_parser(about: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the options that all benchmarks of names share."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    data = os.environ.get("HGLD_DATA")
+    parser.add_argument(
+        "--data", type=Path, default=data, required=data is None, help="folder of the datasets; default: HGLD_DATA"
+    )
+    parser.add_argument("--encoder", action="append", help="encoder of build-hierarchy; again for more")
+    parser.add_argument("--sets", default=",".join(SETS), help="names of datasets, separated by commas")
+    return parser

@@ -52,8 +52,8 @@ from typing import Any, Literal
 
 import numpy as np
 import polars as pl
-from measured import head, names_parser, row  # a module beside this script
-from name_sets import SETS, rows_of
+from measured import head, row  # a module beside this script
+from name_sets import SETS, names_parser, rows_of
 from scipy.optimize import linear_sum_assignment
 from starlette.testclient import TestClient
 
@@ -574,7 +574,7 @@ def arms(name: str, options: argparse.Namespace, work: Path) -> Iterator[Arm]:
 
 
 def arguments() -> argparse.Namespace:
-    parser = names_parser(__doc__, SETS)
+    parser = names_parser(__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--mistakes", type=float, default=0.0, help="share of names that the annotator decides wrongly")
     parser.add_argument(

@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from measured import head, names_parser, row  # modules beside this script
-from name_sets import SETS, rows_of
+from measured import head, row  # modules beside this script
+from name_sets import SETS, names_parser, rows_of
 from review_effort import build, read_reference
 
 from hgld.pipelines.hierarchy.review.decisions import Accept, Decision, Entry, Move, New, SetTop
@@ -211,7 +211,7 @@ def measured(
 
 def main() -> None:
     warnings.filterwarnings("ignore", category=DeprecationWarning)
-    parser = names_parser(__doc__, SETS)
+    parser = names_parser(__doc__)
     parser.add_argument("--screens", type=int, default=12, help="most screens that a person decides")
     parser.add_argument("--work", type=Path, help="folder of the builds; default: a temporary folder")
     options = parser.parse_args()

@@ -19,6 +19,7 @@ Every message names the file and the row or member, what was found, what was exp
 """
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -178,6 +179,13 @@ def at_least(least: int, **numbers: int) -> None:
     for name, number in numbers.items():
         if number < least:
             raise ConfigError(f"{name} is {number}; expected at least {least}.")
+
+
+def check_positive(**numbers: float) -> None:
+    """Raise ConfigError unless all numbers are finite and above 0."""
+    for name, value in numbers.items():
+        if not 0 < value < math.inf:
+            raise ConfigError(f"{name} is {value}; expected a finite number > 0.")
 
 
 @contextmanager

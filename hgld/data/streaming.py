@@ -133,7 +133,7 @@ def stream(
         fitting = fitting_streams(p, process_count)
         num_streams = max((n for n in fitting if n <= most), default=min(fitting, default=1))
     grouping = _Grouping(p, k, num_streams, window, short, seed, process_index, process_count)
-    check_options(*grouping)
+    check_options(**grouping._asdict())
     if batches_per_epoch is not None:
         at_least(1, batches_per_epoch=batches_per_epoch)
     decoding = BatchDecoder(view or TrainView(), workers, prefetch, seed, pin_memory, "replace")

@@ -193,12 +193,12 @@ def neighbor_blocks(
     depth = k + int((index >= 0).any())
     is_headed = query.device.type == "cpu" and worth_heads(depth, len(gallery))
 
-    def by_rows(part: range) -> _Blocks:
-        rows = block_rows(len(part), len(gallery), query.device, chunk_size, is_shared=is_shared)
-        for start, stop, block in score_blocks(query, gallery, rows, part):
+    def by_rows(queries: range) -> _Blocks:
+        rows = block_rows(len(queries), len(gallery), query.device, chunk_size, is_shared=is_shared)
+        for start, stop, block in score_blocks(query, gallery, rows, queries):
             known = np.flatnonzero(index[start:stop] >= 0)
             block[torch.from_numpy(known), torch.from_numpy(index[start:stop][known])] = -torch.inf
-            best, place = (part.cpu().numpy() for part in _highest(block, k))
+            best, place = (table.cpu().numpy() for table in _highest(block, k))
             yield range(start, stop), place, best
 
     def by_heads() -> _Blocks:
@@ -206,7 +206,7 @@ def neighbor_blocks(
             own = index[head.queries.start : head.queries.stop]
             head.scores[torch.from_numpy((head.items == own[:, None]) & (own >= 0)[:, None])] = -torch.inf
             # among equal scores, the item with the lowest index comes first
-            best, place = (part.numpy() for part in _highest(head.scores, k))
+            best, place = (table.numpy() for table in _highest(head.scores, k))
             found = np.take_along_axis(head.items, place, axis=1).astype(np.int64)
             for row in head.overfull:
                 number = head.queries.start + int(row)

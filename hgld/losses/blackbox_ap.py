@@ -6,8 +6,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from hgld.errors import ConfigError
-from hgld.losses.kernels.objectives import check_positive
+from hgld.errors import ConfigError, check_positive
 from hgld.losses.kernels.operator import contiguous_like, operator, table_operator
 from hgld.losses.rank_loss import RankLoss, RankOptions, item_roles, read_scores, row_blocks
 

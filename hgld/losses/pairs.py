@@ -7,8 +7,7 @@ from typing import Any, Literal, TypedDict, Unpack, get_args
 import torch
 from torch import Tensor, nn
 
-from hgld.errors import ConfigError, at_least, check_choice
-from hgld.losses.kernels.objectives import check_positive
+from hgld.errors import ConfigError, at_least, check_choice, check_positive
 from hgld.losses.kernels.operator import contiguous_like, operator, row_operator
 from hgld.losses.rank_loss import Batch, RankLoss, TermSum, item_roles, row_blocks
 

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from hgld.distributed import ALONE, Processes, gather, gather_with_gradients, share_rows, whole_shape
-from hgld.errors import ConfigError, InputError, at_least, check_choice
+from hgld.errors import ConfigError, InputError, at_least, check_choice, check_positive
 from hgld.hierarchy import Hierarchy
-from hgld.losses.kernels.objectives import check_positive
 from hgld.losses.rank_loss import (
     Batch,
     QueryLoss,

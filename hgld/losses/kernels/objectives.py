@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from hgld.errors import ConfigError, check_choice
+from hgld.errors import ConfigError, check_choice, check_positive
 
 # -- surrogates --------------------------------------------------------------------------------------------------------
 
@@ -90,13 +90,6 @@ def pack_surrogate(surrogate: Surrogate) -> list[float]:
 def unpack_surrogate(numbers: list[float]) -> Surrogate:
     """Restore a surrogate that :func:`pack_surrogate` packed."""
     return Sigmoid(*numbers) if len(numbers) == 1 else SupStep(*numbers)
-
-
-def check_positive(**numbers: float) -> None:
-    """Raise ConfigError unless all numbers are finite and above 0."""
-    for name, value in numbers.items():
-        if not 0 < value < math.inf:
-            raise ConfigError(f"{name} is {value}; expected a finite number > 0.")
 
 
 # -- objectives --------------------------------------------------------------------------------------------------------
