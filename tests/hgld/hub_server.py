@@ -22,7 +22,6 @@ class Hub(LocalServer):
         self.refusal: tuple[int, dict[str, str]] | None = (
             None  # status and headers of error responses about repositories
         )
-        self.vanished: set[str] = set()  # files that the Hub lists but does not serve
         super().__init__(_Handler)
 
 
@@ -99,21 +98,15 @@ class _Handler(SilentHandler):
         return self.answer({"commitUrl": url, "commitOid": revision(files)})
 
     def batch(self, asked):
-        objects = [
-            {
-                **one,
-                "actions": {"upload": {"href": f"{self.site.url}/lfs/{one['oid']}"}}
-                if one["oid"] not in self.site.stored
-                else None,
-            }
-            for one in asked["objects"]
-        ]
-        objects = [{k: v for k, v in one.items() if v is not None} for one in objects]
+        objects = asked["objects"]
+        for one in objects:
+            if one["oid"] not in self.site.stored:
+                one["actions"] = {"upload": {"href": f"{self.site.url}/lfs/{one['oid']}"}}
         return self.answer({"transfer": "basic", "objects": objects})
 
     def file(self, name, path):
         files = self.site.repositories.get(name, {})
-        if path not in files or path in self.site.vanished:
+        if path not in files:
             return self.answer(b"", 404, X_Error_Code="EntryNotFound")
         content = files[path]
         start = int((re.match(r"bytes=(\d+)-", self.headers.get("Range") or "") or [0, 0])[1])

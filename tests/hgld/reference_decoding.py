@@ -8,22 +8,23 @@ from unittest import mock
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image, ImageOps
 from torch import Tensor
 from torchvision.transforms.v2 import InterpolationMode, functional
 
 import hgld.data.decode
 from hgld.data.decode import decode_whole
-from hgld.data.images import EncodedImage, turn_of
+from hgld.data.images import EncodedImage
 from hgld.data.views import ViewParameters, vary
 
 
 def decode(image: EncodedImage, parameters: ViewParameters, row: int, out: NDArray[np.uint8]) -> None:
     """Decode one image into its row of the batch; arguments and errors as in :func:`hgld.data.decode.decode`."""
     boxed = (int(parameters.sizes[row, 0]), int(parameters.sizes[row, 1]))
-    pixels = torch.from_numpy(decode_whole(image, boxed)).permute(2, 0, 1)
-    pixels = _upright(pixels, image.orientation)
-    if image.box is not None:
-        pixels = pixels[:, image.box[1] : image.box[3], image.box[0] : image.box[2]]
+    picture = Image.fromarray(decode_whole(image, boxed))
+    picture.getexif()[0x0112] = image.orientation
+    picture = ImageOps.exif_transpose(picture)
+    pixels = functional.pil_to_tensor(picture if image.box is None else picture.crop(image.box))
     left, top, width, height = (int(value) for value in parameters.crop[row])
     across, down = (int(value) for value in parameters.resized[row])
     mode = InterpolationMode(parameters.interpolation)
@@ -34,17 +35,6 @@ def decode(image: EncodedImage, parameters: ViewParameters, row: int, out: NDArr
     if parameters.flip[row]:
         pixels = functional.horizontal_flip(pixels)
     out[...] = pixels.permute(1, 2, 0).numpy()
-
-
-def _upright(pixels: Tensor, orientation: int) -> Tensor:
-    turn = turn_of(orientation)
-    if turn.swapped:
-        pixels = pixels.transpose(1, 2)
-    if turn.mirrored:
-        pixels = functional.horizontal_flip(pixels)
-    if turn.upside_down:
-        pixels = functional.vertical_flip(pixels)
-    return pixels
 
 
 def decode_by(path: str, images: list[EncodedImage], parameters: ViewParameters, out: Tensor) -> None:

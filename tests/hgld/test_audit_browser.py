@@ -40,10 +40,9 @@ def test_keyboard_shortcuts_accept_and_reject_findings(written, tmp_path):
         page.open((folder / "audit.html").as_uri())
         page.until(f"{STATE} === '1 of 4: 2 accepted, 0 rejected, 2 open'")
         page.run("document.querySelector('tbody th').textContent = 'supercategory_of_the_landmark_or_building'")
-        for width in (1280, 420):
-            page.resize(width, 900)
-            page.until(f"window.innerWidth === {width} && document.documentElement.scrollWidth <= {width}")
-            assert page.run("(e => e.scrollWidth - e.clientWidth)(document.querySelector('.scroll'))") <= 0
+        page.resize(420, 900)
+        page.until("window.innerWidth === 420 && document.documentElement.scrollWidth <= 420")
+        assert page.run("(e => e.scrollWidth - e.clientWidth)(document.querySelector('.scroll'))") <= 0
         assert EVIL in page.run("document.querySelector('h1').textContent")
         assert not page.errors
         assert not page.dialogs

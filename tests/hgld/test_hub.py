@@ -10,7 +10,7 @@ import yaml
 import hgld
 from hgld.cli import main
 from hgld.errors import ConfigError, InputError, ServiceError
-from hgld.hub import dataset_contents, is_address, push, repository
+from hgld.hub import dataset_contents, push, repository
 from tests.hgld.hub_server import LARGE, Hub
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.training.untrained_run import write_run
@@ -41,31 +41,26 @@ def made(tmp_path):
     return root
 
 
-def test_a_dataset_is_pushed_and_opened_again(hub, made):
+def test_a_stopped_push_resumes_sends_no_file_twice_and_the_dataset_opens(hub, made, monkeypatch):
+    monkeypatch.setattr("hgld.hub._FILES_A_COMMIT", 2)
     contents = dataset_contents(made)
+    hub.refuse_after = 1
+    with pytest.raises(ServiceError, match="the Hub responded with 422"):
+        push(ADDRESS, contents)
+    hub.refuse_after = None
     push(ADDRESS, contents)
     files = hub.repositories["datasets/somebody/something"]
     assert files == {path: (made / path).read_bytes() for path in contents.files}  # notes.txt is not pushed
     # small files and files for large file storage are both sent
     assert max(map(len, files.values())) >= LARGE > min(map(len, files.values()))
+    sent = [call for call in hub.asked if call.startswith("PUT") or "/commit/" in call]
+    puts = [call for call in sent if "PUT" in call]
+    assert len(set(puts)) == len(puts)
+    push(ADDRESS, contents)
+    assert [call for call in hub.asked if call.startswith("PUT") or "/commit/" in call] == sent
     here, there = hgld.open_dataset(made), hgld.open_dataset("hf://somebody/something")
     assert list(there.keys) == list(here.keys)
-    assert there.image(0).tobytes() == here.image(0).tobytes()
-
-
-def test_a_stopped_push_resumes_and_sends_no_file_twice(hub, made, monkeypatch):
-    monkeypatch.setattr("hgld.hub._FILES_A_COMMIT", 2)
-    hub.refuse_after = 1
-    with pytest.raises(ServiceError, match="the Hub responded with 422"):
-        push(ADDRESS, dataset_contents(made))
-    hub.refuse_after = None
-    push(ADDRESS, dataset_contents(made))
-    files = hub.repositories["datasets/somebody/something"]
-    assert files == {path: (made / path).read_bytes() for path in dataset_contents(made).files}
-    sent = [call for call in hub.asked if call.startswith("PUT") or "/commit/" in call]
-    assert len({call for call in sent if "PUT" in call}) == sum("PUT" in call for call in sent)
-    push(ADDRESS, dataset_contents(made))
-    assert [call for call in hub.asked if call.startswith("PUT") or "/commit/" in call] == sent
+    assert there.read(0) == here.read(0)
 
 
 def test_a_dry_run_lists_the_files_and_sends_nothing(hub, made, capsys):
@@ -112,7 +107,6 @@ def test_truncated_file_is_not_pushed(made):
             "401: .* permissions of your token",
         ),
         (403, {"X_Error_Code": "GatedRepo"}, True, r"it is gated: request access on its page\.$"),
-        (403, {"X_Error_Code": "GatedRepo"}, False, r"it is gated: .*Log in first"),
         (404, {"X_Error_Code": "RevisionNotFound"}, True, "404: .* Check the name"),
         (503, {}, True, "503: .* the same command: it resumes"),
     ],
@@ -126,23 +120,13 @@ def test_hub_errors_include_a_fix(hub, monkeypatch, status, headers, token, told
         hgld.open_dataset(ADDRESS, "train")
 
 
-def test_missing_repository_and_offline_mode_have_different_errors(hub, monkeypatch):
-    with pytest.raises(ServiceError, match="the repository does not exist, or you have no access to it"):
-        hgld.open_dataset("hf://nobody/nothing", "train")
+def test_offline_mode_has_its_own_error(hub, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ServiceError, match="HF_HUB_OFFLINE forbids requests to the Hub"):
-        hgld.open_dataset("hf://nobody/nothing", "train")
+        hgld.open_dataset(ADDRESS, "train")
 
 
-def test_file_that_vanishes_during_fetching_fails_with_404(hub, made):
-    push(ADDRESS, dataset_contents(made))
-    hub.vanished.add("index.parquet")
-    with pytest.raises(ServiceError, match="the Hub responded with 404"):
-        hgld.open_dataset(ADDRESS)
-
-
-@pytest.mark.parametrize("address", ["hf:name", "hf:a/b/c", "hf:../x", "hf:a/b?x", "hf:"])
+@pytest.mark.parametrize("address", ["hf:name", "hf:a/b/c", "hf:../x", "hf:a/b?x"])
 def test_invalid_hub_addresses_are_refused(address):
-    assert is_address(address)
     with pytest.raises(ConfigError, match="expected hf:USER/NAME"):
         repository(address)

@@ -56,31 +56,22 @@ def test_number_of_levels_is_the_depth_that_five_per_cent_of_the_images_reach(ma
     assert classes(make(*paths)) == expected
 
 
-def test_folders_named_like_splits_are_splits(make):
-    assert make("train/x/a.jpg", "test/y/b.jpg", "test/y/c.jpg", split="test").keys.to_list() == [
-        "test/y/b.jpg",
-        "test/y/c.jpg",
-    ]
+def test_folders_named_like_splits_are_splits_that_are_selected_pickled_and_loaded_in_batches(make):
+    found = make("train/x/a.jpg", "test/x/b.jpg", "test/y/c.jpg", split="test")
+    assert found.keys.to_list() == ["test/x/b.jpg", "test/y/c.jpg"]
+    part = pickle.loads(pickle.dumps(found.select([1, 0])))
+    assert part.frame["key"].to_list() == part.keys.to_list() == ["test/y/c.jpg", "test/x/b.jpg"]
+    loader = hgld.data.Loader(found, hgld.samplers.PKSampler(found, p=2, k=1), hgld.data.TestView(16, 16))
+    assert next(iter(loader)).images.shape == (2, 3, 16, 16)
     with pytest.raises(InputError, match=r"no split 'val'; it has test, train\. .*hgld build-shards folders"):
         make(split="val")
-
-
-def test_plain_folder_is_selected_pickled_and_loaded_in_batches(make):
-    found = make("x/a.jpg", "x/b.jpg", "y/c.jpg")
-    part = pickle.loads(pickle.dumps(found.select([2, 0])))
-    assert part.frame["key"].to_list() == part.keys.to_list() == ["y/c.jpg", "x/a.jpg"]
-    assert part.labels.tolist() == [[1], [0]]
-    loader = hgld.data.Loader(found, hgld.samplers.PKSampler(found, p=2, k=1), hgld.data.TestView(16, 16), workers=2)
-    assert next(iter(loader)).images.shape == (2, 3, 16, 16)
 
 
 def test_decoding_a_damaged_or_changed_file_raises_an_error_with_its_path(make, tmp_path):
     found = make("x/a.jpg", "x/b.jpg")
     (tmp_path / "photos/x/c.jpg").write_bytes(b"\xff\xd8\xff half")
-    again = make()
-    assert len(again) == 3
     with pytest.raises(InputError, match=r"photos/x/c\.jpg.*cannot be decoded"):
-        again.image(2)
+        make().image(2)
     (tmp_path / "photos/x/b.jpg").write_bytes(b"shorter")
     with pytest.raises(InputError, match=r"x/b\.jpg: its size changed since it was listed"):
         found.image(1)

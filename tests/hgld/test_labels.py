@@ -1,5 +1,7 @@
 """Labels in every supported format give equal class numbers; invalid labels are refused."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -13,11 +15,7 @@ from hgld.labels import class_numbers, distinct
 
 TABLE = {"animal": ["cat", "dog", None, "cat"], "kind": ["pet", "pet", "pet", "pet"]}
 CELLS = [3, 1, None, 3]
-
-
-class Labelled:
-    levels = ("animal", "kind")
-    labels = torch.tensor([[0, 0], [1, 0], [-1, 0], [0, 0]])
+DATASET = SimpleNamespace(levels=("animal", "kind"), labels=torch.tensor([[0, 0], [1, 0], [-1, 0], [0, 0]]))
 
 
 @pytest.mark.parametrize(
@@ -30,24 +28,21 @@ def test_distinct_labels_equal_numpy_unique(given):
 
 
 @pytest.mark.parametrize(
-    "table", [TABLE, pd.DataFrame(TABLE), pd.DataFrame(TABLE).astype("category"), pl.DataFrame(TABLE), pa.table(TABLE)]
+    "table",
+    [DATASET, TABLE, pd.DataFrame(TABLE), pd.DataFrame(TABLE).astype("category"), pl.DataFrame(TABLE), pa.table(TABLE)],
 )
-def test_tables_of_every_library_give_equal_numbers_and_levels(table):
+def test_datasets_and_tables_of_every_library_give_equal_numbers_and_levels(table):
     (numbers,), levels = class_numbers(table)
-    assert numbers.tolist() == Labelled.labels.tolist()
-    assert levels == ("animal", "kind")
-
-
-def test_dataset_gives_its_labels_and_levels():
-    (numbers,), levels = class_numbers(Labelled())
-    assert numbers.tolist() == Labelled.labels.tolist()
-    assert levels == Labelled.levels
-    assert class_numbers(Labelled(), levels=["kind"])[1] == ("kind",)
+    assert numbers.tolist() == DATASET.labels.tolist()
+    assert levels == DATASET.levels
+    assert class_numbers(table, levels=["kind"])[1] == ("kind",)
+    with pytest.raises(InputError, match="no column 'top'; their columns are animal, kind"):
+        class_numbers(table, levels=["top"])
 
 
 @pytest.mark.parametrize(
     "column",
-    [CELLS, pd.Series(CELLS), pd.Series(CELLS, dtype="Int64"), pl.Series(CELLS), pa.array(CELLS), tuple(CELLS)],
+    [CELLS, pd.Series(CELLS), pd.Series(CELLS, dtype="Int64"), pl.Series(CELLS), pa.array(CELLS)],
 )
 def test_columns_of_every_library_give_equal_numbers(column):
     assert class_numbers(column)[0][0].tolist() == [[3], [1], [-1], [3]]
@@ -81,16 +76,10 @@ def test_invalid_labels_are_refused(sides, said):
         class_numbers(*sides)
 
 
-def test_missing_level_error_lists_the_columns():
-    with pytest.raises(InputError, match="no column 'top'; their columns are animal, kind"):
-        class_numbers(TABLE, levels=["top"])
-
-
 def test_evaluate_accepts_names_and_tables():
     embeddings = np.eye(4, dtype=np.float32) + np.array([[0], [0], [0], [0.1]], np.float32)
-    by_number = evaluate(embeddings, Labelled.labels, levels=Labelled.levels)
-    by_name = evaluate(embeddings, {"key": ["a", "b", "c", "d"], **TABLE}, levels=Labelled.levels)
+    by_number = evaluate(embeddings, DATASET.labels, levels=DATASET.levels)
+    by_name = evaluate(embeddings, {"key": ["a", "b", "c", "d"], **TABLE}, levels=DATASET.levels)
     assert by_name.settings["labels_sha256"] == by_number.settings["labels_sha256"]
-    assert evaluate(embeddings, pd.DataFrame(TABLE)).settings["levels"] == ["animal", "kind"]
     sides = evaluate(embeddings[:2], ["cat", "dog"], embeddings[2:], ["dog", "cat"])
     assert sides.undefined["R@1/level0"] == 0

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import hgld
-from hgld.cli import main
+from hgld import stream
 from hgld.data.dataset import open_dataset
 from hgld.data.http_files import Deadline, HttpLimits, _Watch
 from hgld.data.storage import READING, ReadingPolicy, ShardStorage
@@ -41,14 +40,13 @@ def server(folder):
 
 
 def first_of_stream(url: str) -> None:
-    stream = hgld.stream(url, 8, 2, view=VIEW, num_streams=4, storage_options={"limits": SHORT})
-    next(iter(stream))
+    next(iter(stream(url, 8, 2, view=VIEW, num_streams=4, storage_options={"limits": SHORT})))
 
 
 def first_of_bare_shards(url: str) -> None:
     urls = f"{url}/train-{{000000..000003}}.tar"
     options = {"view": VIEW, "num_streams": 4, "batches_per_epoch": 4, "storage_options": {"limits": SHORT}}
-    next(iter(hgld.stream(urls, 8, 2, **options)))
+    next(iter(stream(urls, 8, 2, **options)))
 
 
 def opened(url: str) -> None:
@@ -56,13 +54,12 @@ def opened(url: str) -> None:
 
 
 def one_range(url: str) -> None:
-    storage = ShardStorage(url, {"limits": SHORT})
-    storage.read_at("train-000000.tar", 512, 700)
+    ShardStorage(url, {"limits": SHORT}).read_at("train-000000.tar", 512, 700)
 
 
 def several_ranges(url: str) -> None:
-    storage = ShardStorage(url, {"limits": SHORT})
-    storage.read_many([("train-000000.tar", 0, 500), ("train-000001.tar", 0, 500)] * 2)
+    requests = [("train-000000.tar", 0, 500), ("train-000001.tar", 0, 500)] * 2
+    ShardStorage(url, {"limits": SHORT}).read_many(requests)
 
 
 def downloaded(url: str, out: Path, folder: Path) -> None:
@@ -117,9 +114,9 @@ _PARTLY = ("trickle", "silence", "reset", "endless_whole")  # lies that differ i
 _READINGS = [  # function that reads, part of the names of the affected files, lies
     (one_range, ".tar", [lie for lie in LIES if lie not in (*_QUICK, "other_bytes")]),
     (several_ranges, ".tar", ("short", *_PARTLY)),
-    (first_of_stream, ".tar", (*_PARTLY, "other_bytes")),
-    (first_of_bare_shards, ".tar", (*_PARTLY, "redirect_elsewhere")),
-    (opened, "index.parquet", (*_PARTLY, "other_bytes")),
+    (first_of_stream, ".tar", ("trickle", "other_bytes")),
+    (first_of_bare_shards, ".tar", ("silence", "redirect_elsewhere")),
+    (opened, "index.parquet", ("endless_whole", "other_bytes")),
 ]
 
 
@@ -141,12 +138,10 @@ def test_downloads_from_a_lying_server_end_with_a_complete_file_or_one_error(lie
 
 
 @pytest.mark.parametrize("verb", ["verify", "index"])
-def test_subcommands_for_local_folders_refuse_urls(verb, capsys):
-    url = "http://127.0.0.1:9/set"
-    with pytest.raises(SystemExit) as ended:
-        main([verb, url])
-    assert ended.value.code == 2
-    assert f"{url!r} is a URL" in capsys.readouterr().err
+def test_subcommands_for_local_folders_refuse_urls(verb, hgld):
+    code, _, err = hgld(verb, "http://127.0.0.1:9/set")
+    assert code == 2
+    assert "'http://127.0.0.1:9/set' is a URL" in err
 
 
 # -- redirects, credentials and certificates -----------------------------------------------------------------------
@@ -257,7 +252,7 @@ def test_invalid_options_of_http_are_refused_without_secrets(option, said):
 # -- bytes of the index ------------------------------------------------------------------------------------------------
 
 
-def test_changed_shard_fails_its_checksum(folder, tmp_path):
+def test_changed_shard_fails_its_checksum(folder):
     with serve(folder) as server:
         dataset = open_dataset(server.url, "train")
         server.lie = LIES["other_bytes"]
@@ -265,6 +260,4 @@ def test_changed_shard_fails_its_checksum(folder, tmp_path):
         with pytest.raises(InputError, match=message):
             dataset.read_many([3, 4])
         unverified = open_dataset(server.url, "train", verify_reads=False)
-        assert unverified.read(3) != open_dataset(folder, "train").read(3)
-    checked = open_dataset(folder, "train", verify_reads=True)
-    assert checked.select([3, 4]).read_many([0, 1]) == open_dataset(folder, "train").read_many([3, 4])
+        assert unverified.read(3) != open_dataset(folder, "train", verify_reads=True).read(3)
