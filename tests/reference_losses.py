@@ -4,7 +4,7 @@ They loop over 0-d float64 tensors, so that autograd gives the reference gradien
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -21,31 +21,35 @@ def split(scores: Tensor, positive: Sequence[int]) -> tuple[list[Tensor], list[T
     return [s for s, p in rows if p], [s for s, p in rows if not p]
 
 
+def total(terms: Iterable[Tensor]) -> Tensor:
+    """Return the sum of the terms; 0 if there are none."""
+    return sum(terms, torch.zeros((), dtype=torch.float64))
+
+
 def triangle(x: Tensor, centre: float, width: float) -> Tensor:
     return (1 - (x - centre).abs() / width).clamp(min=0)
 
 
 def soft_bins(values: Sequence[Tensor], centres: Sequence[float], width: float) -> list[Tensor]:
-    nothing = torch.zeros((), dtype=torch.float64)
-    return [sum((triangle(v, centre, width) for v in values), nothing) for centre in centres]
+    return [total(triangle(v, centre, width) for v in values) for centre in centres]
 
 
 def precision_of_bins(relevant: Sequence[Tensor], everything: Sequence[Tensor], ties: str) -> Tensor:
     """Return the sum of the precision over the positives, bin by bin. He et al. 2018 define the tie-aware forms."""
-    hits = seen = total = torch.zeros((), dtype=torch.float64)
+    hits = seen = found = total([])
     for r, c in zip(relevant, everything, strict=True):
         if ties == "ignored" and c > 0:
-            total = total + r * (hits + r) / (seen + c)
+            found = found + r * (hits + r) / (seen + c)
         elif ties == "relaxed":
-            total = total + r * (hits + (hits + r) + 1) / (seen + (seen + c) + 1)
+            found = found + r * (hits + (hits + r) + 1) / (seen + (seen + c) + 1)
         elif ties == "integral" and c > 0:
             slope = (r - 1) / (c - 1) if r > 1 else torch.zeros_like(r)
             nodes, weights = np.polynomial.legendre.leggauss(24)
             positions = [(float(node) + 1) / 2 * c for node in nodes]  # positions within the bin, from 0 to c
             precisions = [(hits + 1 + slope * t) / (seen + 1 + t) for t in positions]
-            total = total + r / c * c / 2 * sum(w * p for w, p in zip(weights, precisions, strict=True))
+            found = found + r / c * c / 2 * sum(w * p for w, p in zip(weights, precisions, strict=True))
         hits, seen = hits + r, seen + c
-    return total
+    return found
 
 
 def soft_bin_ap_loss(
@@ -85,8 +89,7 @@ def blackbox_ap_loss(
 def pnp_loss(scores: Tensor, positive: Sequence[int], variant: str, b: float, alpha: float, tau: float) -> Tensor:
     """PNP loss (Li et al. 2022), in its five variants."""
     found, negatives = split(scores, positive)
-    nothing = torch.zeros((), dtype=torch.float64)
-    counts = [sum((1 / (1 + torch.exp((s - n) / tau)) for n in negatives), nothing) for s in found]
+    counts = [total(1 / (1 + torch.exp((s - n) / tau)) for n in negatives) for s in found]
     forms: dict[str, Callable[[Tensor], Tensor]] = {
         "O": lambda r: r,
         "Iu": lambda r: (1 + r) * torch.log(1 + r),
@@ -94,30 +97,27 @@ def pnp_loss(scores: Tensor, positive: Sequence[int], variant: str, b: float, al
         "Ds": lambda r: torch.log(1 + r),
         "Dq": lambda r: 1 - 1 / (1 + r) ** alpha,
     }
-    return sum((forms[variant](r) for r in counts), nothing) / len(counts)
+    return total(forms[variant](r) for r in counts) / len(counts)
 
 
 def calibration_loss(scores: Tensor, positive: Sequence[int], alpha: float, beta: float) -> Tensor:
     """Calibration loss of ROADMAP, Eq. 7."""
     found, negatives = split(scores, positive)
-    nothing = torch.zeros((), dtype=torch.float64)
-    pull = sum(((alpha - s).clamp(min=0) for s in found), nothing) / len(found)
-    return pull + sum(((s - beta).clamp(min=0) for s in negatives), nothing) / max(1, len(negatives))
+    pull = total((alpha - s).clamp(min=0) for s in found) / len(found)
+    return pull + total((s - beta).clamp(min=0) for s in negatives) / max(1, len(negatives))
 
 
 def contrastive_loss(scores: Tensor, positive: Sequence[int], margin: float) -> Tensor:
     found, negatives = split(scores, positive)
     distances = [(2 - 2 * s).sqrt() for s in negatives]
-    nothing = torch.zeros((), dtype=torch.float64)
-    pull = sum((2 - 2 * s for s in found), nothing) / len(found)
-    return pull + sum(((margin - d).clamp(min=0) ** 2 for d in distances), nothing) / max(1, len(negatives))
+    pull = total(2 - 2 * s for s in found) / len(found)
+    return pull + total((margin - d).clamp(min=0) ** 2 for d in distances) / max(1, len(negatives))
 
 
 def cosine_contrastive_loss(scores: Tensor, positive: Sequence[int], margin: float) -> Tensor:
     """Published code of Wang et al. 2020: sum over a query's positives, and over its negatives above the margin."""
     found, negatives = split(scores, positive)
-    nothing = torch.zeros((), dtype=torch.float64)
-    return sum((1 - s for s in found), nothing) + sum((s for s in negatives if s > margin), nothing)
+    return total(1 - s for s in found) + total(s for s in negatives if s > margin)
 
 
 def triplet_losses(scores: Tensor, positive: Sequence[int], margin: float) -> list[Tensor]:
@@ -147,12 +147,11 @@ def cross_level_loss(
     scores: Tensor, label: int, classes: Sequence[Sequence[int]], margins: Sequence[float], scale: float
 ) -> Tensor:
     """CSL of an item with cosines (C,) to the proxies; ``classes`` has every proxy's class at each level."""
-    total = torch.zeros((), dtype=torch.float64)
+    terms = []
     for level, margin in enumerate(margins):
         others = [s for s, c in zip(scores, classes, strict=True) if c[level] != classes[label][level]]
-        for_all = sum((torch.exp(scale * (s - scores[label] + margin)) for s in others), torch.zeros_like(total))
-        total = total + torch.log(1 + for_all)
-    return total
+        terms.append(torch.log(1 + total(torch.exp(scale * (s - scores[label] + margin)) for s in others)))
+    return total(terms)
 
 
 # -- smooth ranks -----------------------------------------------------------------------------------------
@@ -185,8 +184,7 @@ def surrogate_step(t: Tensor, lower: bool, surrogate: dict[str, float]) -> Tenso
 
 def surrogate_rank(scores: Tensor, grades: Grades, k: int, surrogate: dict[str, float]) -> Tensor:
     others = [j for j in range(len(grades)) if j != k]
-    steps = [surrogate_step(scores[j] - scores[k], grades[j] < grades[k], surrogate) for j in others]
-    return 1 + sum(steps, torch.zeros((), dtype=torch.float64))
+    return 1 + total(surrogate_step(scores[j] - scores[k], grades[j] < grades[k], surrogate) for j in others)
 
 
 def surrogate_hrank_plus(
@@ -195,7 +193,7 @@ def surrogate_hrank_plus(
     """Return Hrank+ with the step H, or with sigmoids for the Smooth losses."""
     others = [j for j in range(len(grades)) if j != k and grades[j] > 0]
     steps = [surrogate_step(scores[j] - scores[k], False, surrogate) * min(relevance[j], relevance[k]) for j in others]
-    return relevance[k] + sum(steps, torch.zeros((), dtype=torch.float64))
+    return relevance[k] + total(steps)
 
 
 def surrogate_hap_loss(
@@ -203,14 +201,14 @@ def surrogate_hap_loss(
 ) -> Tensor | None:
     """Return the loss of SupAP, SupHAP, SmoothAP or SmoothHAP; None if the query has no positive."""
     positives = [k for k in range(len(grades)) if grades[k] > 0]
-    total = math.fsum(relevance[k] for k in positives)
-    if not total:
+    worth = math.fsum(relevance[k] for k in positives)
+    if not worth:
         return None
     precisions = [
         surrogate_hrank_plus(scores, grades, relevance, k, surrogate) / surrogate_rank(scores, grades, k, surrogate)
         for k in positives
     ]
-    return 1 - sum(precisions, torch.zeros((), dtype=torch.float64)) / total
+    return 1 - total(precisions) / worth
 
 
 def surrogate_recall_loss(
@@ -227,9 +225,9 @@ def surrogate_recall_loss(
     ranks = [surrogate_rank(scores, positive, k, surrogate) for k in positives]
     recalls = []
     for cut, temperature in zip(cutoffs, temperatures, strict=True):
-        found = sum((smooth_step(cut - r, temperature) for r in ranks), torch.zeros((), dtype=torch.float64))
+        found = total(smooth_step(cut - r, temperature) for r in ranks)
         recalls.append((found.clamp(max=cut) if clip else found) / min(cut, len(positives)))
-    return 1 - sum(recalls, torch.zeros((), dtype=torch.float64)) / len(cutoffs)
+    return 1 - total(recalls) / len(cutoffs)
 
 
 def surrogate_ndcg_loss(scores: Tensor, grades: Grades, surrogate: dict[str, float]) -> Tensor | None:
@@ -241,4 +239,4 @@ def surrogate_ndcg_loss(scores: Tensor, grades: Grades, surrogate: dict[str, flo
         for k in range(len(grades))
         if grades[k] > 0
     ]
-    return 1 - sum(gained, torch.zeros((), dtype=torch.float64)) / ideal
+    return 1 - total(gained) / ideal

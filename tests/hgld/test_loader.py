@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from hgld import open_dataset
-from hgld.data.batch import Batch
 from hgld.data.loader import Loader, cores_of_process
 from hgld.data.views import TrainView, places
 from hgld.errors import InputError
@@ -19,6 +18,7 @@ from hgld.samplers import EpochSampler, PKSampler, RepeatedAugmentation
 from tests.fake_releases.pictures import jpeg, png
 from tests.hgld.range_server import serve
 from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
+from tests.hgld.streamed_dataset import joined, same_batches
 
 VIEW = TrainView(24, jitter=0.2)
 BROKEN = b"\xff\xd8 no image"
@@ -53,18 +53,11 @@ def test_batch_over_the_byte_limit_is_read_image_by_image(dataset, monkeypatch):
     monkeypatch.setattr("hgld.data.images.MOST_BATCH_BYTES", int(dataset.places[3].max()))
     with pytest.raises(InputError, match=r"3 images have \d+ bytes in total.* Read fewer at a time"):
         dataset.read_many([3, 1, 2])
-    assert same([batch], [next(iter(Loader(dataset, pk(dataset), VIEW, seed=5)))])
+    assert same_batches([batch], [next(iter(Loader(dataset, pk(dataset), VIEW, seed=5)))])
 
 
 def pk(dataset, **options) -> PKSampler:
     return PKSampler(dataset.labels, 4, 2, seed=3, **options)
-
-
-def same(first: list[Batch], second: list[Batch]) -> bool:
-    pairs = zip(first, second, strict=True)
-    return all(
-        torch.equal(getattr(a, name), getattr(b, name)) for a, b in pairs for name in ("images", "labels", "indices")
-    )
 
 
 def test_batch_has_the_items_of_the_sampler_cropped_by_the_view(dataset):
@@ -89,7 +82,7 @@ def test_number_of_threads_and_prefetch_do_not_change_batches(dataset):
     first = list(Loader(dataset, pk(dataset), VIEW, workers=1, prefetch=0))
     for workers, prefetch in ((1, 3), (3, 1), (16, 2)):
         again = list(Loader(dataset, pk(dataset), VIEW, workers=workers, prefetch=prefetch))
-        assert same(first, again)
+        assert same_batches(first, again)
 
 
 def test_images_from_a_failing_server_are_read_ahead_and_give_the_same_batches(dataset, monkeypatch):
@@ -97,7 +90,7 @@ def test_images_from_a_failing_server_are_read_ahead_and_give_the_same_batches(d
     monkeypatch.setattr(time, "sleep", lambda _: None)
     with serve(Path(dataset.storage.where)) as server:
         loader = Loader(open_dataset(server.url, "train"), pk(dataset), VIEW, prefetch=0)
-        assert same(list(loader), expected)
+        assert same_batches(list(loader), expected)
         server.failures[:] = [503, 500]
         server.cut_after = 2_000
         loader.load_state_dict({"epoch": 0, "step": 1})
@@ -105,7 +98,7 @@ def test_images_from_a_failing_server_are_read_ahead_and_give_the_same_batches(d
         found = [next(batches)]
         server.requests.clear()
         wait_until(lambda: len(server.requests) > 1)  # the thread reads the next batches, though nothing asks for them
-        assert same([*found, *batches], expected[1:])
+        assert same_batches([*found, *batches], expected[1:])
     assert not server.failures
 
 
@@ -125,9 +118,7 @@ def test_parts_of_processes_equal_the_batch_of_one_process(dataset, processes, l
         return list(Loader(dataset, sampler, VIEW))
 
     parts = [batches(process_index=r, process_count=processes) for r in range(processes)]
-    for one, *others in zip(batches(), *parts, strict=True):
-        assert torch.equal(one.images, torch.cat([part.images for part in others]))
-        assert torch.equal(one.indices, torch.cat([part.indices for part in others]))
+    assert same_batches(joined(parts), batches())
     assert {len(part[-1].indices) for part in parts} == last
 
 
@@ -164,8 +155,8 @@ def test_stopped_loader_resumes_after_the_last_returned_batch(dataset):
     resumed = Loader(dataset, pk(dataset), VIEW, workers=2)
     resumed.load_state_dict(state)
     resumed.set_epoch(0)  # must not move back to the beginning of the current epoch
-    assert same(taken + list(resumed), whole)
-    assert same(taken + list(loader), whole)  # the stopped loader resumes
+    assert same_batches(taken + list(resumed), whole)
+    assert same_batches(taken + list(loader), whole)  # the stopped loader resumes
 
 
 def test_memory_of_a_batch_is_reused_only_after_its_deletion(dataset):
@@ -215,24 +206,24 @@ def test_damaged_items_are_replaced_by_other_items_of_their_class(tmp_path):
     dataset = written(tmp_path / "data", broken=(0, 9, 12))
     loaders = [Loader(dataset, pk(dataset), VIEW, on_fault="replace", workers=w, prefetch=w) for w in (1, 3)]
     first, again = (list(loader) for loader in loaders)
-    assert same(first, again)
+    assert same_batches(first, again)
     wanted = pk(dataset)
     found = []
     for step, batch in enumerate(first):
-        items = wanted.batch(0, step)
-        assert not set(batch.indices.tolist()) & {0, 9, 12}
-        assert torch.equal(batch.labels, dataset.labels[torch.from_numpy(items)])
-        # labels of replaced items belong to the replacements
+        items = wanted.batch(0, step).tolist()
+        # replacements have the labels of the damaged items
+        assert torch.equal(batch.labels, dataset.labels[items])
         assert torch.equal(batch.labels, dataset.labels[batch.indices])
-        assert [fault.index for fault in batch.faults] == [i for i in items if i in (0, 9, 12)]
+        expected = [i if i not in (0, 9, 12) else -1 for i in items]
         for fault in batch.faults:
-            row = items.tolist().index(fault.index)
-            assert batch.indices[row] == fault.replacement
+            row = items.index(fault.index)
+            expected[row] = fault.replacement
             assert f"key 'train/{fault.index:04d}'" in fault.where
             assert fault.reason.startswith("cannot be decoded as an image")
             assert batch.images[row].float().std() > 0
-        found += batch.faults
-    assert {fault.index for fault in found} == {0, 9, 12}
+        assert batch.indices.tolist() == expected
+        found += [fault.index for fault in batch.faults]
+    assert set(found) == {0, 9, 12}
 
 
 def test_corrupt_items_stay_black_with_on_fault_leave(tmp_path):
@@ -242,9 +233,10 @@ def test_corrupt_items_stay_black_with_on_fault_leave(tmp_path):
         found = list(Loader(dataset, pk(dataset), VIEW, on_fault="leave", workers=workers, prefetch=workers))
         for step, (batch, other) in enumerate(zip(found, replaced, strict=True)):
             assert batch.indices.tolist() == pk(dataset).batch(0, step).tolist()
-            rows = torch.tensor([int(i) in (0, 9, 12) for i in batch.indices])
-            assert [fault.index for fault in batch.faults] == batch.indices[rows].tolist()
-            assert all(fault.replacement == -1 for fault in batch.faults)
+            rows = torch.isin(batch.indices, torch.tensor([0, 9, 12]))
+            assert [(fault.index, fault.replacement) for fault in batch.faults] == [
+                (i, -1) for i in batch.indices[rows]
+            ]
             assert torch.equal(batch.images[~rows], other.images[~rows])
             assert not batch.images[rows].any()
 

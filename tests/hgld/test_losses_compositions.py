@@ -32,29 +32,21 @@ def batch() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", list(RANKS))
-@pytest.mark.parametrize("decomposability", ["pair", "proxy"])
-def test_compositions_equal_the_weighted_sums_of_their_terms(kind, decomposability):
-    loss = kind(4, 5, decomposability=decomposability)
-    proxy = NormSoftmax(4, 5, 0.05)
-    if decomposability == "proxy":
-        proxy.load_state_dict(loss.decomposability.state_dict())
-    second = CalibrationLoss(0.9, 0.6) if decomposability == "pair" else proxy
-    embeddings = batch()
-    expected = 0.9 * RANKS[kind](embeddings, LABELS) + 0.1 * second(embeddings, LABELS)
-    torch.testing.assert_close(loss(embeddings, LABELS), expected)
-    terms = loss.terms(embeddings, LABELS)
-    torch.testing.assert_close(0.9 * terms["rank"] + 0.1 * terms["decomposability"], expected)
-    assert len(list(loss.parameters())) == (decomposability == "proxy")
-
-
-@pytest.mark.parametrize("kind", list(RANKS))
-def test_compositions_pass_options_to_both_terms(kind):
-    embeddings = batch()
-    loss = kind(decomposability="pair", tau=0.05, rho=10.0, delta=0.1, exclude_self=True, method="eager")
-    rank = type(RANKS[kind])(tau=0.05, rho=10.0, delta=0.1, exclude_self=True)
-    terms = loss.terms(embeddings, LABELS)
-    torch.testing.assert_close(terms["rank"], rank(embeddings, LABELS))
-    torch.testing.assert_close(terms["decomposability"], CalibrationLoss(exclude_self=True)(embeddings, LABELS))
+def test_compositions_equal_the_weighted_sums_of_their_terms(kind):
+    embeddings, proxy = batch(), NormSoftmax(4, 5, 0.05)
+    options = {"tau": 0.05, "rho": 10.0, "delta": 0.1, "exclude_self": True}
+    by_proxies = kind(4, 5, decomposability="proxy")
+    proxy.load_state_dict(by_proxies.decomposability.state_dict())
+    for loss, first, second in (
+        (kind(decomposability="pair"), RANKS[kind], CalibrationLoss(0.9, 0.6)),
+        (by_proxies, RANKS[kind], proxy),
+        (kind(decomposability="pair", **options), type(RANKS[kind])(**options), CalibrationLoss(exclude_self=True)),
+    ):
+        terms = {"rank": first(embeddings, LABELS), "decomposability": second(embeddings, LABELS)}
+        torch.testing.assert_close(loss.terms(embeddings, LABELS), terms)
+        expected = 0.9 * terms["rank"] + 0.1 * terms["decomposability"]
+        torch.testing.assert_close(loss(embeddings, LABELS), expected)
+        assert len(list(loss.parameters())) == (loss is by_proxies)
 
 
 @pytest.mark.parametrize("decomposability", ["pair", "proxy"])
@@ -148,7 +140,7 @@ def test_adapter_runs_losses_of_the_installed_library():
     library = pytest.importorskip("pytorch_metric_learning.losses")
     miners = pytest.importorskip("pytorch_metric_learning.miners")
     embeddings = batch().requires_grad_()
-    for inner in (library.MultiSimilarityLoss(), library.ContrastiveLoss(), library.TripletMarginLoss()):
+    for inner in (library.MultiSimilarityLoss(), library.TripletMarginLoss()):
         value = MetricLearningLoss(inner, miners.MultiSimilarityMiner())(embeddings, LABELS)
         value = value + MetricLearningLoss(inner)(embeddings, LABELS, torch.randn(6, 5), LABELS[:6])
         assert value.isfinite()
@@ -170,8 +162,7 @@ def test_matryoshka_loss_is_the_weighted_mean_over_truncated_embeddings(seed, di
     loss = SupHAP()
     found = MatryoshkaLoss(loss, dims, used)
     own = torch.arange(8).where(torch.arange(8) < 6, -1)
-    parts = [loss(embeddings[:, :d], LABELS) for d in dims]
-    against = [loss(embeddings[:, :d], LABELS, references[:, :d], LABELS[:6], own) for d in dims]
-    for values, others in ((parts, ()), (against, (references, LABELS[:6], own))):
-        expected = sum(weight * value for weight, value in zip(used, values, strict=True)) / sum(used)
+    for others in ([], [references, LABELS[:6], own]):
+        cut = [[embeddings[:, :d], LABELS, *(x[:, :d] if x is references else x for x in others)] for d in dims]
+        expected = sum(weight * loss(*args) for weight, args in zip(used, cut, strict=True)) / sum(used)
         torch.testing.assert_close(found(embeddings, LABELS, *others), expected)

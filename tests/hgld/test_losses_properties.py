@@ -60,30 +60,24 @@ def embed(kind: str, size: int) -> Tensor:
     return embeddings
 
 
+CASES = [(batch, "random") for batch in BATCHES] + [("unequal sizes", kind) for kind in ("equal", "zero", "extreme")]
+
+
 @pytest.mark.parametrize("name", list(EVERY))
 def test_values_and_gradients_are_finite(name):
-    for batch, fine in BATCHES.items():
-        for kind in ("random", "equal", "zero", "extreme") if batch == "unequal sizes" else ("random",):
-            try:
-                check_finite(EVERY[name](), name, tree_labels(fine), kind)
-            except Exception as error:
-                error.add_note(f"{kind} embeddings, batch {batch!r}")
-                raise
-
-
-def check_finite(loss: torch.nn.Module, name: str, labels: Tensor, kind: str) -> None:
-    embeddings = embed(kind, len(labels)).requires_grad_()
-    value = loss(embeddings, labels)
-    assert value.shape == ()
-    assert value.isfinite()
-    value.backward()
-    assert embeddings.grad is not None
-    assert embeddings.grad.isfinite().all()
-    for parameter in loss.parameters():
-        assert parameter.grad is None or parameter.grad.isfinite().all()
-    if not (labels >= 0).any() and "nonzero" not in name:
-        assert value == 0
-        assert not embeddings.grad.any()
+    for case in CASES:
+        labels, loss = tree_labels(BATCHES[case[0]]), EVERY[name]()
+        embeddings = embed(case[1], len(labels)).requires_grad_()
+        value = loss(embeddings, labels)
+        assert value.shape == (), case
+        assert value.isfinite(), case
+        value.backward()
+        gradients = [embeddings.grad, *(parameter.grad for parameter in loss.parameters())]
+        assert all(gradient.isfinite().all() for gradient in gradients if gradient is not None), case
+        if not (labels >= 0).any() and "nonzero" not in name:
+            assert value == 0, case
+            assert embeddings.grad is not None
+            assert not embeddings.grad.any(), case
 
 
 @pytest.mark.parametrize(
@@ -94,10 +88,7 @@ def test_a_zero_embedding_has_no_gradient(name, dtype):
     labels = tree_labels([0, 0, 0, 1, 1, 2, 2, 3])
     embeddings = embed("random", len(labels)).to(dtype)
     embeddings[1] = 0.0
-    embeddings.requires_grad_()
-    value = EVERY[name]()(embeddings, labels)
-    value.backward()
-    assert value.isfinite()
+    EVERY[name]()(embeddings.requires_grad_(), labels).backward()
     assert embeddings.grad is not None
     assert embeddings.grad.isfinite().all()
     assert not embeddings.grad[1].any()
@@ -158,11 +149,6 @@ def test_pair_losses_without_normalisation_expect_unit_vectors(make):
         torch.manual_seed(1)
         found.append(loss(given, labels))
     torch.testing.assert_close(found[1], found[0])
-    mixed = SiMix(make(normalize=False))(embeddings.requires_grad_(), labels)
-    mixed.backward()
-    assert mixed.isfinite()
-    assert embeddings.grad is not None
-    assert embeddings.grad.isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -184,7 +170,7 @@ def test_an_empty_gallery_gives_zero_loss_and_gradient(name):
     assert not embeddings.grad.any()
 
 
-@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+@pytest.mark.parametrize("precision", ["highest", "medium"])
 def test_scores_have_full_precision_under_every_matmul_setting(precision):
     torch.manual_seed(0)
     rows, others = torch.randn(3, 70, requires_grad=True), torch.randn(5, 70, requires_grad=True)

@@ -119,15 +119,13 @@ def value_and_gradient(loss, scores, grades):
     return values, torch.autograd.grad(values.square().sum(), scores)[0]
 
 
-@pytest.mark.parametrize("options", [{}, {"lambda_": 0.5}])
-def test_blackbox_ap_gpu_code_equals_cpu_code(monkeypatch, options):
+def test_blackbox_ap_gpu_code_equals_cpu_code(monkeypatch):
     torch.manual_seed(5)
     scores, grades = torch.rand(5, 17, requires_grad=True), torch.randint(0, 2, (5, 17))
     grades[2] = 0
-    loss = partial(blackbox_ap_loss, **options)
-    expected = value_and_gradient(loss, scores, grades)
+    expected = value_and_gradient(blackbox_ap_loss, scores, grades)
     monkeypatch.setattr("hgld.losses.blackbox_ap.positive_places", all_places)
-    torch.testing.assert_close(value_and_gradient(loss, scores, grades), expected)
+    torch.testing.assert_close(value_and_gradient(blackbox_ap_loss, scores, grades), expected)
 
 
 IN_BLOCKS = {
@@ -193,10 +191,9 @@ def test_class_weights_multiply_the_queries_of_a_class():
 # -- pairs and triplets ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_a_negative_as_near_as_the_positive_is_not_semi_hard(dtype):
+def test_a_negative_as_near_as_the_positive_is_not_semi_hard():
     """Semi-hard negatives are farther away than the positive. Without one, the loss takes the farthest negative."""
-    scores = torch.tensor([[0.5, 0.5, 0.25, -0.5], [0.5, 0.5, 0.5, 0.75]], dtype=dtype, requires_grad=True)
+    scores = torch.tensor([[0.5, 0.5, 0.25, -0.5], [0.5, 0.5, 0.5, 0.75]], requires_grad=True)
     grades = torch.tensor([[1, 0, 0, 0], [1, 0, 0, 0]], dtype=torch.uint8)
     values, _ = Triplet(0.75, reduction="none").query_losses(scores, grades, 1, None)
     torch.testing.assert_close(values.tolist(), [2 * (0.25 - 0.5) + 0.75, 2 * (0.5 - 0.5) + 0.75])

@@ -58,9 +58,9 @@ def test_icicle_has_every_class_with_its_parent_items_and_mean_measure(tree):
     share = rng.choice([0.0, 0.25, 1.0, np.nan], 20)
     shown = rng.integers(0, 20, 5)
     data = icicle(tree.levels, lambda c, label: tree.names[c][label], labels, "images", {"error": share}, shown=shown)
-    paths = [[int(place) for place in path.split()] for path in data["paths"]]
-    for item, path in zip(shown, paths, strict=True):
-        named = [None if i < 0 else level["names"][i] for i, level in zip(path, data["levels"], strict=True)]
+    for item, path in zip(shown, data["paths"], strict=True):
+        places = zip(map(int, path.split()), data["levels"], strict=True)
+        named = [None if i < 0 else level["names"][i] for i, level in places]
         assert named == [None if label < 0 else tree.names[c][label] for c, label in enumerate(labels[item].tolist())]
     assert json.loads(json.dumps(data, allow_nan=False)) == data
     for c, level in enumerate(data["levels"]):
@@ -84,9 +84,8 @@ ODD = ["#1b2530", "url(#a)", "$x$", "x" * 200, "שלום \u202eabc", "🏰 castl
 def test_tree_of_a_dataset_shows_an_image_of_every_class_and_tree_of_a_taxonomy_shows_none(hgld, tmp_path):
     write_dataset(tmp_path / "data", items_of_classes([3] * 4, ("test",), per_coarse=2))
     assert hgld("show", tmp_path / "data", "--html", tmp_path / "data.html")[0] == 0
-    shown = re.findall(
-        r'data-path="(.*?)".*?<img src="data:image/jpeg.*?alt="(.*?)"', (tmp_path / "data.html").read_text()
-    )
+    text = (tmp_path / "data.html").read_text()
+    shown = re.findall(r'data-path="(.*?)".*?<img src="data:image/jpeg.*?alt="(.*?)"', text)
     assert sorted(shown) == [(f"{c} {c // 2}", str(c)) for c in range(4)]
     assert hgld("show", tmp_path / "data" / "hierarchy.parquet", "--html", tmp_path / "tree.html")[0] == 0
     assert "<img" not in (tmp_path / "tree.html").read_text()

@@ -1,6 +1,5 @@
 """Figures for papers: their numbers equal those of the evaluation, and class names are shown as they are."""
 
-import re
 from typing import Any
 
 import numpy as np
@@ -31,10 +30,6 @@ def report(folder):
     return make_report([folder / "run"])
 
 
-def texts(axes):
-    return [text.get_text() for text in axes.texts]
-
-
 def test_curves_have_the_average_precision_of_every_level(report):
     axes: Any = report.plot("curves", ax=Figure().subplots())
     legend = [text.get_text().removesuffix(")").rpartition(" (") for text in axes.get_legend().get_texts()]
@@ -49,7 +44,7 @@ def test_confusion_counts_every_query_of_the_shown_classes(report):
     axes: Any = report.plot("confusion", ax=Figure().subplots())
     names = [label.get_text() for label in axes.get_xticklabels()]
     assert sorted(names) == [f"{ODD[0]} 0", f"{ODD[1]} 1"]
-    assert sum(int(text) for text in texts(axes) if text) == 24
+    assert sum(int(text.get_text() or 0) for text in axes.texts) == 24
 
 
 def test_tree_is_coloured_by_the_error_at_rank_1(report):
@@ -83,7 +78,5 @@ def test_plots_without_what_they_need_are_refused(report, tmp_path):
             report.plot(kind, **options)
     write_run(tmp_path / "run")
     (tmp_path / "run" / "embeddings" / "test.npy").unlink()
-    with pytest.raises(
-        ConfigError, match=re.escape("a plot needs the embeddings of the evaluation: test.npy is not in")
-    ):
+    with pytest.raises(ConfigError, match=r"a plot needs the embeddings of the evaluation: test\.npy is not in"):
         make_report([tmp_path / "run"]).plot("tree")

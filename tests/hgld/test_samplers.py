@@ -1,8 +1,9 @@
 import itertools
 import pickle
 from collections import Counter
-from dataclasses import dataclass
+from functools import partial
 from math import comb
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,6 @@ from hgld.samplers.batch_sampler import choose, random_words, shuffled
 from hgld.samplers.shard_order import ShardOrderSampler
 
 
-@dataclass
-class Table:
-    """Fake dataset with only labels and levels."""
-
-    labels: torch.Tensor
-    levels: tuple[str, ...]
-
-
 def labels_of(sizes: list[int], seed: int = 0) -> np.ndarray:
     """Return labels of ``sizes[c]`` items of each class c, in random order."""
     return np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
@@ -46,17 +39,13 @@ def hierarchical_labels(sizes: list[list[int]]) -> np.ndarray:
 SHARD, GROUP, LABEL = (np.repeat(numbers, 3) for numbers in (np.arange(24) // 8, np.arange(24) % 8, np.arange(24) % 7))
 
 SAMPLERS = {
-    "pk": lambda seed=5, **share: PKSampler(labels_of([3, 9, 4, 1, 7, 6, 5, 2]), 4, 2, seed=seed, **share),
-    "pk, classes": lambda seed=5, **share: PKSampler(
-        labels_of([3, 9, 4, 1, 7, 6]), 4, 2, seed=seed, coverage="classes", **share
-    ),
-    "hierarchical": lambda seed=5, **share: HierarchicalPKSampler(
-        hierarchical_labels([[2, 3, 4], [5, 1], [3, 3, 3]]), 4, 2, seed=seed, **share
-    ),
-    "repeated": lambda seed=5, **share: RepeatedAugmentation(21, 12, 3, seed=seed, **share),
-    "balanced": lambda seed=5, **share: ClassBalanced(labels_of([3, 9, 4]), 8, seed=seed, **share),
-    "shards": lambda seed=5, **share: ShardOrderSampler(SHARD, GROUP, LABEL, 4, 2, num_streams=4, seed=seed, **share),
-    "epoch": lambda seed=5, **share: EpochSampler(30, 8, seed=seed, **share),
+    "pk": partial(PKSampler, labels_of([3, 9, 4, 1, 7, 6, 5, 2]), 4, 2),
+    "pk, classes": partial(PKSampler, labels_of([3, 9, 4, 1, 7, 6]), 4, 2, coverage="classes"),
+    "hierarchical": partial(HierarchicalPKSampler, hierarchical_labels([[2, 3, 4], [5, 1], [3, 3, 3]]), 4, 2),
+    "repeated": partial(RepeatedAugmentation, 21, 12, 3),
+    "balanced": partial(ClassBalanced, labels_of([3, 9, 4]), 8),
+    "shards": partial(ShardOrderSampler, SHARD, GROUP, LABEL, 4, 2, num_streams=4),
+    "epoch": partial(EpochSampler, 30, 8),
 }
 
 
@@ -215,20 +204,12 @@ def test_small_classes_are_repeated_dropped_or_refused():
 
 def test_batches_with_coverage_classes_have_distinct_classes_and_items():
     labels = labels_of([3, 9, 4, 1, 7, 6, 5, 2])
-    sampler = PKSampler(labels, 4, 3, coverage="classes", batches_per_epoch=150)
-    classes = Counter()
-    items = Counter()
-    for step in range(150):
-        batch = sampler.batch(0, step).reshape(4, 3)
-        assert len(set(labels[batch[:, 0]])) == 4
-        for row in batch:
-            assert (labels[row] == labels[row[0]]).all()
-            assert len(set(row.tolist())) == min(3, (labels == labels[row[0]]).sum())
-        classes.update(labels[batch[:, 0]].tolist())
-        items.update(batch[labels[batch[:, 0]] == 1].reshape(-1).tolist())
+    batches = check_epoch(labels, PKSampler(labels, 4, 3, coverage="classes", batches_per_epoch=150), 0)
+    assert (len(batches), repeated_classes(labels, batches)) == (150, 0)
+    drawn = np.stack(batches)
     # on average, each of 8 classes is in half of the 150 batches, with a standard deviation of 6.1
-    assert max(abs(classes[c] - 75) for c in range(8)) < 4 * 6.1
-    assert len(items) == 9
+    assert np.abs(np.bincount(labels[drawn[..., 0]].ravel()) - 75).max() < 4 * 6.1
+    assert len(np.unique(drawn[labels[drawn] == 1])) == 9
 
 
 # -- labels -----------------------------------------------------------------------------------------------------------
@@ -236,19 +217,19 @@ def test_batches_with_coverage_classes_have_distinct_classes_and_items():
 
 def test_labels_may_be_tensors_arrays_or_datasets():
     table = np.array([[0, 0], [0, 0], [1, 0], [1, 0], [2, 1], [2, 1], [3, -1]])
-    dataset = Table(torch.from_numpy(table), ("fine", "coarse"))
+    dataset: Any = SimpleNamespace(labels=torch.from_numpy(table), levels=("fine", "coarse"))
     by_name = PKSampler(dataset, 2, 2, level="coarse")
     assert by_name.left_out == 1
     for labels, level in ((table, 1), (torch.from_numpy(table), -1)):
         assert PKSampler(labels, 2, 2, level=level).batch(0, 0).tolist() == by_name.batch(0, 0).tolist()
-    with pytest.raises(ConfigError, match="'top' is unknown; the levels are fine, coarse"):
-        PKSampler(dataset, 2, 2, level="top")
-    with pytest.raises(ConfigError, match="have no level names"):
-        PKSampler(table, 2, 2, level="fine")
-    with pytest.raises(ConfigError, match="level is 2; the labels have 2 columns, so expected -2 to 1"):
-        PKSampler(table, 2, 2, level=2)
-    with pytest.raises(InputError, match="expected integers"):
-        PKSampler(table.astype(float), 2, 2)
+    for wrong, level, said in (
+        (dataset, "top", "'top' is unknown; the levels are fine, coarse"),
+        (table, "fine", "have no level names"),
+        (table, 2, "level is 2; the labels have 2 columns, so expected -2 to 1"),
+        (table.astype(float), 0, "expected integers"),
+    ):
+        with pytest.raises((ConfigError, InputError), match=said):
+            PKSampler(wrong, 2, 2, level=level)
 
 
 # -- super-classes ----------------------------------------------------------------------------------------------------
@@ -312,8 +293,7 @@ def test_class_balanced_sampler_draws_classes_equally_often():
 
 
 def test_unshuffled_epochs_end_with_a_short_batch():
-    sampler = EpochSampler(10, 4, shuffle=False)
-    assert list(sampler) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert list(EpochSampler(10, 4, shuffle=False)) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert list(EpochSampler(10, 4, shuffle=False, drop_last=True)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
@@ -337,14 +317,9 @@ def test_chosen_subsets_are_equally_likely():
     assert all(abs(n - mean) <= 4.5 * np.sqrt(mean) for n in sets.values())
 
 
-def shards(label=LABEL, p=4, num_streams=4):
-    return ShardOrderSampler(SHARD, GROUP, label, p, 2, num_streams=num_streams)
-
-
 FOUR, TREE = labels_of([4, 4]), hierarchical_labels([[3, 3], [3, 3]])
 REFUSED: list[tuple[Any, str]] = [
     (lambda: PKSampler(FOUR, 2, 2, batches_per_epoch=3), "coverage='exact' sets the length"),
-    (lambda: PKSampler(FOUR, 2, 2, coverage="all"), "coverage 'all' is unknown"),  # pyright: ignore[reportArgumentType]
     (lambda: PKSampler(FOUR, 2, 2, short="pad"), "short 'pad' is unknown; expected one of repeat, drop, refuse"),  # pyright: ignore[reportArgumentType]
     (lambda: PKSampler(FOUR, 2, 2, coverage="classes", batches_per_epoch=0), "batches_per_epoch is 0"),
     (lambda: PKSampler(FOUR, 0, 2), "p is 0; expected at least 1"),
@@ -357,11 +332,12 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: HierarchicalPKSampler(np.array([[0, 0], [0, 1], [1, 0], [2, 1]]), 2, 1), "class 0 is in"),
     (lambda: HierarchicalPKSampler(np.repeat(np.arange(1500), 2).reshape(-1, 2), 2, 1), "expected 1 to 1000000"),
     (lambda: RepeatedAugmentation(1000, 256, 3), "choose 255 or 258"),
-    (lambda: RepeatedAugmentation(5, 16, 2), "5 images, but a batch needs 8"),
     (lambda: ClassBalanced(np.array([-1]), 2), "0 classes"),
-    (lambda: shards(p=12, num_streams=8), "choose num_streams=1 or 2 or 3 or 4 or 6 or 12"),
-    (lambda: shards(p=8192), "a batch needs 8192"),
-    (lambda: shards(label=np.full(72, -1)), "there are 0 groups"),
+    (
+        lambda: ShardOrderSampler(SHARD, GROUP, LABEL, 12, 2, num_streams=8),
+        "choose num_streams=1 or 2 or 3 or 4 or 6 or 12",
+    ),
+    (lambda: ShardOrderSampler(SHARD, GROUP, np.full(72, -1), 4, 2, num_streams=4), "there are 0 groups"),
 ]
 
 

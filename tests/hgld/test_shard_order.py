@@ -145,16 +145,9 @@ def test_unlabelled_groups_are_excluded_and_a_group_of_two_classes_is_refused():
 
 
 def test_fingerprints_of_different_plans_differ():
-    index = long_tailed(0)
-    other = [
-        ShardOrderSampler(*index, 8, 4),
-        ShardOrderSampler(*index, 8, 2),
-        ShardOrderSampler(*index, 16, 4),
-        ShardOrderSampler(*index, 8, 4, seed=1),
-        ShardOrderSampler(*index, 8, 4, num_streams=4),
-        ShardOrderSampler(*index, 8, 4, window=4),
-        ShardOrderSampler(*index, 8, 4, short="drop"),
-        ShardOrderSampler(*long_tailed(1), 8, 4),
-    ]
-    assert len({sampler.fingerprint() for sampler in other}) == len(other)
-    assert ShardOrderSampler(*long_tailed(0), 8, 4, process_count=2).fingerprint() == other[0].fingerprint()
+    def fingerprint(data=0, p=8, k=4, **options):
+        return ShardOrderSampler(*long_tailed(data), p, k, **options).fingerprint()
+
+    options = [{}, {"data": 1}, {"k": 2}, {"p": 16}, {"seed": 1}, {"num_streams": 4}, {"window": 4}, {"short": "drop"}]
+    assert len({fingerprint(**one) for one in options}) == len(options)
+    assert fingerprint(process_count=2) == fingerprint()

@@ -1,12 +1,9 @@
 import pickle
 import threading
 import time
-from collections import Counter
 from pathlib import Path
 
-import polars as pl
 import pytest
-import torch
 import webdataset.filters
 from torch.utils.data import DataLoader
 from webdataset.compat import WebLoader
@@ -15,7 +12,6 @@ from webdataset.pipeline import DataPipeline
 import hgld
 from hgld.data.loader import Loader, read_ahead
 from hgld.errors import ConfigError, InputError, ServiceError
-from hgld.samplers import PKSampler
 from tests.hgld.range_server import serve
 from tests.hgld.small_dataset import Item
 from tests.hgld.streamed_dataset import (
@@ -50,34 +46,18 @@ def shards(request, folder) -> Path | list[str]:
 # -- what a batch and an epoch are ----------------------------------------------------------------------------
 
 
-def test_every_batch_has_p_classes_of_k_items_and_an_epoch_has_every_item(folder):
-    one = stream(folder)
-    labels = dataset_of(one).labels
-    alone = set(dataset_of(one).frame.with_row_index().filter(pl.len().over("shard", "class_run") == 1)["index"])
-    batches = list(one)
-    seen = Counter(i for batch in batches for i in batch.indices.tolist())
-    assert len(batches) == len(one) == 13
-    for batch in batches:
-        assert batch.images.shape == (P * K, 3, 16, 16)
-        assert batch.images.dtype == torch.uint8
-        assert torch.equal(batch.labels, labels[batch.indices])
-        assert len(set(batch.labels[:, 0].tolist())) == P  # the P classes are distinct
-        assert (batch.labels[:, 0].reshape(P, K) == batch.labels[::K, :1]).all()  # items of a class are adjacent
-        assert all(len(set(pair)) == K or pair[0] in alone for pair in batch.indices.reshape(P, K).tolist())
-        assert batch.faults == ()
-    assert seen.keys() == set(range(len(labels)))
-    # Items repeat only to complete short groups or the last batch.
-    assert sum(count > 1 for count in seen.values()) < len(labels) / 4
-
-
-def test_loader_with_the_sampler_of_a_stream_gives_the_same_batches(folder):
+def test_loader_with_the_sampler_of_a_stream_gives_the_same_batches_of_distinct_classes(folder):
+    """tests/hgld/test_shard_order.py tests the batches of the sampler."""
     one = stream(folder, seed=3)
     assert one.sampler is not None
     by_index = Loader(dataset_of(one), one.sampler, VIEW, seed=3)
     for _ in range(2):
-        assert same_batches(list(by_index), list(one))
-    usual = PKSampler(dataset_of(one), P, K, seed=3)  # PKSampler combines classes at random instead of in reading order
-    assert not same_batches(list(Loader(dataset_of(one), usual, VIEW, seed=3)), list(one))
+        batches = list(one)
+        assert same_batches(list(by_index), batches)
+        assert len(batches) == len(one) == 13
+        for batch in batches:
+            assert len(set(batch.labels[::K, 0].tolist())) == P
+            assert batch.faults == ()
 
 
 def test_parts_of_streaming_processes_form_the_batches_of_one_process(shards):
@@ -95,13 +75,6 @@ def test_batches_depend_on_epoch_and_seed_alone(shards):
     assert same_batches(second, list(again))
 
 
-def test_several_reading_streams_may_share_a_shard(tmp_path):
-    write_streamed(tmp_path, grouped_items([6] * 16), per_shard=1000)
-    batches = list(stream(tmp_path, num_streams=8))
-    assert len(batches) == 6
-    assert {i for batch in batches for i in batch.indices.tolist()} == set(range(96))
-
-
 def test_stream_options_set_levels_and_batches_per_epoch(folder):
     one = stream(folder, levels=["coarse"], batches_per_epoch=3)
     batches = list(one)
@@ -110,13 +83,13 @@ def test_stream_options_set_levels_and_batches_per_epoch(folder):
     assert dataset_of(one).levels == ("coarse",)
 
 
-def test_items_without_a_class_are_excluded_and_counted(tmp_path):
+def test_items_without_a_class_are_excluded_and_reading_streams_may_share_a_shard(tmp_path):
     items = [*grouped_items([4] * 8), *(Item((-1, -1), "train", item.data) for item in grouped_items([3]))]
     write_streamed(tmp_path, items)
     one = stream(tmp_path, num_streams=2)
     assert one.sampler is not None
     assert one.sampler.left_out == 3
-    assert all((batch.labels >= 0).all() for batch in one)
+    assert {i for batch in one for i in batch.indices.tolist()} == set(range(32))
 
 
 # -- resuming -------------------------------------------------------------------------------------------------
@@ -251,14 +224,11 @@ def test_several_worker_processes_are_refused(folder, monkeypatch):
 
 
 def test_torch_loaders_and_webdataset_pipelines_give_the_same_batches(folder):
-    def short():
-        return stream(folder, batches_per_epoch=3)
-
-    expected = list(short())
-    assert same_batches(list(DataLoader(short(), batch_size=None)), expected)
-    pipeline = DataPipeline(short(), webdataset.filters.map(lambda batch: batch.indices))
-    assert [indices.tolist() for indices in pipeline] == [batch.indices.tolist() for batch in expected]
-    assert same_batches(list(WebLoader(short(), batch_size=None, num_workers=0)), expected)
+    one, *others = (stream(folder, batches_per_epoch=3) for _ in range(4))
+    expected = list(one)
+    pipeline = DataPipeline(others[0], webdataset.filters.map(lambda batch: batch))
+    loaders = DataLoader(others[1], batch_size=None), WebLoader(others[2], batch_size=None, num_workers=0)
+    assert all(same_batches(list(given), expected) for given in (pipeline, *loaders))
 
 
 # -- refusals -------------------------------------------------------------------------------------------------

@@ -48,12 +48,11 @@ def test_a_damaged_image_is_replaced_by_one_of_its_class_and_reported(own, bare)
     assert all(is_pk(batch) for batch in batches)
     assert {key_in(fault.where) for batch in batches for fault in batch.faults} == set(keys)
     for batch in batches:
+        shown = batch.indices.tolist()
         for fault in batch.faults:
-            assert fault.reason
-            assert fault.replacement in batch.indices.tolist()
-            assert label[fault.index] == label[fault.replacement] or (bare and fault.index in without_others)
             assert number[key_in(fault.where)] == fault.index
-            assert fault.index not in batch.indices.tolist()
+            assert (fault.index in shown, fault.replacement in shown) == (False, True)
+            assert label[fault.index] == label[fault.replacement] or (bare and fault.index in without_others)
     assert any(not batch.faults for batch in batches)
     assert same_batches(joined([list(of(process_index=r, process_count=2)) for r in range(2)]), batches)
 
@@ -77,25 +76,20 @@ def test_complete_items_of_a_truncated_shard_are_used(own):
     folder, index = own
     path = folder / "train-000003.tar"
     path.write_bytes(path.read_bytes()[:20_000])
-    inside = index.filter((pl.col("shard") == path.name) & (pl.col("offset") + pl.col("size") <= 20_000))
     lost = index.filter((pl.col("shard") == path.name) & (pl.col("offset") + pl.col("size") > 20_000))
-    one = stream(folder)
-    batches = list(one)
+    batches = list(stream(folder))
     assert all(is_pk(batch) for batch in batches)
     faults = {key_in(fault.where): fault.reason for batch in batches for fault in batch.faults}
     assert faults.keys() <= set(lost["key"])
     assert len(faults) > len(lost) / 2
     assert all("The file is truncated" in reason for reason in faults.values())
-    assert len(inside) > 0
 
 
 def test_checksums_find_damage_that_decoders_miss(own):
     folder, index = own
     keys = damage(folder, index, [40], lambda data: data[:-60] + bytes([data[-60] ^ 1]) + data[-59:])
-    assert list(stream(folder))[-1].images.shape[0] == P * K
-    one = stream(folder, verify_reads=True)
-    batches = list(one)
-    assert all(is_pk(batch) for batch in batches)
+    assert not all_faults(list(stream(folder)))
+    batches = list(stream(folder, verify_reads=True))
     assert {key_in(fault.where) for fault in all_faults(batches)} == set(keys)
     assert all("do not have the SHA-256 in the index" in fault.reason for fault in all_faults(batches))
 

@@ -18,6 +18,8 @@ FORMATS: dict[str, Any] = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FOR
 NAME_PARTS = st.text(st.characters(codec="utf-8", exclude_characters="/\0", exclude_categories=("Cc",)), min_size=1)
 NAMES = st.lists(NAME_PARTS.filter(lambda part: part not in (".", "..")), min_size=1, max_size=6).map("/".join)
 
+FILES = st.lists(st.tuples(NAMES, st.binary(max_size=1100)), max_size=6, unique_by=lambda file: file[0])
+
 
 def written(files):
     """Return a tar with headers written by hgld."""
@@ -51,19 +53,10 @@ def test_headers_equal_headers_written_by_tarfile(name, size):
     assert member_header(name, size) == _info(name, size).tobuf(tarfile.PAX_FORMAT)
 
 
-@given(st.lists(st.tuples(NAMES, st.binary(max_size=1100)), max_size=6, unique_by=lambda f: f[0]))
-def test_tarfile_reads_tars_written_by_hgld(files):
-    with tarfile.open(fileobj=io.BytesIO(written(files))) as tar:
-        read = []
-        for info in tar:
-            stored = tar.extractfile(info)
-            assert stored is not None
-            assert (info.mtime, info.mode, info.uid, info.gid, info.uname) == (0, 0o644, 0, 0, "")
-            read.append((info.name, stored.read()))
-    assert read == files
-
-
-FILES = [("a/b-1.jpg", b"x" * 700), ("a/b-1.json", b"{}"), ("über/" + "n" * 150 + ".jpg", b""), ("c.jpg", b"y" * 1024)]
+@given(FILES)
+def test_tars_equal_tars_written_by_tarfile(files):
+    by_library = by_tarfile(files, tarfile.PAX_FORMAT)
+    assert written(files).ljust(len(by_library), b"\0") == by_library
 
 
 def test_webdataset_reads_tars_written_by_hgld():
@@ -84,10 +77,7 @@ def test_invalid_member_names_and_sizes_are_refused(name, size):
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-@given(
-    files=st.lists(st.tuples(NAMES, st.binary(max_size=1100)), max_size=6, unique_by=lambda f: f[0]),
-    form=st.sampled_from(sorted(FORMATS)),
-)
+@given(FILES, st.sampled_from(sorted(FORMATS)))
 def test_reader_reads_tars_written_by_tarfile(files, form):
     try:
         data = by_tarfile(files, FORMATS[form])
@@ -110,27 +100,22 @@ def test_reader_reads_sizes_beyond_eight_gigabytes(name, size, form):
 @pytest.mark.parametrize(
     ("name", "kind", "link", "fault"),
     [
-        ("../../evil.jpg", tarfile.REGTYPE, "", "leads out of the folder"),
         ("a/../../evil.jpg", tarfile.REGTYPE, "", "leads out of the folder"),
         ("/etc/evil.jpg", tarfile.REGTYPE, "", "is an absolute path"),
         ("a.jpg", tarfile.SYMTYPE, "/etc/passwd", "is a symbolic link"),
         ("a.jpg", tarfile.LNKTYPE, "b.jpg", "is a hard link"),
         ("a.jpg", tarfile.CHRTYPE, "", "neither file nor directory"),
-        ("a.jpg", tarfile.FIFOTYPE, "", "neither file nor directory"),
         ("a.jpg", tarfile.GNUTYPE_SPARSE, "", "neither file nor directory"),
         ("a\nb.jpg", tarfile.REGTYPE, "", "control characters"),
-        ("a\x9bb.jpg", tarfile.REGTYPE, "", "control characters"),
     ],
 )
 @pytest.mark.parametrize("form", sorted(FORMATS))
 def test_unsafe_members_have_an_error(name, kind, link, fault, form):
     hostile = _info(name, 0, kind, link).tobuf(FORMATS[form])
-    data = hostile + written([("sound.jpg", b"1")])
-    (bad, nothing), (sound, content) = streamed(data)
+    (bad, nothing), (sound, content) = streamed(hostile + written([("sound.jpg", b"1")]))
     assert bad.fault is not None
     assert fault in bad.fault
-    assert (sound.name, sound.fault) == ("sound.jpg", None)
-    assert (nothing, content) == (b"", b"1")
+    assert (nothing, sound.name, sound.fault, content) == (b"", "sound.jpg", None, b"1")
 
 
 def test_directories_and_leading_dots_are_harmless():
@@ -180,31 +165,19 @@ def pax(records, kind=tarfile.XHDTYPE):
     return _info("././@PaxHeader", len(records), kind).tobuf() + records + padding(len(records))
 
 
-def flipped(at):
-    data = bytearray(written(THREE))
-    data[at] ^= 1
-    return bytes(data)
-
-
 DAMAGED = [  # (tar, number of members before the damage, error, (name, error) of each recovered member)
+    (written(THREE)[: EACH + 612], 1, "'b.jpg': the tar is cut off at offset 2148", [("b.jpg", "the tar is cut off")]),
     (
-        written(THREE)[: EACH + 612],
+        written(THREE).replace(b"b.jpg", b"c.jpg"),
         1,
-        "member 'b.jpg': the tar is cut off at offset 2148",
-        [("b.jpg", "the tar is cut off")],
+        f"damaged header at offset {EACH}",
+        [("", "damaged header"), ("c.jpg", None)],
     ),
-    (flipped(EACH + 3), 1, f"damaged header at offset {EACH}", [("", "damaged header"), ("c.jpg", None)]),
-    (flipped(EACH + 130), 1, f"damaged header at offset {EACH}", [("", "damaged header"), ("c.jpg", None)]),
     (_info("././@LongLink", 1 << 30, tarfile.GNUTYPE_LONGNAME).tobuf(), 0, "extended header of 1073741824 bytes", None),
     (pax(b"13 path=evil\n", tarfile.XGLTYPE), 0, "global pax header", None),
     *(
         (pax(records) + written(THREE), 0, "pax header", None)
-        for records in (
-            b"8 path=x\n",
-            b"0 path=a\n",
-            b"12 size=-100\n",
-            b"-5 path=a\n",
-        )
+        for records in (b"8 path=x\n", b"0 path=a\n", b"12 size=-100\n", b"-5 path=a\n")
     ),
 ]
 
