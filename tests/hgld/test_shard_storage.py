@@ -366,7 +366,7 @@ def test_error_messages_of_a_service_are_shown_without_secrets(monkeypatch):
 
 def test_remote_table_with_too_many_bytes_in_the_manifest_is_refused():
     with pytest.raises(
-        InputError, match="2,000,000,000,000 bytes according to dataset.json; a table at a URL may have"
+        InputError, match=r"2,000,000,000,000 bytes according to dataset.json; a table at a URL may have"
     ):
         ShardStorage("http://127.0.0.1:9").table("index.parquet", FileFacts(bytes=2 * 10**12, sha256="0" * 64))
 
