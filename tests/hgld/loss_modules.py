@@ -4,8 +4,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, get_args
 
+import numpy as np
 import torch
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 from torch import Tensor, nn
 
 from hgld import Hierarchy
@@ -74,14 +76,12 @@ def proxy_losses(dim: int, tree: Hierarchy) -> dict[str, Make]:
 @st.composite
 def rankings(draw, spacing: float = 1 / 64, most: float = 1.0, shift: float = 0.0):
     """Draw binary grades and scores (Q, G); the scores are on a grid of exact numbers, which gives ties."""
-    size, queries, steps = draw(st.integers(1, 9)), draw(st.integers(1, 2)), round(most / spacing)
-
-    def table(cell):
-        row = st.lists(cell, min_size=size, max_size=size)
-        return torch.tensor(draw(st.lists(row, min_size=queries, max_size=queries)))
-
-    scores = table(st.integers(-steps, steps) | st.sampled_from([-steps, 0, steps]))
-    return scores.double() * spacing + shift, table(st.integers(0, 1)).to(torch.uint8)
+    shape, steps = (draw(st.integers(1, 2)), draw(st.integers(1, 9))), round(most / spacing)
+    cell = st.integers(-steps, steps) | st.sampled_from([-steps, 0, steps])
+    scores = torch.from_numpy(draw(hnp.arrays(np.int64, shape, elements=cell)))
+    return scores.double() * spacing + shift, torch.from_numpy(
+        draw(hnp.arrays(np.uint8, shape, elements=st.integers(0, 1)))
+    )
 
 
 def check_rows(fast, reference, case: tuple[Tensor, Tensor], dtype: torch.dtype) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from hgld import open_dataset
+from hgld.data.decode import decode_batch
 from hgld.data.loader import Loader, cores_of_process
 from hgld.data.views import TrainView, places
 from hgld.errors import InputError
@@ -61,20 +62,16 @@ def pk(dataset, **options) -> PKSampler:
 
 
 def test_batch_has_the_items_of_the_sampler_cropped_by_the_view(dataset):
-    loader = Loader(dataset, pk(dataset), TrainView(24), seed=5)
-    sampler = pk(dataset)
+    loader = Loader(dataset, pk(dataset), VIEW, seed=5)
+    expected = torch.empty(8, 3, 24, 24, dtype=torch.uint8)
     for step, batch in enumerate(loader):
-        items = sampler.batch(0, step)
-        assert np.array_equal(batch.indices.numpy(), items)
+        items = pk(dataset).batch(0, step)
+        seen = VIEW.parameters(*dataset.sizes[items].T, seed=5, epoch=0, positions=places(step, 8))
+        decode_batch(dataset.encoded(items), seen, expected)
+        assert torch.equal(batch.images, expected)
+        assert batch.indices.tolist() == items.tolist()
         assert torch.equal(batch.labels, dataset.labels[batch.indices])
-        assert batch.images.shape == (8, 3, 24, 24)
         assert batch.images.is_contiguous(memory_format=torch.channels_last)
-        seen = TrainView(24).parameters(*dataset.sizes[items].T, seed=5, epoch=0, positions=places(step, 8))
-        for row, index in enumerate(items):
-            left, top, width, height = seen.crop[row]
-            crop = dataset.image(int(index)).crop((left, top, left + width, top + height)).resize((24, 24), 2)
-            expected = np.asarray(crop)[:, ::-1] if seen.flip[row] else np.asarray(crop)
-            assert np.abs(batch.images[row].permute(1, 2, 0).numpy().astype(int) - expected).max() <= 2
     assert loader.state_dict() == {"epoch": 1, "step": 0}
 
 

@@ -31,21 +31,20 @@ def mean_triplet(scores, positive):
     return torch.stack(reference_losses.triplet_losses(scores, positive, 0.21)).mean()
 
 
+def with_reference(loss, **options):
+    """Return a loss and its reference implementation of the same name, both with these options."""
+    return partial(loss, **options), partial(getattr(reference_losses, loss.__name__), **options)
+
+
 REFERENCES: dict[str, tuple[Any, Any]] = {
     **{
-        f"SoftBinAP, {ties}, {low}": (
-            partial(soft_bin_ap_loss, bins=8, low=low, ties=ties),
-            partial(reference_losses.soft_bin_ap_loss, bins=8, low=low, ties=ties),
-        )
+        f"SoftBinAP, {ties}, {low}": with_reference(soft_bin_ap_loss, bins=8, low=low, ties=ties)
         for ties in TIES
         for low in (-1.0, 0.0)
     },
     "FastAP": (by_rows(FastAP(10)), partial(reference_losses.fast_ap_loss, bins=10)),
     **{
-        f"PNP, {variant}": (
-            partial(pnp_loss, variant=variant, b=4, alpha=3, tau=0.01),
-            partial(reference_losses.pnp_loss, variant=variant, b=4, alpha=3, tau=0.01),
-        )
+        f"PNP, {variant}": with_reference(pnp_loss, variant=variant, b=4, alpha=3, tau=0.01)
         for variant in ("O", "Iu", "Ib", "Ds", "Dq")
     },
     "CalibrationLoss": (by_rows(CalibrationLoss()), partial(reference_losses.calibration_loss, alpha=0.9, beta=0.6)),

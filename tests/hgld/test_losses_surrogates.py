@@ -1,9 +1,13 @@
 """The Smooth and Sup losses against their float64 reference implementations, and their documented properties."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 import hgld
 import hgld.losses
@@ -28,13 +32,13 @@ KINDS = {"population": 1.0, "total": 5.0, "weighted_ap": 1.0, "exponential": 1.0
 def rankings(draw):
     """Draw scores on a grid of 1/64 (for ties), grades, number of levels, and the excluded item of each row."""
     num_queries, size, num_levels = draw(st.integers(1, 3)), draw(st.integers(1, 9)), draw(st.integers(1, 3))
-    cell = st.integers(-40, 64) if draw(st.booleans()) else st.integers(-3, 3)
-    scores = draw(st.lists(cell, min_size=num_queries * size, max_size=num_queries * size))
-    grades = draw(st.lists(st.integers(0, num_levels), min_size=num_queries * size, max_size=num_queries * size))
-    left_out = draw(st.lists(st.integers(-1, size - 1), min_size=num_queries, max_size=num_queries))
-    shape = (num_queries, size)
-    scores = torch.tensor(scores, dtype=torch.float64).view(shape) / 64
-    return scores, torch.tensor(grades).view(shape), num_levels, torch.tensor(left_out)
+    cell = st.integers(*draw(st.sampled_from([(-40, 64), (-3, 3)])))
+
+    def table(elements, *shape):
+        return torch.from_numpy(draw(hnp.arrays(np.int64, shape, elements=elements)))
+
+    scores, grades = (table(elements, num_queries, size) for elements in (cell, st.integers(0, num_levels)))
+    return scores.double() / 64, grades, num_levels, table(st.integers(-1, size - 1), num_queries)
 
 
 def by_reference(scores, grades, left_out, loss):
@@ -77,58 +81,34 @@ def all_paths(loss, expected, scores):
 
 
 @pytest.mark.parametrize("name", SURROGATES)
-@given(ranking=rankings(), kind=st.sampled_from(sorted(KINDS)))
+@pytest.mark.parametrize("metric", ["hap", "recall", "ndcg"])
+@given(
+    ranking=rankings(),
+    kind=st.sampled_from(sorted(KINDS)),
+    temperatures=st.sampled_from([(0.2, 0.2, 0.2), (1.0, 2.0, 40.0), (16.0, 16.0, 16.0)]),
+    clip=st.booleans(),
+)
 @settings(max_examples=10)
-def test_ap_and_hap_losses_equal_their_references(name, ranking, kind):
+def test_losses_equal_their_references(name, metric, ranking, kind, temperatures, clip):
     scores, grades, num_levels, left_out = ranking
     surrogate, numbers = SURROGATES[name]
-    gain = GainFunction(kind, KINDS[kind])
+    grades, recall = grades.clamp(max=1) if metric == "recall" else grades, ((1, 2, 4), temperatures)
 
     def slow(row, row_grades):
+        if metric == "recall":
+            return reference_losses.surrogate_recall_loss(row, row_grades, *recall, numbers, clip)
+        if metric == "ndcg":
+            return reference_losses.surrogate_ndcg_loss(row, row_grades, numbers)
         relevance = reference.relevances(row_grades, num_levels, kind, KINDS[kind])
         return reference_losses.surrogate_hap_loss(row, row_grades, relevance, numbers)
 
     def fast(s, method):
-        return graded_ap_loss(s, grades, num_levels, surrogate, gain, left_out=left_out, method=method)
-
-    all_paths(fast, by_reference(scores, grades, left_out, slow), scores)
-
-
-@pytest.mark.parametrize("name", SURROGATES)
-@given(
-    ranking=rankings(),
-    temperatures=st.sampled_from([(0.2, 0.2, 0.2), (1.0, 2.0, 40.0), (16.0, 16.0, 16.0)]),
-    clip=st.booleans(),
-)
-@settings(max_examples=12)
-def test_recall_losses_equal_their_references(name, ranking, temperatures, clip):
-    scores, grades, _, left_out = ranking
-    positive = grades.clamp(max=1)
-    surrogate, numbers = SURROGATES[name]
-    cutoffs = (1, 2, 4)
-
-    def slow(row, row_grades):
-        return reference_losses.surrogate_recall_loss(row, row_grades, cutoffs, temperatures, numbers, clip)
-
-    def fast(s, method):
-        recall = RecallMean(cutoffs, temperatures, clip)
-        return recall_loss(s, positive, surrogate, recall, left_out=left_out, method=method)
-
-    all_paths(fast, by_reference(scores, positive, left_out, slow), scores)
-
-
-@pytest.mark.parametrize("name", SURROGATES)
-@given(ranking=rankings())
-@settings(max_examples=10)
-def test_ndcg_losses_equal_their_references(name, ranking):
-    scores, grades, num_levels, left_out = ranking
-    surrogate, numbers = SURROGATES[name]
-
-    def slow(row, row_grades):
-        return reference_losses.surrogate_ndcg_loss(row, row_grades, numbers)
-
-    def fast(s, method):
-        return ndcg_loss(s, grades, num_levels, surrogate, left_out=left_out, method=method)
+        how: Any = {"left_out": left_out, "method": method}
+        if metric == "recall":
+            return recall_loss(s, grades, surrogate, RecallMean(*recall, clip), **how)
+        if metric == "ndcg":
+            return ndcg_loss(s, grades, num_levels, surrogate, **how)
+        return graded_ap_loss(s, grades, num_levels, surrogate, GainFunction(kind, KINDS[kind]), **how)
 
     all_paths(fast, by_reference(scores, grades, left_out, slow), scores)
 

@@ -108,14 +108,6 @@ def test_values_are_between_0_and_1_and_perfect_ranking_gives_1(query):
         assert np.isnan(best) or best == pytest.approx(1.0)
 
 
-def test_metrics_are_undefined_only_for_queries_without_positives():
-    scores = torch.tensor([[0.3, 0.2], [0.3, 0.2]])
-    grades = torch.tensor([[0, 0], [0, 3]])
-    found = ranking_metrics(scores, grades, ["AP", "R@1", "P@1", "H-AP", "H-P@1", "NDCG", "ASI", "wAP"], levels=LEVELS)
-    assert all(np.isnan(values[0]) for values in found.values())
-    assert found["AP/fine"][1] == 0.5
-
-
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [

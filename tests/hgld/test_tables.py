@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import re
 from contextlib import contextmanager, suppress
 from functools import partial
 
@@ -70,19 +71,17 @@ def _budget(most):
         yield
 
 
-def _bomb(kind):
-    if kind == "rows":
-        return pl.select(a=pl.repeat(0, 1_000_000, dtype=pl.Int64))
-    if kind == "list":
-        return pl.select(a=pl.repeat(0, 8_000_000, dtype=pl.Int8).implode())
-    return pl.DataFrame({"a": ["x" * 6_000_000]})
+BOMBS = {
+    "rows": pl.repeat(0, 1_000_000, dtype=pl.Int64),
+    "list": pl.repeat(0, 8_000_000, dtype=pl.Int8).implode(),
+    "text": pl.lit("x" * 6_000_000),
+}
 
 
-@pytest.mark.parametrize("kind", ["rows", "list", "text"])
+@pytest.mark.parametrize("kind", BOMBS)
 def test_small_file_with_a_huge_column_is_refused_if_that_column_is_requested(tmp_path, kind):
     file = tmp_path / "bomb.parquet"
-    bomb = _bomb(kind)
-    table = bomb.with_columns(b=pl.lit(1, pl.Int8))
+    table = pl.select(a=BOMBS[kind]).with_columns(b=pl.lit(1, pl.Int8))
     table.write_parquet(file, row_group_size=1 << 30, statistics=False)
     assert file.stat().st_size < 1 << 20
     refusal = pytest.raises(TableError, match=r"MiB or more in memory, in a file of .* expected at most 4 MiB. Make it")
@@ -116,10 +115,8 @@ def test_table_errors_contain_the_file_and_the_value_found(tmp_path, case):
     content, read, words = REFUSED[case]
     file = tmp_path / "given"
     file.write_bytes(content)
-    with pytest.raises(InputError) as refused:
+    with pytest.raises(InputError, match=f"{re.escape(str(file))}.*{re.escape(words)}"):
         read(file)
-    assert str(file) in str(refused.value)
-    assert words in str(refused.value)
 
 
 @pytest.mark.parametrize("read", [read_parquet, parquet_schema, parquet_metadata, read_csv, read_json])

@@ -3,13 +3,14 @@
 import html
 import json
 import re
+import unicodedata
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgld import Hierarchy, open_dataset
+from hgld import Hierarchy
 from hgld.cli import EXIT_BAD_INPUT
 from hgld.tree_drawing import tree_data, tree_text
 from tests.hgld.small_dataset import items_of_classes, write_dataset
@@ -52,13 +53,10 @@ def test_limits_on_depth_children_and_lines_shorten_the_drawing_with_a_note(anim
     ]
     assert wide.to_tree_text(lines=4).splitlines()[1:] == ["├─ x  3", "├─ y  1", "└─ z  1", "(1 finer level not drawn)"]
     assert wide.to_tree_text(lines=8).count("drawn") == 0
-    assert wide.to_tree_text(lines=2).splitlines()[1:3] == ["├─ x  3", "├─ y  1"]
     assert wide.to_tree_text(lines=2, depth=2).splitlines()[1:] == ["├─ x  3", "│  ├─ a", "…"]
 
 
 def cells(text):
-    import unicodedata
-
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
@@ -78,17 +76,12 @@ def test_full_tree_counts_every_finest_class_once(tree):
         assert not below or sum(b["items"] for b in below) == branch["items"]
 
 
-def test_notebook_escapes_names():
-    evil = "<script>alert(1)</script>"
-    tree = Hierarchy((f"n{evil}", "k"), ((evil, "b"), (f"{evil}k",)), (np.array([0, 0]),))
+def test_tags_and_control_characters_of_names_are_escaped():
+    tree = Hierarchy(("n<script>",), (("\x1b[2J\n<script>\u202e",),), ())
+    assert tree.to_tree_text().splitlines()[1] == "└─ \\x1b[2J <script>\\u202e"
     shown = tree._repr_html_()
     assert html.unescape(shown.removeprefix("<pre>").removesuffix("</pre>")) == str(tree)
     assert re.findall("<[^>]*>", shown) == ["<pre>", "</pre>"]
-
-
-def test_control_characters_of_names_are_escaped(animals):
-    tree = Hierarchy(("n",), (("\x1b[2J\nname\u202e",),), ())
-    assert tree.to_tree_text().splitlines()[1] == "└─ \\x1b[2J name\\u202e"
 
 
 # -- hgld show ---------------------------------------------------------------------------------------------------------
@@ -96,11 +89,10 @@ def test_control_characters_of_names_are_escaped(animals):
 
 def test_show_counts_the_images_of_a_dataset(hgld, tmp_path):
     write_dataset(tmp_path / "data", items_of_classes([5, 3, 1], ["test"]))
-    dataset = open_dataset(tmp_path / "data")
     code, out, _ = hgld("show", tmp_path / "data", "--json")
     told = json.loads(out)
     assert (code, told["counted"], told["format"]) == (0, "images", "hgld")
-    assert sum(branch["items"] for branch in told["tree"]) == len(dataset)
+    assert sum(branch["items"] for branch in told["tree"]) == 9
     code, out, _ = hgld("show", tmp_path / "data", "--depth", "1", "--most", "1")
     assert (code, "numbers count images" in out) == (0, True)
 
@@ -130,10 +122,7 @@ def test_show_reports_and_lists_the_changes_by_rules(hgld, tmp_path):
 
 def test_show_refuses_unfinished_folders(hgld, tmp_path):
     for mark in (".hgld-build", "dataset.json"):
-        folder = tmp_path / mark.strip(".")
-        folder.mkdir()
-        (folder / mark).touch()
-        (folder / "stages").mkdir()
-        code, _, err = hgld("show", folder)
-        assert code == EXIT_BAD_INPUT
-        assert re.search(r"has no hierarchy\.parquet yet", err)
+        (tmp_path / mark / "stages").mkdir(parents=True)
+        (tmp_path / mark / mark).touch()
+        code, _, err = hgld("show", tmp_path / mark)
+        assert (code, "has no hierarchy.parquet yet" in err) == (EXIT_BAD_INPUT, True)
