@@ -119,6 +119,24 @@ def mat_files_here(monkeypatch):
     monkeypatch.setattr("hgld.pipelines.shards.sources.release.run_alone", run_here)
 
 
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    """Headless Chromium, which all tests share. Without Chromium, the test is skipped."""
+    from tests.pipelines.headless_chromium import CHROMIUM, Page
+
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine")
+    with Page(tmp_path_factory.mktemp("profile"), 1280, 900) as page:
+        yield page
+
+
+@pytest.fixture
+def chromium(browser):
+    """A new tab of Chromium."""
+    browser.renew()
+    return browser
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """Start a Ray cluster of two processes, and return its address."""

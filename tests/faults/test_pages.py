@@ -9,10 +9,9 @@ import pytest
 from hgld.report_page.page import make_report
 from tests.faults.commands import run
 from tests.hgld.test_report_page_page import write_run
-from tests.pipelines.headless_chromium import CHROMIUM, Page
-from tests.pipelines.test_review_browser import WIDE
+from tests.pipelines.headless_chromium import Page
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")]
+pytestmark = pytest.mark.slow
 HOSTILE = (
     "<script>window.broken=1</script>",
     "</script><script>window.broken=1</script>",
@@ -82,21 +81,20 @@ def assert_harmless(page: Page, scripts: int) -> None:
     assert (page.errors, page.dialogs) == ([], [])
 
 
-def test_hostile_names_run_no_script_and_load_nothing(tmp_path):
+def test_hostile_names_run_no_script_and_load_nothing(chromium, tmp_path):
     pages = {}
     for make in (report, build_report, tree, audit):
         (tmp_path / make.__name__).mkdir()
         pages[make.__name__] = make(tmp_path / make.__name__)
-    with Page(tmp_path / "profile", *WIDE) as page:
-        page.call("Page.addScriptToEvaluateOnNewDocument", source=LISTEN)
-        page.call("Network.enable")
-        for name, file in pages.items():
-            page.requests.clear()
-            page.open(file.as_uri())
-            page.until("document.readyState === 'complete' && location.href.startsWith('file:')")
-            assert page.run("document.body.textContent.includes('window.broken=1')"), name
-            page.run("document.querySelectorAll('button, summary, th').forEach(e => e.click())")
-            made = "[href^='javascript' i], [onclick], [onerror], [onload]"
-            assert page.run(f'document.querySelectorAll("{made}").length') == 0, name
-            assert_harmless(page, SCRIPTS[name])
-            assert {one for one in page.requests if not one.startswith("data:")} == {file.as_uri()}, name
+    chromium.call("Page.addScriptToEvaluateOnNewDocument", source=LISTEN)
+    chromium.call("Network.enable")
+    for name, file in pages.items():
+        chromium.requests.clear()
+        chromium.open(file.as_uri())
+        chromium.until("document.readyState === 'complete' && location.href.startsWith('file:')")
+        assert chromium.run("document.body.textContent.includes('window.broken=1')"), name
+        chromium.run("document.querySelectorAll('button, summary, th').forEach(e => e.click())")
+        made = "[href^='javascript' i], [onclick], [onerror], [onload]"
+        assert chromium.run(f'document.querySelectorAll("{made}").length') == 0, name
+        assert_harmless(chromium, SCRIPTS[name])
+        assert {one for one in chromium.requests if not one.startswith("data:")} == {file.as_uri()}, name

@@ -31,16 +31,14 @@ class PageError(AssertionError):
 
 
 class Page:
-    """A tab of a separate Chromium process, which ends with the context.
+    """A tab of a separate Chromium process, which ends with the context. ``renew()`` replaces it by a new tab.
 
     ``errors`` collects exceptions and console errors. ``dialogs`` collects the texts of alert() and similar dialogs,
     which no hgld page opens. ``requests`` collects the requested URLs after ``call("Network.enable")``.
     """
 
     def __init__(self, profile: Path, width: int, height: int) -> None:
-        self.errors: list[str] = []
-        self.dialogs: list[str] = []
-        self.requests: list[str] = []
+        self.size = width, height
         self._ids, self._buffer = count(1), b""
         command_out, self._write = os.pipe()
         self._read, answer_in = os.pipe()
@@ -60,20 +58,28 @@ class Page:
         )
         os.close(command_out)
         os.close(answer_in)
-        self._session: str | None = None
+        self._context: str | None = None
         try:
-            self._attach()
+            self.renew()
         except BaseException:
             self._process.kill()
             self._process.wait()
             raise
-        self.resize(width, height)
 
-    def _attach(self) -> None:
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+    def renew(self) -> None:
+        """Open a tab of the first size, without the storage, settings and errors of the tab before, which is closed."""
+        self._session: str | None = None
+        if self._context:
+            self.call("Target.disposeBrowserContext", browserContextId=self._context)
+        self._context = self.call("Target.createBrowserContext")["browserContextId"]
+        target = self.call("Target.createTarget", url="about:blank", browserContextId=self._context)["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self.errors: list[str] = []
+        self.dialogs: list[str] = []
+        self.requests: list[str] = []
         for domain in ("Page", "Runtime", "Log"):
             self.call(f"{domain}.enable")
+        self.resize(*self.size)
 
     def __enter__(self) -> "Page":
         return self
