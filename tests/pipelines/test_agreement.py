@@ -80,10 +80,6 @@ def drop_group(group: str):
     return Drop, {"group": group}
 
 
-def item(group: str):
-    return GiveItem, {"split": "s", "id": "1", "group": group}
-
-
 def top(group: str, value: str):
     return SetTop, {"group": group, "top": value}
 
@@ -130,6 +126,7 @@ def clean_run(*entries: list[Entry]) -> Settlement:
         ),
         ([rename("lake", "water"), split("water", "lake", "lake")], {"water": {"reservoir"}, "lake": {"lake"}}),
         # later decisions that undo earlier decisions
+        ([(New, {"names": ("hill",), "to": "geology"}), (Refuse, {"names": ("hill",), "group": "geology"})], {}),
         ([merge("lake", "junk"), split("lake", "junk", "list", "bridge failure")], {}),
         (
             [split("lake", "dam", "reservoir"), move("lake", "reservoir"), move("dam", "reservoir")],
@@ -378,14 +375,7 @@ def adopted(ada: list, bob: list) -> list[list[dict[str, Any]]]:
             [merge("junk", "summit", "junk")],
             {"action": "merge", "groups": ["peak"], "to": "rest"},
         ),
-        (
-            [rename("lake", "water"), top("water", "natural")],
-            [top("lake", "human-made")],
-            {"action": "set", "group": "water", "top": "human-made"},
-        ),
         ([rename("junk", "rest")], [drop_group("junk")], {"action": "drop", "group": "rest"}),
-        ([move("lake", "hill")], [drop("hill")], {"action": "drop", "names": ["hill"]}),
-        ([item("lake")], [item("summit")], {"action": "item", "split": "s", "id": "1", "group": "summit"}),
         # no offer: ada has already given the label of bob's new group to another group
         ([rename("junk", "knoll"), move("lake", "hill")], [split("mountain", "knoll", "hill")], None),
     ],

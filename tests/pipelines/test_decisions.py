@@ -1,18 +1,15 @@
 """Decision files: reading, errors in entries, and appending to a full disk."""
 
-import errno
 import json
-import os
-import stat
 import unicodedata
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgld.errors import ConfigError, InputError, SchemaError, StorageError
+from hgld.errors import ConfigError, InputError, SchemaError
 from hgld.pipelines.hierarchy.review import decisions as decisions_module
 from hgld.pipelines.hierarchy.review.decisions import (
     Accept,
@@ -235,12 +232,6 @@ def test_invalid_decisions_are_refused(make, message: str):
 # -- appending ----------------------------------------------------------------------------------------------------
 
 
-def test_times_are_written_in_utc():
-    zone = timezone(timedelta(hours=2))
-    written = format_decision(Drop(group="a", who="ada", when=datetime(2026, 1, 1, 1, tzinfo=zone), why="b"))
-    assert written == '- {"action": "drop", "who": "ada", "when": "2025-12-31T23:00:00Z", "why": "b", "group": "a"}\n'
-
-
 def test_appending_keeps_the_text_of_hand_written_files(tmp_path: Path):
     for end in ("\n# done so far\n", ""):
         text = "# our file\n" + HEAD + ENTRY.rstrip() + end
@@ -263,26 +254,3 @@ def test_files_to_which_no_entry_can_be_appended_are_refused_unchanged(tmp_path:
     with pytest.raises(InputError, match=message):
         append_decision(path, ONE_OF_EACH[0])
     assert path.read_text() == text
-
-
-@pytest.mark.parametrize("fault", ["write", "sync", "folder"])
-def test_full_disk_leaves_the_file_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str):
-    path = write(tmp_path, HEAD + ENTRY)
-    real = os.write
-
-    def write_some(descriptor: int, data: bytes) -> int:
-        return real(descriptor, data[:10])
-
-    def full(descriptor: int) -> None:
-        if fault == "sync" or stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, *(("write", write_some) if fault == "write" else ("fsync", full)))
-        unsure = "the decision was removed, but the disk did not confirm it .No space left"
-        said = unsure if fault == "sync" else "the decision could not be written: No space left"
-        with pytest.raises(StorageError, match=said):
-            append_decision(path, ONE_OF_EACH[0])
-    assert path.read_text() == HEAD + ENTRY
-    append_decision(path, ONE_OF_EACH[0])
-    assert len(read_decisions([path])) == 2

@@ -1,7 +1,5 @@
 """Uncertainty: probabilities of wrong placements and their expected number."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from scipy.special import expit, logit
@@ -45,25 +43,14 @@ def test_misplaced_name_has_the_highest_error_probability(tidy):
     assert wrong[0] > 0.5 > wrong[1:].max()
 
 
-@pytest.mark.parametrize(
-    ("names", "groups"),
-    [
-        (["a"], [0]),
-        (["lake", "bridge", "tower"], [0, 0, 0]),
-        (["", "...", "alpine lake"], [0, 1, 1]),
-        (["озеро", "湖", "بحيرة", "θάλασσα"], [0, 0, 1, 1]),
-    ],
-    ids=["one name", "one group", "no letters", "four scripts"],
-)
-@pytest.mark.parametrize("empty", [False, True], ids=["rows", "zero rows"])
-def test_probabilities_of_unusual_names_are_in_range(names, groups, empty):
-    groups = np.array(groups)
-    rows = np.zeros((len(names), 8), dtype=np.float32) if empty else rows_of([n or " " for n in names], groups)
-    labels = ["" if g else "lake" for g in range(groups.max() + 1)]
-    for given_groups in (None, into(labels, np.zeros(len(names)))):
-        wrong = doubt.wrong_probabilities(rows, groups, names, given=given_groups)
-        assert wrong.dtype == np.float32
-        assert ((wrong >= np.float32(doubt.LEAST)) & (wrong <= np.float32(doubt.MOST))).all()
+@pytest.mark.parametrize(("names", "groups"), [(["a"], [0]), (["", "...", "озеро", "湖"], [0, 1, 0, 1])])
+def test_probabilities_of_unusual_names_are_in_range(names, groups):
+    groups, labels = np.array(groups), ["lake", ""][: max(groups) + 1]
+    for rows in (rows_of([n or " " for n in names], groups), np.zeros((len(names), 8), dtype=np.float32)):
+        for given_groups in (None, into(labels, np.zeros(len(names)))):
+            wrong = doubt.wrong_probabilities(rows, groups, names, given=given_groups)
+            assert wrong.dtype == np.float32
+            assert ((wrong >= np.float32(doubt.LEAST)) & (wrong <= np.float32(doubt.MOST))).all()
 
 
 def test_name_that_shares_a_word_with_its_predefined_group_is_less_doubtful(tidy):
@@ -102,19 +89,10 @@ def test_neighbours_are_other_names_even_if_rows_are_equal():
 # -- number of wrong names --------------------------------------------------------------------------------------------
 
 
-def checked(odds=(), accepted=(), kept=(), repeated=(0, 0), groups=None):
-    groups = np.arange(len(odds)) if groups is None else groups
-    return np.array(odds, float), np.array(kept, dtype=bool), np.array(accepted, dtype=bool), groups, repeated
-
-
-NOBODY, EMPTY = checked(), np.zeros(0)
-
-
-def expected(wrong=EMPTY, groups=EMPTY, weights=None, told: tuple[Any, Any, Any, Any, Any] = NOBODY):
-    counted = np.ones(len(wrong)) if weights is None else weights
-    belief = doubt.believe(*told, SPREADS)
-    draws = doubt.still_wrong(logit(wrong), counted, groups.astype(int), belief, np.ones(len(told[0])))
-    return doubt.Expected.of(draws)
+def checked(kept=(), groups=None):
+    """Return even odds for names of decided groups, which were accepted if they were kept."""
+    kept = np.array(kept, dtype=bool)
+    return np.zeros(len(kept)), kept, kept, np.arange(len(kept)) if groups is None else groups, (0, 0)
 
 
 def test_interval_of_the_number_of_wrong_names_matches_a_simulation():
@@ -126,14 +104,15 @@ def test_interval_of_the_number_of_wrong_names_matches_a_simulation():
         level = rng.normal(0, 1.25 * SPREADS.between_sets)
         odds = logit(wrong) + level + rng.normal(0, SPREADS.between_groups, 12)[groups]
         draws.append((rng.random(300) < expit(odds)).sum())
-    found = expected(wrong, groups)
+    belief = doubt.believe(*checked(), SPREADS)
+    found = doubt.Expected.of(doubt.still_wrong(logit(wrong), np.ones(300), groups, belief, np.zeros(0)))
     assert found.mean == pytest.approx(np.mean(draws), abs=6)
     assert [found.low, found.high] == pytest.approx(np.quantile(draws, [0.1, 0.9]), abs=15)
 
 
 def test_decided_names_of_one_group_count_as_three_names():
     def level(count, group):
-        told = checked(np.zeros(count), [False] * count, [False] * count, groups=np.arange(count) // group)
+        told = checked([False] * count, np.arange(count) // group)
         belief = doubt.believe(*told, SPREADS)
         return float(belief.states @ belief.levels)
 
@@ -143,28 +122,9 @@ def test_decided_names_of_one_group_count_as_three_names():
 
 
 def test_many_kept_groups_mean_a_good_build_or_a_person_who_does_not_read():
-    odds = np.zeros(30)
     answers = [True] * 30, [True, False] * 15, [False] * 30
-    kept, mixed, moved = (checked(odds, is_kept, is_kept) for is_kept in answers)
-    unread = [doubt.believe(*told, SPREADS).unread for told in (kept, mixed, moved)]
-    assert unread[0] > 0.5
-    assert max(unread[1:]) < 0.1
-    chance = [doubt.believe(*told, SPREADS).errors(np.zeros(1))[0] for told in (mixed, moved)]
+    kept, mixed, moved = (doubt.believe(*checked(is_kept), SPREADS) for is_kept in answers)
+    assert kept.unread > 0.5
+    assert max(mixed.unread, moved.unread) < 0.1
+    chance = [belief.errors(np.zeros(1))[0] for belief in (mixed, moved)]
     assert chance[1] > chance[0] == pytest.approx(0.5, abs=0.05)
-
-
-def test_names_accepted_without_reading_may_still_be_wrong():
-    blind = checked(np.zeros(200), [True] * 200, [True] * 200)
-    careful = checked(np.zeros(200), [True, False] * 100, [True, False] * 100, (10, 0))
-    found, looked = (expected(told=told) for told in (blind, careful))
-    assert found.mean > 40
-    assert found.high > 80
-    assert looked.low == 0
-    assert looked.mean < found.mean / 3
-
-
-def test_different_answers_to_repeated_questions_raise_the_estimated_share_of_mistakes():
-    odds, is_kept = np.zeros(100), [True, False] * 50
-    none, some = (checked(odds, is_kept, is_kept, repeated) for repeated in ((20, 0), (16, 4)))
-    few, many = (expected(told=told).mean for told in (none, some))
-    assert many > few + 3

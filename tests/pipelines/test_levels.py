@@ -1,10 +1,7 @@
-"""The levels of a build: the plan from the options, labels after decisions, and the tree of the result."""
+"""The levels of a build: the plan from the options, and the tree of the result."""
 
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,9 +12,6 @@ from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, LevelsCo
 from hgld.pipelines.hierarchy.export import one_parent_each
 from hgld.pipelines.hierarchy.groups.given import GivenGroup, GivenGroups
 from hgld.pipelines.hierarchy.groups.levels import LANDMARK_LEVELS, plan_levels
-from hgld.pipelines.hierarchy.review.decisions import Entry, New
-from hgld.pipelines.hierarchy.review.grouping import Grouping
-from hgld.pipelines.hierarchy.review.review import reviewed_groups
 
 
 def plan(source: Any = "classes", groups=0, domain: Any = "auto", language="", given=None, **levels):
@@ -74,25 +68,6 @@ def test_contradictory_level_options_are_refused(options, said):
     with pytest.raises(ConfigError) as refused:
         plan(**options)
     assert said in str(refused.value)
-
-
-def test_group_made_by_decisions_gets_the_labels_that_all_its_source_groups_have():
-    place = {"a": 0, "b": 0, "c": 1, "d": 2, "e": 0, "f": 2}
-    grouping = Grouping.of(place, {0: "one", 1: "other", 2: "two"}, {"area": ("x", "y"), "top": ("T", "U")})
-    for label, names in (("new", ("b", "c")), ("mixed", ("d", "e"))):
-        said = New(who="ada", when=datetime(2026, 1, 1, tzinfo=UTC), names=names, to=label)
-        grouping.apply(Entry(said, Path("ada.yaml"), 1))
-    kept = pl.DataFrame({"name": [*place], "landmarks": 1})
-    said = {"method": "groups", "evidence": None}
-    tops = pl.DataFrame({"group": [0, 1, 2], "top": ["T", "T", "U"], **said})
-    levels = pl.DataFrame({"group": [0, 1, 2], "level": "area", "label": ["x", "x", "y"], **said})
-    found = reviewed_groups(kept, place, tops, grouping, levels)
-    assert dict(found.select("label", "classes").iter_rows()) == {
-        "mixed": [None, None],
-        "new": ["x", "T"],
-        "one": ["x", "T"],
-        "two": ["y", "U"],
-    }
 
 
 LABELS = st.sampled_from([None, "a", "b", "a (x)"])

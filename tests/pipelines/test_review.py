@@ -8,7 +8,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from hgld.errors import InputError
 from hgld.pipelines.hierarchy.config import ReviewConfig
 from hgld.pipelines.hierarchy.review import review
 from hgld.pipelines.hierarchy.review.decisions import Accept, Decision, Entry, Merge, Refuse
@@ -120,19 +119,6 @@ def test_example_in_the_guide_has_the_described_effect(tmp_path: Path):
     assert both.result.counts["applied"] == 11
 
 
-def test_decided_names_have_no_error_probability(tmp_path: Path):
-    file = decided(
-        tmp_path,
-        "ada.yaml",
-        "action: move, names: [mountain pass], to: pass",
-        "action: merge, groups: [ship, boat], to: boat",
-    )
-    names = tables(run(tmp_path, file))[0]
-    # a merge decides about groups, so its names stay uncertain
-    wrong = {"mountain pass": 0, "rail mountain pass": 0.75, "tug": 0.75}
-    assert {name: names[name]["wrong"] for name in wrong} == wrong
-
-
 def test_build_and_page_show_the_same_estimates(tmp_path: Path):
     peaks = [f"peak {i}" for i in range(16)]
     groups = {
@@ -228,38 +214,6 @@ def test_stage_runs_again_only_if_decisions_change(tmp_path: Path):
     assert run(tmp_path).was_run
 
 
-def test_missing_file_of_decisions_is_refused(tmp_path: Path):
-    with pytest.raises(InputError, match=r"no file .*none.yaml"):
-        run(tmp_path, tmp_path / "none.yaml")
-
-
-def test_new_and_refuse_decisions_move_their_names(tmp_path: Path):
-    file = decided(
-        tmp_path,
-        "ada.yaml",
-        "action: new, names: [stratovolcano, water gap], to: geology",
-        "action: accept, group: geology, names: [mountain pass]",
-        "action: accept, group: ship",
-        "action: refuse, group: geology, names: [water gap]",
-        "action: new, names: [tug], to: boat",
-        "action: accept, group: nowhere, names: [tug]",
-    )
-    names, groups, _, report = tables(run(tmp_path, file))
-    assert {n: r["label"] for n, r in names.items() if r["decided_by"]} == {
-        "stratovolcano": "geology",
-        "mountain pass": "geology",
-        "schooner": "ship",
-        "tug": "ship",
-    }
-    assert names["water gap"]["label"] == "pass"  # the refusal returns the name to its clustered group
-    assert (groups["geology"]["names"], groups["geology"]["decided_by"]) == (2, "ada")
-    assert [row["reason"] for row in report["unmatched"]] == [
-        "there is already a group 'boat'; move the names there",
-        "no group 'nowhere'",
-    ]
-    assert len(report["applied"]) == 4
-
-
 def test_refused_groups_follow_merges_of_groups():
     place, labels = {"peak": 0, "tug": 1, "urban park": 2}, {0: "hill", 1: "ship", 2: "park"}
     made = Grouping.of(place, labels, {})
@@ -313,6 +267,8 @@ def test_decisions_set_classes_only_at_existing_levels(tmp_path: Path):
         "action: set, group: park, top: to sail",
         "action: set, group: park, top: natural, level: size",
         "action: set, group: bridge, top: to cross, level: use",
+        "action: new, names: [schooner, motor yacht], to: vessel",
+        "action: new, names: [tug, mountain], to: odd",
     )
     stage = review.run(tmp_path, clustered, toplevel, ReviewConfig((file,)), silent)
     _, groups, _, report = tables(stage)
@@ -321,6 +277,8 @@ def test_decisions_set_classes_only_at_existing_levels(tmp_path: Path):
     assert (park["built"], park["built_wrong"]) == (["to see", None], [0.5, 0.99])
     # a level that the data defines gets new classes; a level with predefined classes does not
     assert groups["bridge"]["classes"] == ["to cross", "human-made"]
+    # a new group gets the classes that the groups of all its names have
+    assert [groups[label]["classes"] for label in ("vessel", "odd")] == [["to sail", "human-made"], [None, None]]
     assert [row["reason"] for row in report["unmatched"]] == [
         "top is 'to sail'; expected natural or human-made",
         "there is no level 'size' above the groups; there are use, top",

@@ -5,7 +5,6 @@ import json
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from urllib.parse import urlsplit
 
@@ -107,8 +106,6 @@ def test_page_shows_top_classes_confirmations_refusals_and_item_decisions(build)
     [
         ({**MOVE, "names": ["mountain pas"]}, "did you mean 'mountain pass'"),
         ({**MOVE, "who": "bob"}, "move has no field 'who'"),
-        ({"action": "move", "why": "w"}, "move lacks names, to"),
-        ({"action": "set", "group": "ship", "top": "animal", "why": "w"}, "natural or human-made"),
         ({"action": "item", "split": "train", "id": "99", "group": "ship"}, "no item '99'"),
     ],
 )
@@ -147,8 +144,9 @@ def test_failing_disk_is_reported_and_page_and_file_stay_equal(build, monkeypatc
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(journal_module.os, "write", fail)
-        with pytest.raises(StorageError):
+        write = journal_module.os.write
+        patch.setattr(journal_module.os, "write", lambda file, data: write(file, data[:10]))
+        with pytest.raises(StorageError, match="could not be written"):
             review.decide([[DROP]], 2)
     assert (review.snapshot(), (build / "ada.yaml").read_bytes()) == (before, text)
     with monkeypatch.context() as patch:
@@ -344,15 +342,13 @@ def test_requests_without_the_token_or_from_other_sites_are_refused(client, buil
     assert not (build / "ada.yaml").exists()
 
 
-@pytest.mark.parametrize("path", ["/", "/app.js", "/style.css"])
-def test_page_has_security_headers_and_no_data(reader, path):
-    answer = reader.get(path)
-    assert answer.status_code == 200
-    policy = answer.headers["content-security-policy"]
-    assert "default-src 'none'" in policy
-    assert "unsafe" not in policy
-    # links to Wikimedia use https, so "http://" is absent
-    assert not [text for text in ("tug", "http://", "innerHTML") if text in answer.text]
+def test_page_has_security_headers_and_no_data(reader):
+    for path in ("/", "/app.js", "/style.css"):
+        answer = reader.get(path)
+        policy = answer.headers["content-security-policy"]
+        assert (answer.status_code, "default-src 'none'" in policy, "unsafe" in policy) == (200, True, False)
+        # links to Wikimedia use https, so "http://" is absent
+        assert not [text for text in ("tug", "http://", "innerHTML") if text in answer.text]
 
 
 def test_api_decides_names_of_the_queue_and_undoes_decisions(client):
@@ -423,10 +419,8 @@ def test_names_move_into_predefined_groups_that_are_empty(tmp_path):
 @pytest.mark.parametrize(
     ("body", "status"),
     [
-        (b'{"decisions": [{"action": "drop"}], "revision": "0"}', 400),
         (b'"' + b"x" * 2**23 + b'"', 413),
         (b'{"a":' * 200_000, 400),
-        (b'{"decisions": [{"action": "drop", "\\ud800": "w"}], "revision": 0}', 422),
         (b'{"actions": [[{"action": "drop"}], 3], "revision": 0}', 400),
     ],
 )
@@ -435,9 +429,9 @@ def test_malformed_requests_are_refused(client, build, body, status):
     assert not (build / "ada.yaml").exists()
 
 
-@pytest.mark.parametrize("query", ["", "?name=tug&start=-1", "?name=tug&start=" + "9" * 30])
-def test_malformed_queries_are_refused(reader, query):
-    assert reader.get(f"/api/name{query}", headers=TOKEN).status_code == 400
+def test_malformed_queries_are_refused(reader):
+    for query in ("", "?name=tug&start=-1", "?name=tug&start=" + "9" * 30):
+        assert reader.get(f"/api/name{query}", headers=TOKEN).status_code == 400
 
 
 TEXT = st.sampled_from([*NAMES, "ship", "pass", "nobody", "", " x ", "\ud800", "__proto__", "x" * 600])
@@ -474,7 +468,7 @@ def test_any_request_body_gets_a_response(build, path, body):
 
 
 @pytest.mark.slow  # starts a process
-def test_review_command_serves_concurrent_clients_until_it_is_stopped(build, hgld):
+def test_review_command_serves_the_page_until_it_is_stopped(build, hgld):
     command = [sys.executable, "-m", "hgld", "review", str(build), "--no-browser", "--annotator", "ada", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -485,18 +479,8 @@ def test_review_command_serves_concurrent_clients_until_it_is_stopped(build, hgl
             given = {"X-Hgld-Token": token}
             now = requests.get(f"{home}/api/state", headers=given, timeout=10).json()
             assert (now["who"], now["file"]) == ("ada", "decisions.yaml")
-
-            def decide(why: str) -> None:
-                status = 409
-                while status == 409:
-                    revision = requests.get(f"{home}/api/state", headers=given, timeout=30).json()["revision"]
-                    body = {"revision": revision, "decisions": [{**MOVE, "why": why}]}
-                    status = requests.post(f"{home}/api/decide", json=body, headers=given, timeout=30).status_code
-                assert status == 200
-
-            reasons = [f"reason {i}" for i in range(8)]
-            with ThreadPoolExecutor(4) as people:
-                list(people.map(decide, reasons))
+            body = {"revision": now["revision"], "decisions": [MOVE]}
+            assert requests.post(f"{home}/api/decide", json=body, headers=given, timeout=30).status_code == 200
             port = urlsplit(home).port
             code, _, said = hgld("review", build, "--no-browser", "--annotator", "ada", "--port", port)
             assert (code, f"--port {port} is in use" in said) == (2, True)
@@ -504,8 +488,7 @@ def test_review_command_serves_concurrent_clients_until_it_is_stopped(build, hgl
             process.send_signal(signal.SIGINT)
             _, told = process.communicate(timeout=30)
     assert (process.returncode, "Traceback" in told) == (130, False)
-    entries = read_decisions([build / "decisions.yaml"])
-    assert sorted(entry.decision.why or "" for entry in entries) == sorted(reasons)
+    assert actions_in(build / "decisions.yaml") == ["move"]
 
 
 def test_review_command_without_an_annotator_name_asks_for_the_option(build, monkeypatch):
