@@ -6,7 +6,7 @@ import numpy as np
 from scipy.io import savemat
 
 from hgld.pipelines.shards.sources.fine_grained import read_taxonomy
-from tests.fake_releases.pictures import jpeg
+from tests.fake_releases.pictures import put
 
 CLASSES = (1, 4, 98, 99, 116, 196)  # classes with images, in both halves of the literature's split
 IMAGES = 4  # images per class; in the release's own split, even images are train and odd ones test
@@ -15,11 +15,10 @@ IMAGES = 4  # images per class; in the release's own split, even images are trai
 def make(folder: Path, seed: int = 0) -> None:
     """Write ``cars_annos.mat`` and ``car_ims`` into a folder."""
     rng = np.random.default_rng(seed)
-    (folder / "car_ims").mkdir(parents=True)
     rows = []
     for index in range(len(CLASSES) * IMAGES):
         path = f"car_ims/{index + 1:06d}.jpg"
-        (folder / path).write_bytes(jpeg(rng))
+        put(folder / path, rng)
         rows.append((path, 1, 2, 30, 20, CLASSES[index // IMAGES], index % 2))
     fields = ("relative_im_path", "bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2", "class", "test")
     savemat(folder / "cars_annos.mat", {"annotations": _struct(fields, rows), "class_names": _names()})
@@ -32,11 +31,10 @@ def make_devkit(folder: Path, seed: int = 0) -> None:
     savemat(folder / "devkit" / "cars_meta.mat", {"class_names": _names()})
     fields = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2", "class", "fname")
     for part, file in (("train", "devkit/cars_train_annos.mat"), ("test", "cars_test_annos_withlabels.mat")):
-        (folder / f"cars_{part}").mkdir()
         rows = []
         for index in range(len(CLASSES) * IMAGES // 2):
             name = f"{index + 1:05d}.jpg"
-            (folder / f"cars_{part}" / name).write_bytes(jpeg(rng))
+            put(folder / f"cars_{part}" / name, rng)
             rows.append((1, 2, 30, 20, CLASSES[index // (IMAGES // 2)], name))
         savemat(folder / file, {"annotations": _struct(fields, rows)})
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.fake_releases.pictures import jpeg
+from tests.fake_releases.pictures import put
 
 TREE = {0: (0, 0), 1: (0, 0), 2: (1, 0), 3: (2, 1)}  # fine class: (middle class, coarse class)
 IMAGES = 3  # images per fine class
@@ -43,8 +43,7 @@ def _make_tree(folder: Path, rng: np.random.Generator) -> None:
 
 
 def _write(folder: Path, name: str, header: str, labels: list[str], rng: np.random.Generator) -> None:
-    folder.mkdir(parents=True)
     for number in range(len(labels)):
-        (folder / f"{number}.jpg").write_bytes(jpeg(rng))
+        put(folder / f"{number}.jpg", rng)
     rows = [f"{number}.jpg, {label}" for number, label in enumerate(labels)]
     (folder.parent / name).write_text(header + "\n".join([*rows, ""]))

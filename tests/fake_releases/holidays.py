@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.fake_releases.pictures import jpeg
+from tests.fake_releases.pictures import put
 
 GROUPS = {1000: 2, 1001: 3, 1250: 2, 1499: 3}  # first four digits of the image numbers: number of images
 
@@ -12,7 +12,6 @@ GROUPS = {1000: 2, 1001: 3, 1250: 2, 1499: 3}  # first four digits of the image 
 def make(folder: Path, seed: int = 0) -> None:
     """Write ``jpg`` into a folder."""
     rng = np.random.default_rng(seed)
-    (folder / "jpg").mkdir(parents=True)
     for group, images in GROUPS.items():
         for image in range(images):
-            (folder / "jpg" / f"{100 * group + image}.jpg").write_bytes(jpeg(rng))
+            put(folder / "jpg" / f"{100 * group + image}.jpg", rng)

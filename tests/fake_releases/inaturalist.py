@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.fake_releases.pictures import jpeg
+from tests.fake_releases.pictures import put, put_lines
 
 RANKS = ("genus", "family", "order", "class", "phylum", "kingdom")
 SPECIES = {  # species: super-category, then its taxonomic ranks
@@ -27,14 +27,12 @@ def make(folder: Path, seed: int = 0) -> None:
     splits: dict[str, list[str]] = {"train": [], "test": []}
     for number, (supercategory, *_) in enumerate(SPECIES.values()):
         place = folder / "train_val2018" / supercategory / str(number)
-        place.mkdir(parents=True)
         for _ in range(IMAGES):
             path = place / f"{rng.bytes(16).hex()}.jpg"
-            path.write_bytes(jpeg(rng))
+            put(path, rng)
             splits["test" if number % 2 else "train"].append(path.relative_to(folder).as_posix())
-    (folder / "Inat_dataset_splits").mkdir()
     for split, paths in splits.items():
-        (folder / "Inat_dataset_splits" / f"Inaturalist_{split}_set1.txt").write_text("\n".join(paths) + "\n")
+        put_lines(folder / "Inat_dataset_splits" / f"Inaturalist_{split}_set1.txt", paths)
     named = [
         {"id": number, "name": name, "supercategory": facts[0], **dict(zip(RANKS, facts[1:], strict=True))}
         for number, (name, facts) in enumerate(SPECIES.items())

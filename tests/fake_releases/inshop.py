@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.fake_releases.pictures import jpeg
+from tests.fake_releases.pictures import put, put_lines
 
 CATEGORIES = ("WOMEN/Blouses_Shirts", "WOMEN/Denim", "MEN/Denim", "MEN/Sweatshirts_Hoodies")
 ITEMS = 8  # number of items; the first half is train
@@ -17,11 +17,9 @@ def make(folder: Path, seed: int = 0) -> None:
     rows = []
     for item in range(ITEMS):
         place = f"img/{CATEGORIES[item % len(CATEGORIES)]}/id_{item + 1:08d}"
-        (folder / "Img" / place).mkdir(parents=True)
         for number, view in enumerate(VIEWS):
-            (folder / "Img" / place / f"{view}.jpg").write_bytes(jpeg(rng))
+            put(folder / "Img" / place / f"{view}.jpg", rng)
             split = "train" if item < ITEMS // 2 else ("query", "gallery")[number % 2]
             rows.append(f"{place}/{view}.jpg".ljust(80) + f" id_{item + 1:08d} {split}")
-    (folder / "Eval").mkdir()
-    lines = [str(len(rows)), "image_name item_id evaluation_status", *rows, ""]
-    (folder / "Eval" / "list_eval_partition.txt").write_text("\n".join(lines))
+    lines = [str(len(rows)), "image_name item_id evaluation_status", *rows]
+    put_lines(folder / "Eval" / "list_eval_partition.txt", lines)

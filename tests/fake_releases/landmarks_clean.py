@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.fake_releases.pictures import jpeg
+from tests.fake_releases.pictures import put, put_lines
 
 LANDMARKS = (0, 7, 585)
 TRAIN, VAL = 4, 2  # URLs per landmark in each list
@@ -19,8 +19,6 @@ def make(folder: Path, seed: int = 0) -> None:
     Two images of the first landmark have the same file name.
     """
     rng = np.random.default_rng(seed)
-    (folder / "annotations_landmarks").mkdir(parents=True)
-    (folder / "images" / "7").mkdir(parents=True)
     lists: dict[str, list[str]] = {"train": [], "val": []}
     for landmark in LANDMARKS:
         for number in range(TRAIN + VAL):
@@ -28,8 +26,8 @@ def make(folder: Path, seed: int = 0) -> None:
             lists["train" if number < TRAIN else "val"].append(f"http://c.example/p/{name} {landmark} 1 2 30 31")
             if (landmark, number) != (585, 0):
                 place = folder / "images" / "7" if landmark == 7 else folder / "images"
-                (place / name).write_bytes(jpeg(rng))
+                put(place / name, rng)
     lists["train"] += [f"{address} 0 0 0 9 9" for address in AMBIGUOUS]
-    (folder / "images" / "photo.jpg").write_bytes(jpeg(rng))
+    put(folder / "images" / "photo.jpg", rng)
     for split, rows in lists.items():
-        (folder / "annotations_landmarks" / f"annotation_clean_{split}.txt").write_text("\n".join([*rows, ""]))
+        put_lines(folder / "annotations_landmarks" / f"annotation_clean_{split}.txt", rows)

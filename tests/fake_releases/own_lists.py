@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.fake_releases.pictures import jpeg
+from tests.fake_releases.pictures import put
 
 ORIGINALS, DISTRACTORS = 4, 6
 IDENTITIES, FACES = 4, 6  # the protocol drops identities of fewer than five instances
@@ -33,5 +33,5 @@ def _write(folder: Path, name: str, columns: Iterable[str], rows: Iterable[tuple
         table = csv.writer(file)
         table.writerow(["path", *columns])
         for number, row in enumerate(rows):
-            (folder / f"{number}.jpg").write_bytes(jpeg(rng))
+            put(folder / f"{number}.jpg", rng)
             table.writerow([f"{number}.jpg", *row])

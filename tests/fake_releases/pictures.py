@@ -1,6 +1,8 @@
 """Tiny images; a random generator with the same seed gives the same bytes."""
 
 import io
+from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -23,6 +25,18 @@ def png(rng: np.random.Generator, width: int = 40, height: int = 32) -> bytes:
     file = io.BytesIO()
     _picture(rng, width, height).save(file, "PNG")
     return file.getvalue()
+
+
+def put(path: Path, rng: np.random.Generator, orientation: int | None = None) -> None:
+    """Write a JPEG and the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(jpeg(rng, orientation=orientation))
+
+
+def put_lines(path: Path, lines: Iterable[str], end: str = "\n") -> None:
+    """Write a list and the folders above it; every line has a line end."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes("".join(f"{line}{end}" for line in lines).encode())
 
 
 def _picture(rng: np.random.Generator, width: int, height: int) -> Image.Image:

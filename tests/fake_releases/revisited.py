@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.fake_releases.pictures import jpeg
+from tests.fake_releases.pictures import put, put_lines
 
 QUERIES, GALLERY, DISTRACTORS = 3, 12, 5
 
@@ -23,9 +23,8 @@ def make_paris(folder: Path, seed: int = 0) -> None:
 def _make(folder: Path, name: str, prefix: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     images = [f"{prefix}_{number:06d}" for number in range(QUERIES + GALLERY)]
-    (folder / name / "jpg").mkdir(parents=True)
     for image in images:
-        (folder / name / "jpg" / f"{image}.jpg").write_bytes(jpeg(rng))
+        put(folder / name / "jpg" / f"{image}.jpg", rng)
     ground_truth = {
         "imlist": images[QUERIES:],
         "qimlist": images[:QUERIES],
@@ -42,7 +41,5 @@ def _make(folder: Path, name: str, prefix: str, seed: int) -> None:
     (folder / name / f"gnd_{name}.pkl").write_bytes(pickle.dumps(ground_truth, protocol=2))
     paths = [f"{number:03x}/{rng.bytes(8).hex()}.jpg" for number in range(DISTRACTORS)]
     for path in paths:
-        file = folder / "revisitop1m" / "jpg" / path
-        file.parent.mkdir(parents=True)
-        file.write_bytes(jpeg(rng))
-    (folder / "revisitop1m" / "revisitop1m.txt").write_text("\n".join([*paths, ""]))
+        put(folder / "revisitop1m" / "jpg" / path, rng)
+    put_lines(folder / "revisitop1m" / "revisitop1m.txt", paths)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.fake_releases.pictures import jpeg
+from tests.fake_releases.pictures import put, put_lines
 
 CATEGORIES = (
     "bicycle", "cabinet", "chair", "coffee_maker", "fan", "kettle",
@@ -26,11 +26,10 @@ def make(folder: Path, seed: int = 0) -> None:
             class_id += 1
             category = product % len(CATEGORIES)
             name = f"{CATEGORIES[category]}_final"
-            (root / name).mkdir(parents=True, exist_ok=True)
             for view in range(IMAGES[product % len(IMAGES)]):
                 image_id += 1
                 path = f"{name}/{100_000_000_000 + class_id}_{view}.JPG"
-                (root / path).write_bytes(jpeg(rng, orientation=6 if image_id == 1 else None))
+                put(root / path, rng, orientation=6 if image_id == 1 else None)
                 rows.append(f"{image_id} {class_id} {category + 1} {path}")
         _write_list(root / f"Ebay_{split}.txt", rows)
         info += rows
@@ -38,4 +37,4 @@ def make(folder: Path, seed: int = 0) -> None:
 
 
 def _write_list(path: Path, rows: list[str]) -> None:
-    path.write_bytes("\r\n".join(["image_id class_id super_class_id path", *rows, ""]).encode())
+    put_lines(path, ["image_id class_id super_class_id path", *rows], "\r\n")

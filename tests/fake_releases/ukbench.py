@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.fake_releases.pictures import jpeg
+from tests.fake_releases.pictures import put
 
 OBJECTS = 3
 
@@ -12,6 +12,5 @@ OBJECTS = 3
 def make(folder: Path, seed: int = 0) -> None:
     """Write ``full`` into a folder."""
     rng = np.random.default_rng(seed)
-    (folder / "full").mkdir(parents=True)
     for number in range(4 * OBJECTS):
-        (folder / "full" / f"ukbench{number:05d}.jpg").write_bytes(jpeg(rng))
+        put(folder / "full" / f"ukbench{number:05d}.jpg", rng)
