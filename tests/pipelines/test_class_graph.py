@@ -36,14 +36,6 @@ def churches():
     return graph_of(CHURCHES)
 
 
-def test_ancestors_are_listed_nearest_first_with_their_smallest_distance(churches):
-    assert list(churches.ancestors("Q23413").items()) == [("Q41176", 1), ("Q57821", 1), ("Q811979", 2), ("Q35120", 3)]
-    assert churches.ancestors("Q35120") == {}
-    assert churches.ancestors("Q1") == {}
-    assert churches.label("Q2977") == "cathedral"
-    assert churches.label("Q1") is None
-
-
 def test_feature_vectors_with_more_classes_than_axes_keep_their_cosines(churches, monkeypatch):
     names = [["Q2977"], ["Q16970"], ["Q23413"], ["Q8502"], ["Q999999"], []] * 2
     rows = churches.rows(names)
@@ -76,18 +68,6 @@ def test_paths_and_feature_vectors_of_any_graph_match_their_definitions(parents,
         content = [sum(graph.information_content[c] for c in of) for of in (above[i] & above[j], above[i], above[j])]
         expected = content[0] / (content[1] * content[2]) ** 0.5 if content[1] and content[2] else 0
         assert rows[i] @ rows[j] == pytest.approx(expected, abs=1e-5)
-
-
-def test_class_graph_is_read_from_the_table_of_a_scrape(tmp_path):
-    path = tmp_path / "classes.parquet"
-    schema = {"class_id": pl.String, "label": pl.String, "language": pl.String, "parents": pl.List(pl.String)}
-    rows = [("Q2977", "cathedral", "en", ["Q16970"]), ("Q16970", "church building", "en", None)]
-    pl.DataFrame(rows, schema=schema, orient="row").write_parquet(path)
-    graph = ClassGraph.read(path)
-    assert graph.ids == ("Q16970", "Q2977")
-    assert graph.ancestors("Q2977") == {"Q16970": 1}
-    pl.DataFrame(schema=schema).write_parquet(path)
-    assert len(ClassGraph.read(path)) == 0
 
 
 LINKS = [

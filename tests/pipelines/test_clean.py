@@ -5,7 +5,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hgld.pipelines.hierarchy.config import BuildConfig, CleanConfig
@@ -128,50 +128,12 @@ def test_landmarks_with_several_names_are_kept_or_dropped_as_the_policy_says(tmp
     assert kept_names(stage) == singles | {1: "building", 2: "cathedral", 6: "gate"}
 
 
-def test_stage_record_has_the_counts_of_every_split(tmp_path):
-    missing = ("train", 3, "missing", [])
-    rows = [found(1, "castle"), found(2, "castle", "museum"), missing, found(1, "lake", split="index")]
-    outcome = cleaned(tmp_path, rows).result
-    splits = {
-        "index": {"landmarks": 1, "scraped": 1, "kept": 1},
-        "train": {"landmarks": 3, "scraped": 2, "kept": 1},
-    }
-    assert outcome.details["own"] == {"splits": splits, "names": 2}
-    assert outcome.counts["kept (train)"] == 1
-
-
 def test_clean_output_does_not_depend_on_row_order(tmp_path):
     first = cleaned(tmp_path / "a", SEVERAL, "most-common")
     again = cleaned(tmp_path / "b", SEVERAL[::-1], "most-common")
     assert first.record["outputs"] == again.record["outputs"]
     assert not cleaned(tmp_path / "a", SEVERAL, "most-common").was_run
     assert cleaned(tmp_path / "a", SEVERAL).was_run
-
-
-pieces = st.sampled_from(
-    ["Church", "church", "tower", " ", "(1889)", "(", "(Rome)", "Wikimedia category", "é", "e\u0301"]
-)
-spellings = st.lists(pieces, max_size=4).map("".join)
-classes = st.sampled_from([None, "Q2977", "Q16970", "Q41176", "Q1"])
-landmarks = st.lists(st.lists(st.tuples(spellings, classes), max_size=4), min_size=1, max_size=8)
-
-
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(names=landmarks, several=st.sampled_from(["drop", "most-common"]))
-def test_every_landmark_is_kept_or_dropped_once(tmp_path_factory, names, several):
-    root = tmp_path_factory.mktemp("clean")
-    rows = [found(i, *given_names) for i, given_names in enumerate(names)] + [found(99, "museum")]
-    stage = cleaned(root, rows, several)
-    kept = kept_names(stage)
-    dropped = read(stage, "dropped.parquet")["landmark_id"].to_list()
-    assert sorted([*kept, *dropped]) == sorted(i for _, i, _, _ in rows)
-    assert all(kept.values())
-    table = read(stage, "names.parquet")
-    assert sorted(set(kept.values())) == table["name"].to_list()
-    assert table["landmarks"].sum() == len(kept)
-    # cleaning the cleaned names again changes nothing
-    again = cleaned(root / "again", [found(i, name) for i, name in kept.items()], several)
-    assert kept_names(again) == kept
 
 
 RULES = NameRules.read()
@@ -248,10 +210,3 @@ def test_canonical_spelling_is_idempotent(raw):
     assert name == unicodedata.normalize("NFC", name) == name.strip()
     assert "  " not in name
     assert name_key(name) == name_key(name.upper().lower()) or not name.isascii()
-
-
-@given(texts)
-def test_plain_words_stay_unchanged(raw):
-    """Names of ASCII words and single spaces need no rewriting."""
-    words = "".join(c if c.isalnum() and c.isascii() else " " for c in raw).split()
-    assert RULES.canonical(" ".join(words)) == " ".join(words)

@@ -3,7 +3,6 @@
 import csv
 import json
 from io import StringIO
-from typing import Any
 
 import polars as pl
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from hgld.errors import SchemaError, TableError
+from hgld.errors import TableError
 from hgld.hierarchy import Hierarchy
 from hgld.pipelines.hierarchy.compare import ancestor_agreement, compare
 from hgld.pipelines.hierarchy.compare import summary as summary_parts
@@ -103,7 +102,8 @@ def test_name_belongs_to_the_group_of_most_of_its_landmarks(tmp_path):
     named = [("Lake ", "water"), ("lake", "water"), ("LAKE", "dam"), ("dam", "dam"), ("", "dam")]
     a = [(i, "c", name, group, "") for i, (name, group) in enumerate(named, 1)]
     b = [(i, "c", "other", "one" if i < 4 else "two", "") for i in range(1, 6)]
-    found: Any = compared(tmp_path, a, b).finest
+    found = compared(tmp_path, a, b).finest
+    assert found.names is not None
     assert (found.names.items, found.names.ari, found.items.items) == (2, 1.0, 5)
     bare = [(row[0], row[3]) for row in ROWS_A]
     assert compared(tmp_path, bare, bare, BARE, BARE).finest.names is None
@@ -119,13 +119,6 @@ def test_items_are_joined_on_split_and_id_if_both_tables_have_splits(tmp_path):
     assert (one.joined_on, one.finest.items.items) == (("landmark_id",), 2)
     with pytest.raises(TableError, match=r"1 occurs in the splits index and train, and .*b.csv has no"):
         compared(tmp_path, a, [(1, "p")], header, header[1:])
-
-
-def test_parquet_and_csv_give_the_same_comparison(tmp_path):
-    pl.DataFrame(ROWS_A, schema=list(GLDV2), orient="row").write_parquet(tmp_path / "a.parquet")
-    csv_file, b = write(tmp_path / "a.csv", ROWS_A), write(tmp_path / "b.csv", ROWS_B)
-    one, other = (compare(a, b) for a in (csv_file, tmp_path / "a.parquet"))
-    assert (one.levels, one.ancestors, one.b) == (other.levels, other.ancestors, other.b)
 
 
 def test_summary_states_columns_measures_and_confusions(tmp_path):
@@ -202,18 +195,11 @@ def test_items_of_a_hierarchy_file_are_its_finest_classes(tmp_path):
     found = compare(tmp_path / "hierarchy.parquet", labels)
     assert (found.joined_on, found.finest.same) == (("split", "landmark_id"), 1.0)
     labels.unlink()
-    assert compare(tmp_path, tmp_path).finest.items.items == 6
     classes = {"item": ["oak", "elm", "cod"], "group": ["tree", "tree", None], "top": ["plant", "plant", "animal"]}
     Hierarchy.from_columns(classes).to_parquet(tmp_path / "classes.parquet")
     write(tmp_path / "labels.csv", [(1, "oak", "t", "p"), (2, "elm", "t", "p")], ("id", "name", "group", "top"))
     found = compare(tmp_path / "classes.parquet", tmp_path / "labels.csv")
     assert (found.joined_on, [level.a for level in found.levels]) == (("name",), ["group", "top"])
-    (tmp_path / "hierarchy.parquet").unlink()
-    assert compare(tmp_path, tmp_path / "classes.parquet").a.files == ("labels.csv",)
-    frame = pl.DataFrame({"level": ["a"], "label": [0], "name": ["x"], "parent": [0]})
-    frame.write_parquet(tmp_path / "hierarchy.parquet")
-    with pytest.raises(SchemaError, match=r"hierarchy.parquet: hierarchy schema version is None"):
-        compare(tmp_path / "hierarchy.parquet", tmp_path)
 
 
 # -- invalid input ----------------------------------------------------------------------------------------------------
@@ -248,10 +234,5 @@ def test_invalid_csvs_are_refused_with_line_and_column(tmp_path, content, messag
 
 def test_unreadable_files_are_refused(tmp_path):
     b = write(tmp_path / "b.csv", ROWS_B)
-    with pytest.raises(TableError, match=r"none.csv cannot be read \(No such file"):
-        compare(tmp_path / "none.csv", b)
     with pytest.raises(TableError, match=r"is a folder without \*_label_to_hierarchical.csv, labels.csv or"):
         compare(tmp_path, b)
-    pl.DataFrame({"landmark_id": [1], "label": [["x"]]}).write_parquet(tmp_path / "a.parquet")
-    with pytest.raises(TableError, match=r"a.parquet: not a readable parquet file of numbers and text"):
-        compare(tmp_path / "a.parquet", b)

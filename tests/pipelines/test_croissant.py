@@ -17,10 +17,9 @@ from PIL import Image
 
 from hgld import open_dataset
 from hgld.data import format as files
-from hgld.data import index as index_file
 from hgld.data.format import IMAGE_SUFFIXES
 from hgld.pipelines.shards.cards import croissant, load_card, remake_card
-from tests.pipelines.tiny_shards import LEVELS, TinyShards
+from tests.pipelines.tiny_shards import LEVELS, TinyShards, index_of
 
 # mlcroissant calls deprecated functions of rdflib
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -102,7 +101,7 @@ print(json.dumps(rows))
 def test_hugging_face_datasets_loads_the_folder(tmp_path):
     # Datasets requires equal suffixes in the first five items of a shard.
     root = TinyShards(png=False).write(tmp_path / "tiny")
-    index, _ = index_file.read_index(root / files.INDEX)
+    index = index_of(root)
     remake_card(root)
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
     done = subprocess.run(  # a new process, because datasets leaves threads and open files behind

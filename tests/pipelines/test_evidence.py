@@ -4,10 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import adjusted_rand_score
 
-from hgld.pipelines.hierarchy.config import ClusterConfig
-from hgld.pipelines.hierarchy.groups.cluster import cluster_names
 from hgld.pipelines.hierarchy.groups.evidence import FORM, Block, Evidence, add_words, weigh, weights_of
 from hgld.pipelines.hierarchy.unit_rows import unit
 
@@ -18,15 +15,6 @@ def view(labels, spread, seed, dim=20):
 
 
 LABELS = np.repeat(np.arange(10), 15)
-
-
-def test_joint_evidence_groups_better_than_each_source_alone():
-    blocks = [Block.of(str(seed), view(LABELS, 1.3, seed)) for seed in range(3)]
-    evidence = weigh(blocks, groups=10)
-    config = ClusterConfig(groups=10)
-    alone = [adjusted_rand_score(LABELS, cluster_names(b.rows, config).groups) for b in blocks]
-    together = adjusted_rand_score(LABELS, cluster_names(evidence.joint(), config).groups)
-    assert together > max(alone) + 0.1
 
 
 def test_noise_and_evidence_that_contradicts_the_meaning_get_no_weight():

@@ -18,9 +18,9 @@ ROOT = Path(__file__).parents[2]
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 
 
-def units_of(folder, count=6, **given):
-    special = given.get("special", {})
-    return [Sum(f"unit {i}", tuple(range(i + 1)), folder, **special.get(i, {})) for i in range(count)]
+def units_of(folder, special=None, **given):
+    """Return six units; the unit with the number ``special`` has the given fields."""
+    return [Sum(f"unit {i}", tuple(range(i + 1)), folder, **(given if i == special else {})) for i in range(6)]
 
 
 def sums(units, workers):
@@ -46,13 +46,13 @@ def test_single_worker_runs_in_this_process(tmp_path):
 def test_error_contains_the_unit_that_kills_every_worker(tmp_path, monkeypatch):
     monkeypatch.setattr(executor, "ATTEMPTS", 2)
     with pytest.raises(HgldError, match="died 2 times at unit 2 "):
-        sums(units_of(tmp_path, special={2: {"kills": 99}}), 2)
+        sums(units_of(tmp_path, 2, kills=99), 2)
     # if a killed worker had several units, no unit is blamed, so one more attempt is allowed
     assert len(list(tmp_path.glob("unit 2.*"))) <= 1 + 2
 
 
 def test_workers_are_other_processes_and_a_unit_runs_again_if_its_worker_is_killed(tmp_path):
-    found, processes = sums(units_of(tmp_path, special={0: {"kills": 1}}), 2)
+    found, processes = sums(units_of(tmp_path, 0, kills=1), 2)
     assert found == EXPECTED
     assert os.getpid() not in processes
     assert len(list(tmp_path.glob("unit 0.*"))) == 2
@@ -61,13 +61,13 @@ def test_workers_are_other_processes_and_a_unit_runs_again_if_its_worker_is_kill
 @pytest.mark.parametrize("workers", [1, 2])
 def test_error_in_a_unit_of_work_is_raised(tmp_path, workers):
     with pytest.raises(InputError, match="unit 3 is refused"):
-        sums(units_of(tmp_path, special={3: {"refuses": True}}), workers)
+        sums(units_of(tmp_path, 3, refuses=True), workers)
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_error_contains_the_unit_that_runs_out_of_memory(tmp_path, workers):
     with pytest.raises(HgldError, match=r"not enough memory for unit 3\. Finished work is kept"):
-        sums(units_of(tmp_path, special={3: {"starves": True}}), workers)
+        sums(units_of(tmp_path, 3, starves=True), workers)
 
 
 PARENT = """

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.errors import InputError
-from hgld.pipelines.check.verify import verify
 from hgld.pipelines.shards.pack import TarWriter
-from hgld.pipelines.stage import silent
+from tests.pipelines.tiny_shards import findings
 from tests.pipelines.toy_release import ToyRelease, build
 
 
@@ -90,4 +89,4 @@ def test_record_of_a_different_plan_is_removed_before_packing(tmp_path, monkeypa
     monkeypatch.undo()
     image.write_bytes(release.images["0/0.jpg"])
     build(catalog, tmp_path / "out", shard_items=100)
-    assert verify(tmp_path / "out", progress=silent).findings.is_empty()
+    assert findings(tmp_path / "out").is_empty()

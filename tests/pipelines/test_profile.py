@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from hgld import Hierarchy, open_dataset
 from hgld.data.index import read_table
 from hgld.errors import ConfigError, InputError, TableError
-from hgld.pipelines.check.verify import verify
 from hgld.pipelines.shards.catalog_changes import default_parts, draw_classes
 from hgld.pipelines.shards.config import SourceConfig
 from hgld.pipelines.shards.profile import profile
-from hgld.pipelines.stage import silent
 from tests.fake_releases.pictures import jpeg
+from tests.pipelines.tiny_shards import findings
 
 CLASSES = 48  # class names are like "Sorte 7"; each group has six classes
 GROUPS = ("Äpfel", "Birnen", "Kohl", "Rüben", "Beeren", "Nüsse", "Salat", "Pilze")
@@ -93,7 +92,7 @@ def test_proposed_command_builds_the_same_dataset_as_the_flag_yes(table, hgld, m
     reason = "no Product: may show a class of test or val"
     assert built["rejected"] == {"missing": 1, "no path": 1, "repeats an earlier row": 1, reason: 3, "undecodable": 1}
     root = table.parent / "Liste-shards"
-    assert verify(root, progress=silent).findings.is_empty()
+    assert findings(root).is_empty()
     names = Hierarchy.from_parquet(root / "hierarchy.parquet").names[1]
     assert sorted(names) == sorted(GROUPS)
 
@@ -106,8 +105,6 @@ def test_complete_options_build_without_a_question_and_keep_spellings_apart(tabl
     assert "--merge-spellings makes them one" in shown
     assert "build: " not in shown
     assert set(Hierarchy.from_parquet("out/hierarchy.parquet").names[0]) >= {"Sorte 20", "sorte_20"}
-    code, shown, _ = hgld("build-shards", *said, "--out", "other", "--val-classes", 0.1)
-    assert "val has 5 classes, and hgld calibrate needs 10: raise --val-classes." in shown
 
 
 def test_proposed_build_does_not_start_without_a_terminal(table, hgld, monkeypatch):
@@ -240,7 +237,7 @@ def test_hugging_face_parquet_files_are_built(tmp_path, hgld):
     rejected = read_table("rejected.parquet", tmp_path / "out" / "rejected.parquet").filter(reason="undecodable")
     assert "train-00000-of-00001.parquet/000000007/Bild 6.jpg" in rejected["file"].to_list()
     assert len(dataset) == 38
-    assert verify(tmp_path / "out", decode=True, progress=silent).findings.is_empty()
+    assert findings(tmp_path / "out", decode=True).is_empty()
     assert "built before, nothing to do" in hgld("build-shards", *given)[1]
 
 

@@ -14,11 +14,9 @@ from hgld.data import index as index_file
 from hgld.data.tar import END_OF_ARCHIVE, member_header, padding
 from hgld.errors import ConfigError, HierarchyError, InputError, StorageError
 from hgld.pipelines.check.index import rebuild_index
-from hgld.pipelines.check.verify import verify
-from hgld.pipelines.shards.cards import dataset_lock, remake_card
 from hgld.pipelines.stage import silent
 from tests.faults.disk import counted_changes, failing_disk
-from tests.pipelines.tiny_shards import FAMILIES, LEVELS, TinyShards, index_of, picture
+from tests.pipelines.tiny_shards import FAMILIES, LEVELS, TinyShards, findings, index_of, picture
 
 
 def rebuilt(root, **options):
@@ -139,7 +137,7 @@ def test_damaged_items_are_excluded_with_a_reason(tmp_path, reason):
     assert result.manifest.rejected == {reason: len(kept)}
     assert all(name.startswith("x.tar/") for name in kept["file"])
     if reason == "other-split":
-        assert verify(tmp_path, progress=silent).findings.is_empty()
+        assert findings(tmp_path).is_empty()
 
 
 def item(key, *, seed=0, image=None, **changes):
@@ -209,7 +207,7 @@ def test_image_with_a_wrong_suffix_is_indexed_and_reported(tmp_path):
     assert index_of(tmp_path)["suffix"].to_list() == ["jpg"]
     assert not len(result.rejected)
     assert "1 images are of another format" in result.notes[0]
-    assert verify(tmp_path, progress=silent).findings["kind"].to_list() == ["wrong-suffix"]
+    assert findings(tmp_path)["kind"].to_list() == ["wrong-suffix"]
 
 
 def test_group_size_is_reduced_to_the_shortest_run_of_a_class(tmp_path):
@@ -248,15 +246,6 @@ def test_full_disk_leaves_the_dataset_unchanged(root, tmp_path):
         assert bytes_of(root) == before, f"change {first}"
 
 
-def test_repeated_key_is_taken_from_the_first_shard(tmp_path):
-    for shard in ("a.tar", "b.tar"):
-        write_tar(tmp_path / shard, [("k.jpg", picture(0)), ("k.json", foreign_json())])
-    result = rebuilt(tmp_path)
-    assert index_of(tmp_path)["shard"].to_list() == ["a.tar"]
-    assert result.rejected.select("file", "reason").rows() == [("b.tar/k.jpg", "duplicate-key")]
-    assert [shard.name for shard in result.manifest.shards] == ["a.tar"]
-
-
 def test_complete_items_of_a_truncated_tar_are_indexed(root):
     shard = root / "train-000001.tar"
     shard.write_bytes(shard.read_bytes()[: shard.stat().st_size // 2])
@@ -273,13 +262,3 @@ def test_folder_whose_name_is_not_a_valid_dataset_name_is_refused(tmp_path):
     TinyShards().write_tars(root)
     with pytest.raises(ConfigError, match=r"called 'bell\\x07'.*Rename the folder"):
         rebuilt(root)
-
-
-def test_second_process_that_changes_the_same_dataset_is_refused(root):
-    before = bytes_of(root)
-    for change in (lambda: rebuilt(root, force=True), lambda: remake_card(root)):
-        with dataset_lock(root), pytest.raises(StorageError, match="another process is changing the dataset"):
-            change()
-        assert bytes_of(root) == before
-    rebuilt(root, force=True)
-    assert verify(root, progress=silent).findings.is_empty()  # no findings: the lock file was removed

@@ -157,12 +157,6 @@ def test_every_landmark_gets_its_status_and_nothing_is_requested_twice(scraper):
     assert again.record["outputs"] == done.record["outputs"]
 
 
-def test_run_stops_at_its_request_budget(scraper):
-    with pytest.raises(ConfigError, match=r"budget of 2 requests is used up; .* same\s+command again"):
-        scraper.run(request_budget=2)
-    assert len(scraper.server.log) == 2
-
-
 @pytest.mark.parametrize(
     ("route", "names"), [("api", EXPECTED), ("html", ["Cathedral", "Plain", "Hostile", "Never_was"])]
 )
@@ -201,17 +195,6 @@ def test_html_route_finds_names_and_a_second_run_does_nothing(scraper):
     asked = len(scraper.server.log)
     assert not scraper.run(route="html").was_run
     assert len(scraper.server.log) == asked
-
-
-def test_html_route_stops_if_the_server_is_not_a_wiki(scraper, tmp_path):
-    """With a wrong --commons-url, the server knows no page."""
-    scraper.table = write_table(tmp_path / "some.csv", [f"{COMMONS}Category:L{i}" for i in range(50)])
-    scraper.server.faults += [status(404)] * 50
-    with pytest.raises(ServiceError, match=r"HTTP 404, but not with a MediaWiki page.* failure 20 in a row"):
-        scraper.run(route="html")
-    assert len(scraper.server.log) == 20
-    scraper.server.faults.clear()
-    assert {found[0] for found in by_name(scraper.run(route="html")).values()} == {"missing"}
 
 
 def test_title_that_makes_its_batch_fail_does_not_affect_other_titles(scraper):

@@ -9,10 +9,9 @@ import pytest
 from hgld import Hierarchy
 from hgld.data.format import CARD, CROISSANT, HIERARCHY, INDEX, MANIFEST
 from hgld.data.index import read_index
-from hgld.pipelines.check.verify import verify
 from hgld.pipelines.shards.cards import remake_card
-from hgld.pipelines.stage import silent
 from tests.fake_releases.__main__ import maker
+from tests.pipelines.tiny_shards import findings
 from tests.pipelines.toy_release import LEVELS, ToyRelease
 
 
@@ -60,7 +59,7 @@ def test_name_licence_and_level_names_are_in_card_and_croissant(labels, tmp_path
         assert "\n# fruit 2026, as shards\n\nFruit of \\*our\\* garden\\.\n" in card
         described = json.loads((tmp_path / "out" / CROISSANT).read_text())
         assert (described["license"], described["description"]) == ("CC-BY-4.0", "Fruit of *our* garden.")
-    assert verify(tmp_path / "out", progress=silent).findings.is_empty()
+    assert findings(tmp_path / "out").is_empty()
 
 
 def test_levels_named_like_internal_columns_can_be_built(labels, tmp_path, hgld):
@@ -71,7 +70,7 @@ def test_levels_named_like_internal_columns_can_be_built(labels, tmp_path, hgld)
     levels = ",".join([f"{name}=of {name}" for name in names] + [f"parent={LEVELS[1]}"])
     code, _, said = hgld("build-shards", *own, "--levels", levels, "--out", tmp_path / "out")
     assert (code, said) == (0, "")
-    assert verify(tmp_path / "out", progress=silent).findings.is_empty()
+    assert findings(tmp_path / "out").is_empty()
 
 
 def test_counts_that_differ_from_the_card_are_shown(tmp_path, hgld):

@@ -1,4 +1,3 @@
-import json
 import shutil
 from contextlib import chdir
 from dataclasses import replace
@@ -13,11 +12,10 @@ from hgld.data import format as dataset_files
 from hgld.data import index as index_file
 from hgld.data.format import BOX
 from hgld.errors import ConfigError, InputError, StorageError
-from hgld.pipelines.check.verify import verify
 from hgld.pipelines.shards import work
 from hgld.pipelines.shards.build import build_catalog
 from hgld.pipelines.shards.config import ShardConfig, SourceConfig
-from hgld.pipelines.stage import silent
+from tests.pipelines.tiny_shards import findings, index_of
 from tests.pipelines.toy_release import LEVELS, SMALL, ToyRelease, build, bytes_of
 
 
@@ -42,14 +40,6 @@ def built(tmp_path_factory):
 def finished(built, tmp_path):
     """Return a copy of the finished dataset."""
     return shutil.copytree(built[1], tmp_path / "out")
-
-
-def index_of(root: Path) -> pl.DataFrame:
-    return index_file.read_index(root / dataset_files.INDEX)[0]
-
-
-def found(root: Path) -> list[dict]:
-    return verify(root, decode=True, progress=silent).findings.to_dicts()
 
 
 def test_built_dataset_has_every_image_with_its_labels(built, loose, release):
@@ -103,18 +93,19 @@ def test_workers_may_run_in_another_folder(release, tars, tmp_path, monkeypatch)
     )
     build(catalog, "out", keep_examined=True)
     monkeypatch.undo()
-    assert found(tmp_path / "out") == []
+    assert findings(tmp_path / "out", decode=True).is_empty()
     assert list(elsewhere.iterdir()) == []
 
 
 def test_release_in_tars_gives_the_same_shards_as_loose_files(built, release, tmp_path):
     containers = release.write_tars(tmp_path / "tars", tars=3)
-    build(release.tar_catalog(tmp_path, containers), tmp_path / "out")
+    result = build(release.tar_catalog(tmp_path, containers), tmp_path / "out")
     one, other = index_of(tmp_path / "out"), index_of(built[1])
     assert one.drop("offset", "source").equals(other.drop("offset", "source"))
-    assert found(tmp_path / "out") == []
-    tars = json.loads((tmp_path / "out" / "dataset.json").read_text())["provenance"]["tars"]
-    assert [(tar["file"], tar["md5"]) for tar in tars] == [(c.path.name, c.md5) for c in containers]
+    assert findings(tmp_path / "out", decode=True).is_empty()
+    assert [(tar["file"], tar["md5"]) for tar in result.manifest.provenance["tars"]] == [
+        (c.path.name, c.md5) for c in containers
+    ]
 
 
 def test_excluded_images_are_removed_from_lists_and_judgements(release, tmp_path):
@@ -142,20 +133,19 @@ def test_excluded_images_are_removed_from_lists_and_judgements(release, tmp_path
     judged = index_file.read_table(dataset_files.JUDGEMENTS, tmp_path / "out" / dataset_files.JUDGEMENTS)
     assert judged.rows() == [("3/0", "3/2", "easy")]
     assert "1 rows about items that are not in the shards were removed from lists.parquet." in result.notes
-    assert found(tmp_path / "out") == []
+    assert findings(tmp_path / "out", decode=True).is_empty()
 
 
 def test_resized_dataset_has_upright_images_and_scaled_boxes(release, tmp_path):
     catalog = release.catalog(release.write(tmp_path / "source"))
     boxes = pl.DataFrame([(4, 4, 20, 20)] * len(catalog.items), schema=dict.fromkeys(BOX, pl.Int32), orient="row")
     catalog = replace(catalog, items=pl.concat([catalog.items, boxes], how="horizontal"))
-    build(catalog, tmp_path / "out", resize=16)
+    provenance = build(catalog, tmp_path / "out", resize=16).manifest.provenance
     index = index_of(tmp_path / "out")
     assert index.select(pl.min_horizontal("width", "height").unique()).to_series().to_list() == [16]
     assert (index["orientation"].unique().to_list(), index["suffix"].unique().to_list()) == ([1], ["jpg"])
     assert index.select(BOX).unique().rows() == [(2, 2, 10, 10)]
-    assert found(tmp_path / "out") == []
-    provenance = json.loads((tmp_path / "out" / "dataset.json").read_text())["provenance"]
+    assert findings(tmp_path / "out", decode=True).is_empty()
     assert provenance["config"]["shards"]["quality"] == 90
     assert "simplejpeg" in provenance["versions"]
 
@@ -205,7 +195,7 @@ class TestTarsDownloadedOneByOne:
             "built without the missing tar set_1.tar.",
             "built without the refused tar set_2.tar.",
         ]
-        assert found(tmp_path / "out") == []
+        assert findings(tmp_path / "out", decode=True).is_empty()
 
 
 class TestOutputFolder:
@@ -232,25 +222,11 @@ class TestOutputFolder:
             build(replace(loose, items=loose.items[1:]), finished)
         assert bytes_of(finished) == bytes_of(built[1])
 
-    def test_second_build_into_the_same_folder_is_refused(self, loose, tmp_path, monkeypatch):
-        def second(*_: object) -> None:
-            with pytest.raises(StorageError, match="another process is building"):
-                build(loose, tmp_path / "out")
-            raise Stopped
-
-        monkeypatch.setattr("hgld.pipelines.shards.build.finish", second)
-        with pytest.raises(Stopped):
-            build(loose, tmp_path / "out")
-
     def test_too_little_disk_space_is_reported_before_a_shard_is_written(self, loose, tmp_path, monkeypatch):
         monkeypatch.setattr(work.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 1_000_000))
         with pytest.raises(StorageError, match=r"1\.0 MB of free space, but the build needs about 67\.\d MB"):
             build(loose, tmp_path / "out")
         assert not list((tmp_path / "out").glob("*.tar"))
-
-
-class Stopped(Exception):
-    """Stops a build, as any error or signal would."""
 
 
 def test_address_of_a_ray_cluster_without_ray_is_refused():

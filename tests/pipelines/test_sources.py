@@ -111,11 +111,10 @@ def test_catalog_agrees_with_its_card_and_lists_existing_files(releases, name, t
     assert all(path.is_file() for path in catalog.sources)
     if not catalog.containers:
         assert all((catalog.root / file).is_file() for file in catalog.items["file"])
-    for again in (read(name, source), read(name, made(name, tmp_path))):
-        assert again.items.equals(catalog.items)
-        for table in ("lists", "judgements", "dropped"):
-            mine, theirs = getattr(again, table), getattr(catalog, table)
-            assert mine is theirs is None or mine.equals(theirs)
+    again = read(name, made(name, tmp_path))
+    for table in ("items", "lists", "judgements", "dropped"):
+        mine, theirs = getattr(again, table), getattr(catalog, table)
+        assert mine is theirs is None or mine.equals(theirs)
     if name in INSIDE:
         within = read(name, source / INSIDE[name])
         assert within.items.drop("file").equals(catalog.items.drop("file"))
@@ -168,24 +167,18 @@ DAMAGED = [  # (source, list file, old text, new text, expected words of the err
     ("sop", SOP, "image_id class_id", "class_id image_id", "expected the header image_id class_id super_class_id path"),
     ("sop", SOP, "1 1 1 bicycle_final/", "1 1 2 bicycle_final/", "expected one folder per category"),
     ("sop", SOP, "1 1 1 bicycle_final/", "1 1 bicycle_final/", "3 words; expected image_id class_id"),
-    ("sop", SOP, "\r\n2 1 1 ", "\r\n2 14 1 ", "are in train and in"),
     ("inat-full", INAT, "train_val2018/Aves/0/", "elsewhere/Aves/0/", "line 1 is"),
     ("inat-full", INAT, "Aves/0/", "Aves/77/", "of the category 77, which"),
     ("inat-full", INAT, "Aves/0/", "Fungi/0/", "is in 'Fungi'"),
     ("inat-full", "categories.json", '"genus": "Prunella", ', "", "category '0' lacks genus; expected id, name"),
     ("inat-full", "categories.json", '"id": 1', '"id": 0', "two categories have the same id"),
-    ("inat-full", "categories.json", '"id": 1', '"id": "1"', "lacks a number as id"),
-    ("inat-full", "categories.json", "[{", "[3, {", "expected a list of categories"),
     ("inshop", EVAL, " id_00000001 train", " id_00000001 val", "expected an image, an item and a split"),
     ("inshop", EVAL, OF_SHOP, "img/Blouses_Shirts/id_00000001/", "expected img/DEPARTMENT/CATEGORY"),
-    ("gldv2", "metadata/train_clean.csv", "landmark_id,images", "landmark,images", "no column landmark_id"),
     ("gldv2", "metadata/index_image_to_landmark.csv", ",0\n", "\n", r"row \d+: landmark_id is empty"),
     ("gldv2", "metadata/train_label_to_hierarchical.csv", "\n101,", "\n100,", "landmark 100 has two rows"),
-    ("gldv2", "ground_truth/retrieval_solution_v2.1.csv", "Public", "Open", "Usage is 'Open'"),
     ("gldv2", "md5sum/index/md5.images_001.txt", "images_001", "images_002", r"expected 32 hex digits and images_001"),
     ("cub", f"{CUB}/classes.txt", "Laysan", "Layman", "class 2 is 'Layman Albatross'; expected 'Laysan Albatross'"),
     ("cub", f"{CUB}/image_class_labels.txt", "2 1\n", "2 2\n", "is of class 2"),
-    ("cub", f"{CUB}/image_class_labels.txt", "2 1\n", "", "class_id is ''"),
     ("cub", f"{CUB}/image_class_labels.txt", "2 1\n", "2 1\n2 1\n", "occurs twice"),
     ("cub", f"{CUB}/image_class_labels.txt", "2 1\n", "2 1\n999 1\n", "image 999 is not in images.txt"),
     (
@@ -195,13 +188,11 @@ DAMAGED = [  # (source, list file, old text, new text, expected words of the err
         "0000010 1\n0000010 2",
         "vehicle 2 here and 1 in an earlier line",
     ),
-    ("vehicleid", f"{PKU}/train_test_split/train_list.txt", "0000010 1\n", "0000010 7\n", "00007"),
     ("landmarks-clean", CLEAN, "\n", "\n../../etc/passwd 1\n", "line 2: .*not a path inside"),
     ("landmarks-clean", CLEAN, "\n", "\nhttp://a/b.jpg\n", "line 2 is .*expected a URL"),
     ("imagenet", f"{KIT}/{imagenet.TRUTH}", "2", "9", "line 1 is '9'; expected the number of a synset in"),
     ("dyml-vehicle", DYML, "fname, coarse_id", "name, coarse_id", "line 1 .*expected the header 'fname, coarse_id"),
     ("dyml-vehicle", DYML, "\n1.jpg, 0, 0, 0", "\n1.jpg, 0, 0", "line 2 .*3 cells"),
-    ("dyml-vehicle", DYML, "\n1.jpg, 0, 0, 0", "\n1.jpg, 0, 1, 0", "train/0"),
 ]
 
 
@@ -225,12 +216,12 @@ def annotated(**fields: Any):
     return change
 
 
-def judged(image: str = "a", query: str = "b", box: tuple[float, ...] = (0.0, 0.0, 9.0, 9.0)):
+def judged(image: str = "a", box: tuple[float, ...] = (0.0, 0.0, 9.0, 9.0)):
     """Return a function that gives revisited Oxford a ground truth of one query and one image."""
 
     def change(source: Path) -> None:
         entry = {"bbx": list(box), "easy": [0], "hard": [], "junk": []}
-        truth = {"imlist": [image], "qimlist": [query], "gnd": [entry]}
+        truth = {"imlist": [image], "qimlist": ["b"], "gnd": [entry]}
         (source / "roxford5k" / "gnd_roxford5k.pkl").write_bytes(pickle.dumps(truth))
 
     return change
@@ -249,17 +240,11 @@ def with_folder_of_no_synset(source: Path) -> None:
 CAR, VAL = {"relative_im_path": "a.jpg", "test": 0}, "ILSVRC2012_img_val"
 CHANGED = [  # (source, function that changes its files, expected words of the error)
     ("cars196", annotated(**CAR), "lack 'class'"),
-    ("cars196", annotated(**CAR | {"relative_im_path": 3.0, "class": 1}), "expected one text"),
     ("cars196", annotated(**CAR, **{"class": 1.5}), "expected one whole number"),
     ("cars196", annotated(**CAR, **{"class": 197}), "class is 197; expected 1 to 196"),
     ("roxford", judged(box=(5.0, 2.0, 5.2, 9.0)), "query 'b': .*is empty"),
     ("roxford", judged(box=(5.0, 2.0, float("nan"), 9.0)), "query 'b': .*cannot be in an image"),
-    ("roxford", judged(box=(0.0, 0.0, 1e30, 9.0)), "cannot be in an image"),
     ("roxford", judged(image="../../a"), "not a path inside"),
-    (
-        *("imagenet", lambda source: savemat(source / KIT / "meta.mat", {"synsets": np.zeros(2)})),
-        "lack 'ILSVRC2012_ID'; found no fields",
-    ),
     ("imagenet", lambda source: shutil.rmtree(source / KIT), "00001.JPEG: the synset of this image is unknown"),
     ("imagenet", lambda source: (source / VAL).rename(source / "v"), "holds no val or ILSVRC2012_img_val"),
     ("imagenet", with_folder_of_no_synset, "is not a WordNet id"),
@@ -319,13 +304,10 @@ def test_lists_have_a_size_limit_and_errors_contain_the_line(tmp_path):
         find_folder(tmp_path, "inside", "marker")
 
 
-@pytest.mark.parametrize("path", ["", "/a", "a/../../b", "a\\b", "a\x00b", "a" * 2000])
-def test_paths_that_leave_the_release_are_refused(path):
-    with pytest.raises(TableError, match=r"here: .* is not a path inside the release"):
-        relative_path(path, "here")
-
-
 def test_paths_are_normalised_and_numbers_parsed():
+    for path in ("", "/a", "a/../../b", "a\\b", "a\x00b", "a" * 2000):
+        with pytest.raises(TableError, match=r"here: .* is not a path inside the release"):
+            relative_path(path, "here")
     assert relative_path("./a//b/./c.jpg", "") == "a/b/c.jpg"
     assert whole_number("007", "", "") == 7
     for text in ("", "-1", "1.0", "²", "9" * 19):
@@ -442,11 +424,7 @@ def test_inshop_is_read_without_its_outer_folders(tmp_path):
 
 def test_inshop_item_of_two_categories_has_an_unknown_category(tmp_path):
     source = made("inshop", tmp_path)
-    edit(
-        source / "Eval" / "list_eval_partition.txt",
-        "img/WOMEN/Blouses_Shirts/id_00000001/",
-        "img/MEN/Denim/id_00000001/",
-    )
+    edit(source / EVAL, OF_SHOP, "img/MEN/Denim/id_00000001/")
     catalog = read("inshop", source)
     torn = catalog.items.filter(pl.col("item") == "id_00000001")
     assert torn["category"].null_count() == torn["department"].null_count() == len(torn) == 4
@@ -467,12 +445,12 @@ def test_gldv2_catalog_has_all_tars_with_checksums(releases):
 def test_gldv2_query_gets_the_label_of_its_first_listed_image(releases):
     catalog = read("gldv2", releases["gldv2"])
     assert counts(catalog.dropped, "split") == {"train": 4, "gallery": 3, "query": 3}
-    labels = {row["key"]: tuple(row[level] for level in catalog.levels) for row in catalog.items.iter_rows(named=True)}
+    of = labels(catalog)
     assert set(present(catalog.judgements)["verdict"]) == {"relevant"}
     solution = pl.read_csv(releases["gldv2"] / "ground_truth/retrieval_solution_v2.1.csv", infer_schema=False)
     listed = {query: images.split() for query, images, usage in solution.iter_rows() if usage != "Ignored"}
-    found = {query: labels[query] for query in listed}
-    assert found == {query: labels.get(images[0], (None,) * 3) for query, images in listed.items()}
+    found = {query: of[query] for query in listed}
+    assert found == {query: of.get(images[0], (None,) * 3) for query, images in listed.items()}
     assert sorted(map(str, found.values())) == [
         "('index/0 Chartres Cathedral', 'church', 'human-made')",
         "('index/1 Notre-Dame de Paris', 'church', 'human-made')",
@@ -488,16 +466,6 @@ def test_gldv2_with_distractors_has_every_judgement(releases):
     assert len(unlabelled) == gldv2.IMAGES["index"]
     assert set(unlabelled["landmark"]) == {"index/4"}
     assert len(present(whole.judgements)) == len(present(part.judgements)) + gldv2.IMAGES["index"]
-
-
-def test_gldv2_labels_can_come_from_another_folder(tmp_path, releases):
-    own = tmp_path / "own"
-    own.mkdir()
-    for name in ("train", "index"):
-        lines = (releases["gldv2"] / "metadata" / f"{name}_label_to_hierarchical.csv").read_text().splitlines()
-        (own / f"{name}_label_to_hierarchical.csv").write_text("\n".join(lines[:2]) + "\n")
-    catalog = read("gldv2", releases["gldv2"], labels=own, splits=("train",))
-    assert set(catalog.items["landmark"]) == {"train/100 Chartres Cathedral"}
 
 
 def test_both_layouts_of_cars196_give_the_same_classes(tmp_path, releases):
@@ -529,18 +497,12 @@ def test_landmarks_without_an_image_are_dropped_with_a_reason(tmp_path):
 def test_landmark_lists_with_paths_in_place_of_urls_are_read(tmp_path):
     source = made("landmarks-clean", tmp_path)
     (source / "annotations_landmarks").rename(source / "annotations")
-    for split, text in (
-        ("train", "images/0_0.jpg 0\nimages/7/7_0.jpg 7\nimages/gone.jpg 7\n"),
-        ("val", "images/0_1.jpg 0\n"),
-    ):
-        (source / "annotations" / f"annotation_clean_{split}.txt").write_text(text)
+    files = ["images/7/7_0.jpg", "images/gone.jpg", "images/0_1.jpg"]
+    for split, listed in (("train", files[:2]), ("val", files[2:])):
+        lines = "".join(f"{file} 7\n" for file in listed)
+        (source / "annotations" / f"annotation_clean_{split}.txt").write_text(lines)
     catalog = read("landmarks-clean", source)
-    assert catalog.items["file"].to_list() == [
-        "images/0_0.jpg",
-        "images/7/7_0.jpg",
-        "images/gone.jpg",
-        "images/0_1.jpg",
-    ]
+    assert catalog.items["file"].to_list() == files
     assert present(catalog.dropped).is_empty()
 
 
@@ -555,13 +517,11 @@ def test_urls_without_a_usable_file_name_are_dropped(tmp_path):
 
 def test_imagenet_val_gets_its_synsets_from_the_development_kit(tmp_path):
     catalog = read("imagenet", made("imagenet", tmp_path))
-    found = labels(catalog)
     assert (catalog.levels, catalog.protocol, catalog.disjoint) == (("synset",), "classification", False)
-    shown = {key: synset for key, (synset,) in found.items() if key.startswith("val/")}
+    shown = {key: synset for key, (synset,) in labels(catalog).items() if key.startswith("val/")}
     in_order = [shown[key] for key in sorted(shown, key=lambda key: key.rpartition("_")[2])]
     assert in_order == list(reversed(imagenet.SYNSETS)) * imagenet.VAL
     assert [path.name for path in catalog.sources] == ["ILSVRC2012_validation_ground_truth.txt", "meta.mat"]
-    assert dict(read("imagenet", tmp_path, splits=("val",)).items["split"].value_counts().iter_rows()) == {"val": 6}
 
 
 def test_imagenet_layouts_give_the_same_items(tmp_path):
@@ -577,8 +537,7 @@ def test_imagenet_layouts_give_the_same_items(tmp_path):
     second = read("imagenet", folders)
     assert not second.sources
     kaggle = made("imagenet", tmp_path / "c")
-    (kaggle / "ILSVRC" / "Data").mkdir(parents=True)
-    (kaggle / "ILSVRC" / "Data" / "CLS-LOC").mkdir()
+    (kaggle / "ILSVRC" / "Data" / "CLS-LOC").mkdir(parents=True)
     for split in ("train", "val"):
         (kaggle / f"ILSVRC2012_img_{split}").rename(kaggle / "ILSVRC" / "Data" / "CLS-LOC" / split)
     shutil.rmtree(kaggle / "ILSVRC2012_devkit_t12")
@@ -598,18 +557,12 @@ def test_dyml_lists_with_a_line_end_after_the_header_are_read(tmp_path):
 
 def test_revisited_queries_have_boxes_and_judgements(releases):
     catalog, prefix = read("rparis", releases["rparis"]), "paris_louvre"
-    boxes = catalog.items.select("split", *BOX)
-    assert boxes.filter(pl.col("split") == "query").drop("split").rows() == [
-        (2, 2, 30, 31),
-        (2, 2, 30, 31),
-        (4, 2, 30, 31),
-    ]
-    assert boxes.filter(pl.col("split") == "gallery").drop("split").null_count().row(0) == (revisited.GALLERY,) * 4
+    boxes = {split: catalog.items.filter(split=split).select(BOX) for split in ("query", "gallery")}
+    assert boxes["query"].rows() == [(2, 2, 30, 31), (2, 2, 30, 31), (4, 2, 30, 31)]
+    assert boxes["gallery"].null_count().row(0) == (revisited.GALLERY,) * 4
     assert catalog.items["landmark"].null_count() == len(catalog.items)
-    second = (
-        present(catalog.judgements).filter(pl.col("query") == f"{prefix}_000001").sort("item").select("item", "verdict")
-    )
-    assert second.rows() == [
+    second = present(catalog.judgements).filter(query=f"{prefix}_000001").sort("item")
+    assert second.select("item", "verdict").rows() == [
         (f"{prefix}_000004", "easy"),
         (f"{prefix}_000005", "hard"),
         (f"{prefix}_000006", "hard"),
@@ -631,14 +584,12 @@ def test_hostile_pickle_runs_no_code(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("name", {"holidays": "jpg", "ukbench": "full"})
+@pytest.mark.parametrize("name", ["holidays", "ukbench"])
 def test_files_with_unexpected_names_are_dropped_and_empty_folders_refused(name, tmp_path):
     with pytest.raises(InputError, match=rf"no image named like .*hgld datasets {name}"):
         read(name, tmp_path)
-    maker(name)(tmp_path, 0)
-    folder = {"holidays": "jpg", "ukbench": "full"}[name]
-    (tmp_path / folder / "1000000.jpg").touch()
-    (tmp_path / folder / "readme.txt").touch()
-    catalog = read(name, tmp_path)
-    assert catalog.dropped is not None
-    assert catalog.dropped["file"].to_list() == [f"{folder}/1000000.jpg", f"{folder}/readme.txt"]
+    others = [f"{INSIDE[name]}/{file}" for file in ("1000000.jpg", "readme.txt")]
+    made(name, tmp_path)
+    for file in others:
+        (tmp_path / file).touch()
+    assert present(read(name, tmp_path).dropped)["file"].to_list() == others

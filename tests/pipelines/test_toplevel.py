@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -128,12 +127,3 @@ def test_class_shares_sum_to_one_and_are_equal_without_evidence(count, classes, 
     np.testing.assert_allclose(class_shares(rows[order], texts, rows[order]), shares[order], atol=1e-6)
     corners = np.eye(6, dtype=np.float32)
     np.testing.assert_allclose(class_shares(corners, [corners[[0]], corners[[1]]], corners)[2:], 0.5)
-
-
-def test_anchor_classes_in_the_data_file_are_well_formed():
-    data = yaml.safe_load(toplevel.ANCHORS.read_text(encoding="utf-8"))
-    ids = [class_id for kind in data["classes"].values() for class_id in kind]
-    assert len(ids) == len(set(ids)), "a class is listed twice"
-    assert all(class_id[0] == "Q" and class_id[1:].isdigit() for class_id in ids)
-    assert set(data["classes"]) == {"natural", "human-made", "open"}
-    assert not set(data["prompts"]["natural"]) & set(data["prompts"]["human-made"])

@@ -165,16 +165,5 @@ def rewrite_tar(path, change):
         file.write(END_OF_ARCHIVE)
 
 
-def dataset_with(tmp_path, data, **changes):
-    """Write a dataset with changed bytes in one item; return its folder and the key of the item."""
-    tiny = TinyShards()
-    tiny.items[4] |= {"data": data, "suffix": "png" if data.startswith(b"\x89PNG") else "jpg"} | changes
-    return tiny.write(tmp_path / "tiny"), tiny.items[4]["key"]
-
-
 def findings(root, **options):
     return verify(root, progress=silent, **options).findings
-
-
-def kinds(root, **options):
-    return dict(findings(root, **options)["kind"].value_counts().iter_rows())

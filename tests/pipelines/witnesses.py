@@ -38,7 +38,7 @@ from hgld.pipelines.shards.sources import read_source
 from hgld.pipelines.stage import silent
 from tests.fake_releases.__main__ import maker
 from tests.fake_releases.pictures import jpeg
-from tests.pipelines.hierarchy_build.conftest import LengthEncoder
+from tests.pipelines.hierarchy_build.conftest import THINGS, LengthEncoder, write_decisions
 from tests.pipelines.test_clean import scraped
 from tests.pipelines.toy_release import ToyRelease, bytes_of
 from tests.pipelines.wikimedia_server import Wiki, WikimediaServer, api_error, status
@@ -145,9 +145,7 @@ ROWS += [
 
 def decisions(folder: Path) -> tuple[Path, ...]:
     folder.mkdir()
-    entry = '{action: drop, names: [old lake], who: ann, when: "2026-11-21T09:00:00Z", why: "no"}'
-    (folder / "ann.yaml").write_text(f"schema_version: 1\nrole: annotator\ndecisions:\n- {entry}\n")
-    return (folder / "ann.yaml",)
+    return (write_decisions(folder / "ann.yaml", "action: drop, names: [old lake]"),)
 
 
 def stages(root: Path, world: World, **given: Any) -> dict[str, Any]:
@@ -199,18 +197,7 @@ def divided(config: TopLevelConfig, world: World) -> Any:
 
 def things(folder: Path) -> Path:
     folder.mkdir()
-    kinds = (
-        "red apple",
-        "green apple",
-        "old apple",
-        "oak",
-        "red oak",
-        "blue whale",
-        "killer whale",
-        "old lakes",
-        "dry lakes",
-    )
-    (folder / "things.txt").write_text("\n".join(kinds))
+    (folder / "things.txt").write_text("\n".join([*THINGS, "old lakes", "dry lakes"]))
     return folder / "things.txt"
 
 
@@ -456,9 +443,7 @@ def executed(config: ShardConfig, world: World) -> Any:
             for unit in units:
                 done(unit, self.work(unit))
 
-    from hgld.pipelines import executor as ray_executor
-
-    world.patch.setattr(ray_executor, "run_on_ray", on_ray)
+    world.patch.setattr(executor, "run_on_ray", on_ray)
     world.patch.setattr(executor, "_SupervisedPool", Pool)
     built(world.once("whole", lambda folder: loose(world)), config, world)
     return asked

@@ -27,25 +27,6 @@ def rows_of(file):
         return list(csv.reader(opened))
 
 
-def test_every_group_gets_a_top_class_or_is_listed_as_undecided(tmp_path, tiny_stages):
-    run = tiny_stages(tmp_path)["toplevel"]
-    groups = pl.read_parquet(run.path("groups.parquet"))
-    assert groups.columns == ["group", "label", "top", "method", "evidence", "margin"]
-    assert groups.select("label", "top", "method").rows() == [
-        ("alert", None, None),
-        ("bridge", "human-made", "p279"),
-        ("cathedral", "human-made", "p279"),
-        ("lake", "natural", "p279"),
-        ("mountain", "natural", "p279"),
-    ]
-    assert "cathedral: cathedral (Q2977) → architectural structure (Q811979)" in groups["evidence"][2]
-    assert run.result.details["undecided"] == ["alert"]
-    assert run.result.counts == {"natural": 2, "human-made": 2, "undecided": 1, "by_p279": 4, "by_encoder": 0}
-    assert "could be decided for: alert." in run.result.notes[0]
-    levels = pl.read_parquet(run.path("levels.parquet"))
-    assert levels.columns == ["group", "level", "label", "method", "evidence", "margin"]
-
-
 def test_label_csvs_have_gldv2_columns_and_scraped_spellings(exported):
     url = "http://commons.wikimedia.org/wiki/Category:L"
     header, *rows = rows_of(exported.path("train_label_to_hierarchical.csv"))
