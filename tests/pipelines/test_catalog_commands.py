@@ -50,15 +50,13 @@ def test_datasets_command_prints_card_and_download_steps_of_a_dataset(hgld):
 def test_card_command_rewrites_the_card_and_updates_its_checksum_in_the_manifest(hgld, root):
     facts = json.loads((root / "dataset.json").read_text())
     rename(root, provenance=facts["provenance"] | {"notes": ["the release <b>lacks</b> a list"]})
-    before = manifest(root)
+    before = manifest(root).files
     code, out, _ = hgld("card", root)
     assert (code, out) == (0, f"{root}: wrote README.md, croissant.json.\n")
-    after = manifest(root)
-    for name in ("README.md", "croissant.json"):
-        assert after.files[name]["sha256"] == sha256_of(root / name)
-    assert {k: v for k, v in after.files.items() if k not in ("README.md", "croissant.json")} == {
-        k: v for k, v in before.files.items() if k not in ("README.md", "croissant.json")
-    }
+    after = manifest(root).files
+    written = {name: after[name] for name in ("README.md", "croissant.json")}
+    assert after == {**before, **written}
+    assert all(facts["sha256"] == sha256_of(root / name) for name, facts in written.items())
     assert r"the release \<b\>lacks\</b\> a list" in (root / "README.md").read_text()
     files = {path.name: path.read_bytes() for path in root.iterdir()}
     hgld("card", root)

@@ -100,7 +100,7 @@ print(json.dumps(rows))
 @pytest.mark.slow
 def test_hugging_face_datasets_loads_the_folder(tmp_path):
     # Datasets requires equal suffixes in the first five items of a shard.
-    root = TinyShards(png=False).write(tmp_path / "tiny")
+    root = TinyShards(with_png=False).write(tmp_path / "tiny")
     index = index_of(root)
     remake_card(root)
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from hgld.errors import ConfigError, InputError, ServiceError, StorageError
-from hgld.files import file_lock
+from hgld.errors import ConfigError, InputError, ServiceError
 from hgld.pipelines.download import Downloader, RemoteFile, download_gldv2
-from hgld.pipelines.shards.sources.gldv2 import checksum_name, metadata_names, parse_checksum, tar_name
+from hgld.pipelines.shards.sources.gldv2 import checksum_name, metadata_names, parse_checksum
 from tests.hgld import lying_server as lies
 from tests.hgld.range_server import Asked, RangeServer
 
@@ -117,7 +116,6 @@ def test_file_with_a_wrong_checksum_is_downloaded_once_more_and_then_refused(ser
 REFUSED = [
     (lies.status(403), {}, "responded with HTTP 403"),
     (lies.status(302, f"Location: http://{'a' * 300}/"), {}, r"a\.tar does not lead to a file"),
-    (lies.status(302, "Location: http://[::1"), {}, "does not lead to a file"),
     (lies.endless, {"md5": None, "most_bytes": 1_000_000}, "more bytes than the 1,000,000 expected"),
     (lies.gzip, {"md5": None}, "was sent compressed"),
     (lies.without_length, {"md5": None}, "without its length and has no checksum"),
@@ -142,13 +140,9 @@ def test_only_attempts_without_progress_count_towards_the_retry_limit(server, tm
     server.planned["a.tar"] = [lies.cut_after(80_000)] * 8
     (got,) = downloader(retries=3).fetch([one(server, tmp_path)])
     assert got.path.read_bytes() == DATA
-
-
-def test_transfer_that_restarts_from_zero_counts_as_no_progress(server, tmp_path):
     server.planned["a.tar"] = [lies.cut_after(80_000)] * 9
-    with pytest.raises(ServiceError, match="given up after several attempts"):
-        downloader(retries=3).fetch([one(server, tmp_path, None)])
-    assert len(server.requests) == 4
+    with pytest.raises(ServiceError, match="given up after several attempts"):  # without a checksum, from zero again
+        downloader(retries=3).fetch([RemoteFile(f"{server.url}/a.tar", tmp_path / "b.tar")])
 
 
 def test_error_messages_hide_user_and_password(server, tmp_path):
@@ -175,13 +169,6 @@ def test_stalled_transfer_is_interrupted_and_resumed(server, tmp_path):
     assert got.path.read_bytes() == DATA
 
 
-def test_second_download_of_a_file_in_progress_is_refused(server, tmp_path):
-    file = one(server, tmp_path)
-    file.path.parent.mkdir()
-    with file_lock(file.part), pytest.raises(StorageError, match="being written by another process"):
-        downloader().fetch([file])
-
-
 def test_unreachable_server_fails_without_retries(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -191,8 +178,8 @@ def test_unreachable_server_fails_without_retries(tmp_path):
 
 
 def test_files_are_downloaded_in_parallel_and_a_failure_does_not_stop_other_files(serve, tmp_path):
-    files = {f"{n}.tar": bytes([n]) * 400_000 for n in range(8)}
-    told: list[tuple[str, int, int | None]] = []
+    files = {f"{n}.tar": bytes([n]) for n in range(8)}
+    told: list[tuple] = []
     in_company: list[bool] = []
     another = threading.Event()
 
@@ -213,9 +200,6 @@ def test_files_are_downloaded_in_parallel_and_a_failure_does_not_stop_other_file
     assert in_company == [True]
     assert left_in(tmp_path) == sorted((set(files) - {"3.tar"}) | {"3.tar.part"})
     assert ("files", 8, 8) in told
-    assert ("MiB", 2, None) in told
-    results = downloader().fetch(wanted)
-    assert [result.path.read_bytes() for result in results] == list(files.values())
 
 
 def test_interrupted_download_ends_soon_and_keeps_received_bytes(serve, tmp_path):
@@ -242,12 +226,8 @@ def test_interrupted_download_ends_soon_and_keeps_received_bytes(serve, tmp_path
 
 def gldv2_site(tars: int = 3) -> dict[str, bytes]:
     site = {f"index/images_{n:03d}.tar": random.Random(n).randbytes(50_000) for n in range(tars)}
-    sums = {
-        checksum_name(
-            "index", n
-        ): f"{hashlib.md5(site[tar_name('index', n)]).hexdigest()}  images_{n:03d}.tar\n".encode()
-        for n in range(tars)
-    }
+    digests = [hashlib.md5(data).hexdigest() for data in site.values()]
+    sums = {checksum_name("index", n): f"{md5}  images_{n:03d}.tar\n".encode() for n, md5 in enumerate(digests)}
     return site | sums | {name: name.encode() for name in metadata_names(["index"])}
 
 

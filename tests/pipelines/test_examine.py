@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import polars as pl
 import pytest
+import simplejpeg
 from PIL import Image, ImageOps
 
 from hgld.data.images import read_header
@@ -18,9 +20,10 @@ from hgld.pipelines.shards import examine as examine_stage
 from hgld.pipelines.shards.catalog import Container
 from hgld.pipelines.shards.config import ShardConfig
 from hgld.pipelines.shards.examine import EXAMINED, ExamineUnit, examine
-from hgld.pipelines.shards.reading import checked_image
+from hgld.pipelines.shards.reading import checked_image, decodes_strictly
 from hgld.pipelines.stage import read_facts
 from tests.fake_releases.pictures import jpeg, png
+from tests.pipelines.tiny_shards import write_tar
 
 
 def rng() -> np.random.Generator:
@@ -58,10 +61,15 @@ def resized(data: bytes, side: int, quality: int = 90) -> tuple[bytes, Any]:
     return checked_image(data, resize=side, quality=quality)[:2]
 
 
-def image_of(size: tuple[int, int], kind: str = "JPEG", **given: Any) -> bytes:
+def saved(image: Image.Image, kind: str, **given: Any) -> bytes:
     file = io.BytesIO()
-    Image.fromarray(rng().integers(0, 256, (*size[::-1], 3), dtype=np.uint8)).save(file, kind, **given)
+    image.save(file, kind, **given)
     return file.getvalue()
+
+
+def image_of(size: tuple[int, int], kind: str = "JPEG", mode: str = "RGB", **given: Any) -> bytes:
+    pixels = rng().integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
+    return saved(Image.fromarray(pixels).convert(mode), kind, **given)
 
 
 SOUND = {
@@ -154,19 +162,10 @@ def test_disk_error_or_lack_of_memory_stops_the_build_and_rejects_no_image(
     assert not unit.record.exists()
 
 
-def tar_of(path: Path, members: dict[str, bytes]) -> Path:
-    with tarfile.open(path, "w") as tar:
-        for name, data in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
-    return path
-
-
 @pytest.mark.parametrize("spooled", [False, True])
 def test_tar_members_are_found_by_their_file_name_without_suffix(tmp_path, spooled):
     images = {f"x/{name}": data for name, (data, *_) in SOUND.items()}
-    path = tar_of(tmp_path / "images.tar", {"readme.txt": b"no image", **images, "y/a.jpg": png(rng())})
+    path = write_tar(tmp_path / "images.tar", {"readme.txt": b"no image", **images, "y/a.jpg": png(rng())}.items())
     # two members have the stem a, and the first is used; no member has the stem z
     files = [*(f"set/{name[0]}" for name in SOUND), "set/z"]
     md5 = hashlib.md5(path.read_bytes()).hexdigest()
@@ -198,7 +197,7 @@ def test_hostile_tar_members_are_reported_and_not_followed(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("fault", ["md5", "cut"])
 def test_damaged_tar_is_refused_and_no_record_is_written(tmp_path, fault):
-    path = tar_of(tmp_path / "images.tar", {"a.jpg": jpeg(rng()), "b.jpg": jpeg(rng())})
+    path = write_tar(tmp_path / "images.tar", [("a.jpg", jpeg(rng())), ("b.jpg", jpeg(rng()))])
     md5 = "0" * 32 if fault == "md5" else None
     if fault == "cut":
         path.write_bytes(path.read_bytes()[:1_800])
@@ -241,9 +240,7 @@ def test_small_upright_images_keep_their_bytes():
     ("kind", "mode"), [("PNG", "RGB"), ("WEBP", "RGB"), ("GIF", "P"), ("JPEG", "CMYK"), ("JPEG", "L")]
 )
 def test_resized_images_of_any_format_and_mode_are_rgb_jpegs(kind, mode):
-    file = io.BytesIO()
-    Image.fromarray(rng().integers(0, 256, (40, 50, 3), dtype=np.uint8)).convert(mode).save(file, kind)
-    made, facts = resized(file.getvalue(), 20)
+    made, facts = resized(image_of((50, 40), kind, mode), 20)
     assert (facts.format, facts.width, facts.height) == ("JPEG", 25, 20)
     assert read_header(made) == facts
     assert Image.open(io.BytesIO(made)).mode == "RGB"
@@ -251,10 +248,7 @@ def test_resized_images_of_any_format_and_mode_are_rgb_jpegs(kind, mode):
 
 def test_16_bit_grey_values_are_scaled_and_not_clipped():
     grey = np.tile(np.linspace(0, 255, 64).astype(np.uint8), (64, 1))
-    file = io.BytesIO()
-    Image.fromarray(grey.astype(np.uint16) * 257).save(file, "PNG")
-    data = file.getvalue()
-    made, _ = resized(data, 32, 95)
+    made, _ = resized(saved(Image.fromarray(grey.astype(np.uint16) * 257), "PNG"), 32, 95)
     expected = grey.reshape(32, 2, 32, 2).mean(axis=(1, 3))
     assert np.abs(np.asarray(Image.open(io.BytesIO(made)).convert("L"), dtype=float) - expected).mean() < 3
 
@@ -265,3 +259,53 @@ def test_boxes_are_clipped_and_rounded_outwards_after_scaling():
     assert checked_image(data, (5, 5, 79, 119), resize=20)[2] == (1, 1, 20, 30)
     with pytest.raises(ImageError, match="leaves nothing"):
         checked_image(data, (80, 0, 90, 10))
+
+
+# -- checks that decode ---------------------------------------------------------------------------------------------
+
+
+def _grainy(**options):
+    """Return a JPEG of smooth patches with noise, similar to a photograph."""
+    random = rng()
+    coarse = random.integers(0, 256, (6, 8, 3)).astype(np.float32)
+    patches = cv2.resize(coarse, (160, 120), interpolation=cv2.INTER_CUBIC)
+    pixels = (patches + random.normal(0, 9, patches.shape)).clip(0, 255).astype(np.uint8)
+    return saved(Image.fromarray(pixels).convert(options.pop("mode", "RGB")), "JPEG", **options)
+
+
+def _damaged(data, random):
+    """Return the data with a flipped bit, a changed byte, a missing part, or a truncated end."""
+    at = int(random.integers(2, len(data)))
+    kind = int(random.integers(4))
+    if kind == 0:
+        return data[:at] + bytes([data[at] ^ 1 << int(random.integers(8))]) + data[at + 1 :]
+    if kind == 1:
+        return data[:at] + bytes([int(random.integers(256))]) + data[at + 1 :]
+    return data[:at] + data[at + int(random.integers(1, 200)) :] if kind == 2 else data[:at]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"quality": 90},
+        {"quality": 92, "subsampling": 0},
+        {"quality": 90, "progressive": True},
+        {"quality": 85, "restart_marker_blocks": 5},
+        {"quality": 90, "mode": "L"},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_decoding_at_one_eighth_size_finds_the_same_damage_as_full_decoding(options):
+    """Strict decoding of every pixel is the reference for which damaged images to refuse."""
+    data, random = _grainy(**options), np.random.default_rng(1)
+    refused = 0
+    for _ in range(150):
+        damaged = _damaged(data, random)
+        try:
+            simplejpeg.decode_jpeg(damaged)
+            sound = True
+        except ValueError:
+            sound = False
+        assert decodes_strictly(damaged) == sound
+        refused += not sound
+    assert 38 < refused < 146

@@ -3,8 +3,6 @@
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hgld.errors import InputError
 from hgld.pipelines.hierarchy.scrape.infobox import MAX_BYTES, MAX_TAGS, Infobox, instance_of
@@ -174,8 +172,3 @@ def test_huge_page_is_refused():
     with pytest.raises(InputError, match=r"250,005 bytes and 50,001 tags"):
         instance_of(b"<ul> " * (MAX_TAGS + 1))
     assert not instance_of(b" " * MAX_BYTES).present
-
-
-@given(st.binary(max_size=300))
-def test_any_bytes_are_parsed_without_error(html):
-    assert isinstance(instance_of(html), Infobox)

@@ -11,12 +11,11 @@ import pytest
 from hgld import Hierarchy
 from hgld.data import format as files
 from hgld.data import index as index_file
-from hgld.data.tar import END_OF_ARCHIVE, member_header, padding
 from hgld.errors import ConfigError, HierarchyError, InputError, StorageError
 from hgld.pipelines.check.index import rebuild_index
 from hgld.pipelines.stage import silent
 from tests.faults.disk import counted_changes, failing_disk
-from tests.pipelines.tiny_shards import FAMILIES, LEVELS, TinyShards, findings, index_of, picture
+from tests.pipelines.tiny_shards import FAMILIES, LEVELS, TinyShards, findings, index_of, picture, write_tar
 
 
 def rebuilt(root, **options):
@@ -45,8 +44,7 @@ def test_rebuilt_index_equals_the_original_index(tmp_path):
 
 
 def test_index_is_built_from_tars_without_a_manifest(tmp_path):
-    tiny = TinyShards(k=2)
-    index = tiny.write_tars(tmp_path)
+    index = TinyShards().write_tars(tmp_path)
     result = rebuilt(tmp_path)
     schema = index_file.index_schema(LEVELS, sources=True)
     assert index_of(tmp_path).equals(index.select(schema.names()).cast(schema))
@@ -69,12 +67,6 @@ def test_readable_index_is_replaced_only_with_force(root):
 
 
 # -- tars of other programs -------------------------------------------------------------------------------------------
-
-
-def write_tar(path, members):
-    with open(path, "wb") as tar:
-        tar.writelines(member_header(name, len(data)) + data + padding(len(data)) for name, data in members)
-        tar.write(END_OF_ARCHIVE)
 
 
 def foreign_json(label=0, name="cat", **changes):

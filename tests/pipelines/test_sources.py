@@ -273,17 +273,6 @@ def test_source_is_found_by_its_name_or_the_name_of_a_card():
         source_name("coco")
 
 
-@pytest.mark.parametrize(("name", "file"), [("cars196", "cars_annos.mat"), ("rparis", "rparis6k/gnd_rparis6k.pkl")])
-def test_truncated_binary_lists_are_refused_with_their_path(releases, tmp_path, name, file):
-    source = shutil.copytree(releases[name], tmp_path / "copy")
-    data = (source / file).read_bytes()
-    for part in (0.0, 0.1, 0.9):
-        (source / file).write_bytes(data[: int(part * len(data))])
-        with pytest.raises(InputError) as caught:
-            read(name, source)
-        assert str(source / file) in str(caught.value), part
-
-
 def test_lists_have_a_size_limit_and_errors_contain_the_line(tmp_path):
     path = tmp_path / "list.txt"
     path.write_bytes(b"\xef\xbb\xbfa b\r\n\r\nc d\n")

@@ -27,17 +27,7 @@ class Stage:
     source: Path
     worked: int = 0
 
-    def run(
-        self,
-        config=None,
-        *,
-        version=1,
-        name="toy",
-        role="source",
-        work=None,
-    ):
-        config = config or Config()
-
+    def run(self, config=Config(), *, version=1, role="source", work=None):
         def write(directory):
             self.worked += 1
             (directory / "letters.txt").write_text(config.letters + self.source.read_text())
@@ -45,14 +35,8 @@ class Stage:
             (directory / "deep" / "more.txt").write_text("more")
             return StageResult({"letters": len(config.letters)}, {"spaces": 2}, ("a note",), {"place": Path("x")})
 
-        return run_stage(
-            name,
-            self.root,
-            version=version,
-            config=key_fields(config),
-            inputs={role: self.source},
-            work=work or write,
-        )
+        inputs, fields = {role: self.source}, key_fields(config)
+        return run_stage("toy", self.root, version=version, config=fields, inputs=inputs, work=work or write)
 
 
 @pytest.fixture

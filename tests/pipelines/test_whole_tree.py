@@ -4,9 +4,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from hgld.pipelines.hierarchy.review.decisions import Move
 from hgld.pipelines.hierarchy.review.whole_tree import expected_errors
-from tests.pipelines.test_learner import LABELS, accept, decided, learner_of, said, toy
+from tests.pipelines.test_learner import LABELS, decided, learner_of, toy
 
 COLUMNS = {"classes": pl.List(pl.String), "classes_by": pl.List(pl.String), "built": pl.List(pl.String)}
 COLUMNS |= {"built_wrong": pl.List(pl.Float64)}
@@ -20,9 +19,9 @@ def table(classes, by, built=None, wrong=0.5, names=20):
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def estimated(decisions=()):
+def estimated():
     names, rows, place, _ = toy(60)
-    return learner_of(names, rows, place, doubt=np.full(60, 0.4)).fit(decided(place, decisions))
+    return learner_of(names, rows, place, doubt=np.full(60, 0.4)).fit(decided(place, []))
 
 
 def test_level_without_two_classes_has_no_wrong_name_and_a_class_per_group_repeats_the_groups():
@@ -56,19 +55,9 @@ def test_tree_has_the_errors_of_every_level_as_a_simulation_by_definition():
     assert undecided["levels"]["top"][0] > 55
 
 
-def test_decisions_about_classes_lower_their_errors_and_blind_acceptance_is_said():
+def test_decisions_about_classes_lower_their_errors():
     now = estimated()
     classes = [f"class {i}" for i in range(3)]
     before = expected_errors(now, table(classes, [None] * 3), ["top"])["levels"]["top"]
     after = expected_errors(now, table(classes, ["ada"] * 3, built=["other"] * 3), ["top"])["levels"]["top"]
     assert after[0] < before[0]
-    names, _, place, truth = toy(60)
-    blind = estimated(accept(names, place))
-    kept = expected_errors(blind, table(classes, ["ada"] * 3), ["top"])
-    assert kept["unread"]
-    wrong = [n for n in names if place[n] != truth[n]]
-    moved = [said(Move, 1, names=(n,), to=LABELS[truth[n]]) for n in wrong]
-    careful = estimated([*accept([n for n in names if n not in wrong], place), *moved])
-    read = expected_errors(careful, table(classes, ["ada"] * 3), ["top"])
-    assert not read["unread"]
-    assert read["levels"]["top"][0] < kept["levels"]["top"][0] / 2

@@ -96,20 +96,6 @@ def test_label_falls_back_to_another_language():
     assert parse_entity(raw, "en").language == "mul"
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@given(st.dictionaries(st.sampled_from(["id", "labels", "claims", "missing", "redirects"]), json_values))
-def test_entity_of_any_json_shape_is_read_without_error(raw):
-    assert isinstance(parse_entity(raw, "en"), Entity)
-    for claims in ({"P31": raw}, {"P31": [raw]}, {"P31": [{"mainsnak": raw}]}):
-        assert parse_entity({"id": "Q1", "claims": claims}, "en").instance_of == ()
-
-
 def page(title, text=None, **facts):
     revisions = {} if text is None else {"revisions": [{"slots": {"main": {"content": text}}}]}
     return {"ns": 14, "title": title, **revisions, **facts}

@@ -24,11 +24,6 @@ from tests.pipelines.hierarchy_build.conftest import THINGS, LengthEncoder, labe
 THREE = ClusterConfig(groups=3)
 
 
-def inputs_of(made):
-    inputs = json.loads((made.directory / "provenance.json").read_text())["inputs"]
-    return [(one["role"], one["file"]) for one in inputs]
-
-
 def test_list_of_names_gives_items_and_groups(build):
     made = build(THINGS, cluster=THREE)
     rows = labels(made)
@@ -39,7 +34,6 @@ def test_list_of_names_gives_items_and_groups(build):
     tree = Hierarchy.from_parquet(made.directory / "hierarchy.parquet")
     assert tree.levels == ("item", "group")
     assert set(tree.names[0]) == set(THINGS)
-    assert not list(made.directory.glob("*_label_to_hierarchical.csv"))
     shown = build_table(made)
     assert "9 items" in shown
     run = made.stages["cluster"]
@@ -48,7 +42,6 @@ def test_list_of_names_gives_items_and_groups(build):
     ]
     names = pl.read_parquet(run.path("names.parquet"))
     assert names.columns == ["name", "landmarks", "group", "confidence", "next_group", "wrong"]
-    assert names["wrong"].is_between(0, 1).all()
     assert run.result.details["silhouettes"] == {}, "the user chose the number of groups"
     chosen = build(THINGS, out="chosen").stages["cluster"].result
     tried = chosen.details["silhouettes"]
@@ -133,10 +126,8 @@ def test_names_are_assigned_to_predefined_groups_and_decisions_move_them(build, 
     table = pl.read_parquet(run.path("groups.parquet"))
     assert table["label"].to_list() == ["apple", "oak", "whale", "fern", "none of these"]
     assert table["names"].to_list() == [3, 4, 3, 0, 1]
-    texts = pl.read_parquet(run.path("examples.parquet"))
-    assert {"apple", "oak", "whale"} <= {*texts["text"]}
-    assert len(np.load(run.path("example_rows.npy"))) == len(texts)
-    assert ("groups", "groups.csv") in inputs_of(made)
+    inputs = json.loads((made.directory / "provenance.json").read_text())["inputs"]
+    assert ("groups", "groups.csv") in [(one["role"], one["file"]) for one in inputs]
     moves = ("action: move, names: [carburettor], to: fern", "action: move, names: [red oak], to: none of these")
     review = ReviewConfig((write_decisions(tmp_path / "ann.yaml", *moves),))
     decided = build([*THINGS, "elm", "carburettor"], levels=levels, review=review)
