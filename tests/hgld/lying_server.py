@@ -50,10 +50,6 @@ def gzip(asked: Asked) -> None:
     asked.partial(asked.data, Content_Encoding="gzip")
 
 
-def brotli(asked: Asked) -> None:
-    asked.partial(asked.data, Content_Encoding="br")
-
-
 def other_bytes(asked: Asked) -> None:
     asked.partial(bytes(byte ^ 1 for byte in asked.data))
 
@@ -146,14 +142,12 @@ def busy_for_ages(asked: Asked) -> None:
     asked.head("Content-Length: 0", "Retry-After: 99999999999", status="503 Busy")
 
 
-_TOLD = (endless, endless_trailer, endless_whole, short, long, ranges_ignored, wrong_range, no_range, gzip, brotli)
-_TOLD += (
-    other_bytes,
-    redirect_loop,
-    redirect_to_a_file,
-    redirect_to_metadata,
-    redirect_elsewhere,
-    redirect_in_disguise,
-)
-_TOLD += (endless_redirect_body, huge_headers, endless_header, trickled_headers, trickle, silence, reset, busy_for_ages)
-LIES: dict[str, Lie] = {lie.__name__: lie for lie in _TOLD}
+LIES: dict[str, Lie] = {
+    lie.__name__: lie
+    for lie in (
+        *(endless, endless_trailer, endless_whole, short, long, ranges_ignored, wrong_range, no_range, gzip),
+        *(other_bytes, redirect_loop, redirect_to_a_file, redirect_to_metadata, redirect_elsewhere),
+        *(redirect_in_disguise, endless_redirect_body, huge_headers, endless_header, trickled_headers),
+        *(trickle, silence, reset, busy_for_ages),
+    )
+}

@@ -21,19 +21,14 @@ from hgld.label_audit.class_faults import (
 from hgld.label_audit.copies import ImageCopies, decoy_posterior
 
 
-def classes_of(
-    seed: int, count: int = 40, each: int = 12, parents: int = 5
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def classes_of(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return embeddings, classes and ancestors; classes are well separated, and nearer to their siblings."""
     rng = np.random.default_rng(seed)
-    above = np.arange(count) % parents
-    centres = rng.standard_normal((parents, 24))[above] + 0.7 * rng.standard_normal((count, 24))
-    classes = np.repeat(np.arange(count), each)
-    return (
-        centres[classes] + 0.3 * rng.standard_normal((len(classes), 24)),
-        classes,
-        np.stack([np.arange(count), above], 1),
-    )
+    above = np.arange(40) % 5
+    centres = rng.standard_normal((5, 24))[above] + 0.7 * rng.standard_normal((40, 24))
+    classes = np.repeat(np.arange(40), 12)
+    rows = centres[classes] + 0.3 * rng.standard_normal((len(classes), 24))
+    return rows, classes, np.stack([np.arange(40), above], 1)
 
 
 def listed(rows: np.ndarray, classes: np.ndarray, ancestors: np.ndarray) -> set[tuple[str, int, int]]:
@@ -47,14 +42,12 @@ def test_correct_hierarchy_has_no_findings():
 
 def test_class_split_in_two_is_found():
     rows, classes, ancestors = classes_of(1)
-    given = classes.copy()
-    given[np.flatnonzero(classes == 7)[::2]] = 40
-    assert listed(rows, given, np.concatenate([ancestors, [[40, 2]]])) == {("one", 7, 40)}
+    classes[np.flatnonzero(classes == 7)[::2]] = 40
+    assert listed(rows, classes, np.concatenate([ancestors, [[40, 2]]])) == {("one", 7, 40)}
 
 
 def test_class_under_wrong_parent_is_found_with_its_true_parent():
     rows, classes, ancestors = classes_of(3)
-    ancestors = ancestors.copy()
     ancestors[8, 1] = 1
     assert listed(rows, classes, ancestors) == {("parent", 8, 3)}
 
@@ -124,13 +117,10 @@ def encoded(shown: Image.Image) -> Image.Image:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda shown: shown,
         lambda shown: shown.resize((48, 40)),
-        lambda shown: shown.crop((0, 0, 91, 76)),
         lambda shown: shown.crop((5, 4, 96, 80)),
         lambda shown: shown.crop((3, 1, 94, 77)),
     ],
-    ids=["encoded", "half", "corner", "other corner", "crop"],
 )
 def test_changed_copies_are_similar_and_other_images_are_not(change):
     shown = [make_image(seed) for seed in range(12)] + [encoded(change(make_image(3)))]

@@ -11,6 +11,7 @@ from scipy.stats import multivariate_normal
 from hgld.label_audit import silent, wrong_labels
 from hgld.label_audit.class_model import ClassModel, ClassRegression
 from hgld.label_audit.wrong_labels import choices, find_wrong_labels, log_joint, meeting_levels
+from tests.hgld.test_audit_classes import classes_of
 
 TREE = np.array([[0, 0, 0], [1, 0, 0], [2, 1, 0], [3, 1, 0], [4, 2, 1], [5, 2, 1], [6, 3, 1]])
 
@@ -134,10 +135,6 @@ def test_label_of_a_single_item_class_is_audited_at_coarser_levels():
 
 def test_equal_class_sizes_do_not_reveal_the_label():
     """If an item is left out, its own class is one item smaller than other classes. This must not reveal its label."""
-    ancestors = np.stack([np.arange(30), np.arange(30) // 6], axis=1)
-    rng = np.random.default_rng(0)
-    classes = np.repeat(np.arange(30), 12)
-    centres = rng.standard_normal((5, 24))[ancestors[:, 1]] + 0.5 * rng.standard_normal((30, 24))
-    rows = centres[classes] + 0.2 * rng.standard_normal((360, 24))
+    rows, classes, ancestors = classes_of(0)
     rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
     assert find_wrong_labels(rows, classes, ancestors, silent).rates.max() < 0.02

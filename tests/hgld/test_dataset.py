@@ -98,16 +98,13 @@ def test_dataset_opened_without_a_split_has_all_items_and_an_unknown_split_is_re
         open_dataset(root, "trian")
 
 
-def test_shards_that_shrink_or_vanish_while_the_dataset_is_open_raise_errors(root):
-    dataset, late = open_dataset(root, "train"), open_dataset(root, "train")
+def test_shard_that_shrinks_while_the_dataset_is_open_raises_an_error(root):
+    dataset = open_dataset(root, "train")
     dataset.read(7)
     os.truncate(root / "train-000001.tar", int(dataset.frame["offset"][7]) + 10)
     with pytest.raises(InputError, match=r"item 7, key 'train/\d+': .*train-000001.tar: only 10 bytes .* is truncated"):
         dataset.read_many([5, 6, 7, 8])
     assert len(dataset.read_many([0, 5, 6])) == 3
-    (root / "train-000001.tar").unlink()
-    with pytest.raises(InputError, match=r"item 7, key .*no such file"):
-        late.read(7)
 
 
 def test_selected_items_are_a_dataset_with_the_same_content(root):

@@ -83,16 +83,14 @@ def test_fast_path_agrees_with_the_reference_for_jpegs_decoded_at_full_size(view
         assert differences(images, view).max() <= (2 if view.size == 48 else 1)
 
 
-@pytest.mark.parametrize("resize_mode", ["longest", "original"])
+@pytest.mark.parametrize(("resize_mode", "shape"), [("longest", (49, 64)), ("original", (70, 90))])
 @pytest.mark.parametrize("orientation", [1, 6])
-def test_fast_path_equals_the_reference_for_whole_images(resize_mode, orientation):
+def test_fast_path_equals_the_reference_for_whole_images(resize_mode, shape, orientation):
     """Views of whole images crop nothing, with the longest side resized to 64 and at the original size."""
-    images = [encoded(stored(make_image(90, 70, noise=30, seed=seed)), orientation) for seed in range(3)]
-    view = TestView(64, resize_mode=resize_mode)
-    found = decoded(images, view, "fast")
-    wide, high = (64, 49) if resize_mode == "longest" else (90, 70)
-    assert found.shape == (3, high, wide, 3) if orientation == 1 else (3, wide, high, 3)
-    assert differences(images, view).max() <= (orientation == 6)
+    image, view = encoded(stored(make_image(90, 70, noise=30)), orientation), TestView(64, resize_mode=resize_mode)
+    found = differences([image], view)
+    assert found.shape[1:3] == (shape if orientation == 1 else shape[::-1])
+    assert found.max() <= (orientation == 6)
 
 
 def test_augmentation_policies_equal_autoaugment_of_torchvision(monkeypatch):
@@ -135,32 +133,23 @@ def test_reduced_decoding_stays_within_the_stated_tolerance(name, tolerance):
         assert name != "photograph" or mean.mean() < 2.5
 
 
-def _palette() -> bytes:
-    return stored(make_image(60, 50).quantize(16), "PNG", transparency=3)
+def sixteen_bits(pixels) -> bytes:
+    return cv2.imencode(".png", pixels.astype(np.uint16) * 257)[1].tobytes()
 
 
-def _sixteen_bits() -> bytes:
-    grey = np.asarray(make_image(60, 50).convert("L")).astype(np.uint16) * 257
-    return cv2.imencode(".png", grey)[1].tobytes()
-
-
-def _sixteen_bits_rgb() -> bytes:
-    return cv2.imencode(".png", np.asarray(make_image(60, 50))[:, :, ::-1].astype(np.uint16) * 257)[1].tobytes()
-
-
-def _alpha() -> bytes:
-    image = make_image(60, 50).convert("RGBA")
-    image.putalpha(Image.fromarray(np.tile(np.arange(60, dtype=np.uint8), (50, 1))))
+def transparent() -> bytes:
+    image = make_image(60, 50)
+    image.putalpha(Image.linear_gradient("L").resize(image.size))
     return stored(image, "PNG")
 
 
 KINDS = {
     "grey jpeg": (lambda: stored(make_image(60, 50).convert("L"), quality=98), None),
     "cmyk jpeg": (lambda: stored(make_image(60, 50).convert("CMYK"), quality=98), 12),
-    "palette": (_palette, 60),
-    "16 bits of grey": (_sixteen_bits, None),
-    "16 bits": (_sixteen_bits_rgb, 1),
-    "alpha": (_alpha, 0),
+    "palette": (lambda: stored(make_image(60, 50).quantize(16), "PNG", transparency=3), 60),
+    "16 bits of grey": (lambda: sixteen_bits(np.asarray(make_image(60, 50).convert("L"))), None),
+    "16 bits": (lambda: sixteen_bits(np.asarray(make_image(60, 50))[:, :, ::-1]), 1),
+    "alpha": (transparent, 0),
     "gif": (lambda: stored(make_image(60, 50), "GIF"), 60),
 }
 
@@ -177,15 +166,6 @@ def test_unusual_image_modes_decode_equally_by_both_paths(kind):
     else:
         assert (fast == fast[:, :, :1]).all()
         assert np.abs(fast[:, :, 0] - inside @ [0.299, 0.587, 0.114]).max() <= 4
-
-
-def test_test_view_equals_torchvisions_resize_and_center_crop():
-    for seed, (width, height) in enumerate([(341, 256), (100, 77), (64, 250)]):
-        image = make_image(width, height, noise=20, seed=seed)
-        tensor = functional.pil_to_tensor(image)
-        expected = functional.center_crop(functional.resize(tensor, [72], antialias=True), [64, 64])
-        found = decoded([encoded(stored(image, "PNG"))], TestView(64, 72), "fast")[0]
-        assert np.array_equal(found, expected.permute(1, 2, 0).numpy()), (width, height)
 
 
 def test_long_strips_are_cropped_to_their_middle_to_save_memory():
@@ -273,10 +253,10 @@ SEEDS = [
 @given(st.sampled_from(SEEDS), st.data())
 def test_damaged_bytes_decode_or_fail_with_the_image_name(seed, data):
     damaged = bytearray(seed)
-    for _ in range(data.draw(st.integers(0, 6))):
-        place = data.draw(st.one_of(st.integers(0, min(len(seed), 300) - 1), st.integers(0, len(seed) - 1)))
-        damaged[place] = data.draw(st.integers(0, 255))
-    cut = data.draw(st.one_of(st.just(len(seed)), st.integers(0, len(seed))))
+    places = st.integers(0, 299) | st.integers(0, len(seed) - 1)  # most damage to headers changes what is decoded
+    for place, byte in data.draw(st.lists(st.tuples(places, st.integers(0, 255)), max_size=6)):
+        damaged[place] = byte
+    cut = data.draw(st.just(len(seed)) | st.integers(0, len(seed)))
     image = encoded(bytes(damaged[:cut]))
     parameters = TrainView(24).parameters([70], [60], seed=0, epoch=0, positions=[0])
     out = torch.full((1, 3, 24, 24), 255, dtype=torch.uint8)
@@ -293,7 +273,7 @@ def test_harmless_libjpeg_warnings_raise_no_error():
     assert np.array_equal(decoded([image], TrainView(24), "fast"), decoded([encoded(seed)], TrainView(24), "fast"))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_normalize_equals_normalize_of_torchvision(dtype):
     images = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

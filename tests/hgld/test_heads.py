@@ -13,19 +13,9 @@ from hgld.evaluation.options import EvaluationOptions
 METRICS = ("R@1", "R@10", "mAP@20", "NDCG@10", "H-P@10", "mAP@R/level0", "severity", "HD@3", "P@7")
 
 
-def ranked(query, labels, gallery, others, self_index, **options):
-    options = EvaluationOptions(metrics=METRICS, **options)
-    return columns(evaluate_labelled((query, labels), (gallery, others), self_index=self_index, options=options))
-
-
-def columns(report):
-    return {name: report.per_query[name].to_numpy() for name in report.values}
-
-
-def same(first, second):
-    assert first.keys() == second.keys()
-    for name, values in first.items():
-        np.testing.assert_array_equal(values, second[name], err_msg=name)
+def ranked(query, labels, gallery, others, self_index):
+    options = EvaluationOptions(metrics=METRICS)
+    return evaluate_labelled((query, labels), (gallery, others), self_index=self_index, options=options).per_query
 
 
 def table(kind, seed=0, size=5000, queries=21):
@@ -52,7 +42,7 @@ def test_first_ranks_and_whole_rows_give_equal_metrics(kind, monkeypatch):
     by_heads = ranked(*asked, self_index)
     assert passed
     monkeypatch.setattr(evaluation, "worth_heads", lambda depth, size: False)
-    same(by_heads, ranked(*asked, self_index))
+    assert by_heads.equals(ranked(*asked, self_index))
 
 
 def test_first_ranks_of_judged_lists_exclude_junk(monkeypatch):
@@ -62,9 +52,9 @@ def test_first_ranks_of_judged_lists_exclude_junk(monkeypatch):
     judged = ListRelevance(4000, [(easy, hard) for easy, hard, _ in lists], [junk for *_, junk in lists])
     options = EvaluationOptions(metrics=("R@1", "mAP@10", "NDCG@5"))
     asked = gallery[index], gallery, judged
-    by_heads = columns(evaluate_judged(*asked, levels=("b", "a"), options=options))
+    by_heads = evaluate_judged(*asked, levels=("b", "a"), options=options).per_query
     monkeypatch.setattr(evaluation, "worth_heads", lambda depth, size: False)
-    same(by_heads, columns(evaluate_judged(*asked, levels=("b", "a"), options=options)))
+    assert by_heads.equals(evaluate_judged(*asked, levels=("b", "a"), options=options).per_query)
 
 
 @pytest.mark.parametrize("limit", ["_SHARE_PREPARED", "_CACHED_NUMBERS"])
@@ -73,11 +63,11 @@ def test_gallery_prepared_in_parts_gives_equal_metrics(tmp_path, monkeypatch, li
     np.save(tmp_path / "gallery.npy", gallery)
     metrics = ("R@1", "AP", "H-AP", "mAP@10")
     asked = gallery[index].astype(np.float64), labels[index]
-    in_memory = columns(evaluate(*asked, gallery, labels, metrics=metrics))
+    in_memory = evaluate(*asked, gallery, labels, metrics=metrics).per_query
     monkeypatch.setattr(scores, limit, 0)
     mapped = np.load(tmp_path / "gallery.npy", mmap_mode="r")
     assert isinstance(scores.open_embeddings(mapped, "gallery"), scores.Rows)
-    same(in_memory, columns(evaluate(*asked, mapped, labels, metrics=metrics)))
+    assert in_memory.equals(evaluate(*asked, mapped, labels, metrics=metrics).per_query)
 
 
 def test_row_of_small_norm_does_not_change_rounding_of_other_rows():

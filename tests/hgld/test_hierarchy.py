@@ -147,7 +147,6 @@ def test_restricted_tree_keeps_the_paths(tree, data):
         (Hierarchy, (("a", "b"), (["x"], ["y"]), ([0, 0],)), "integers, one per class"),
         (Hierarchy, (("a", "b"), (["x"], ["y"]), ()), "0 lists of parents"),
         (Hierarchy, (("a", "b"), (["x"], ["y"]), ([2**32],)), "do not exist"),
-        (Hierarchy, (("a", "b"), (["x"], ["y"]), ([True],)), "expected integers"),
         (Hierarchy.from_columns, ({"a": ["x"], "b": ["y", "z"]},), "a: 1, b: 2"),
         (Hierarchy.from_columns, ({"a": ["x", "x"], "b": ["y", "z"]},), "'x' under 'y' and 'z'"),
         (Hierarchy.from_columns, ({"a": [1, 2]},), "level 'a' has the class 1; .*from_labels for integers"),
@@ -200,6 +199,5 @@ def test_damaged_tables_are_refused(tmp_path, tree, columns, said):
 
 def test_package_all_lists_the_public_names():
     assert {name for name in hgld.__all__ if getattr(hgld, name) is not None} == set(hgld.__all__)
-    assert set(dir(hgld)) >= set(hgld.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Heirarchy'"):
         hgld.Heirarchy  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]

@@ -7,8 +7,7 @@ import pytest
 import torch
 import yaml
 
-import hgld
-from hgld.cli import main
+from hgld import load_model, open_dataset
 from hgld.errors import ConfigError, InputError, ServiceError
 from hgld.hub import dataset_contents, push, repository
 from tests.hgld.hub_server import LARGE, Hub
@@ -58,34 +57,32 @@ def test_a_stopped_push_resumes_sends_no_file_twice_and_the_dataset_opens(hub, m
     assert len(set(puts)) == len(puts)
     push(ADDRESS, contents)
     assert [call for call in hub.asked if call.startswith("PUT") or "/commit/" in call] == sent
-    here, there = hgld.open_dataset(made), hgld.open_dataset("hf://somebody/something")
+    here, there = open_dataset(made), open_dataset("hf://somebody/something")
     assert list(there.keys) == list(here.keys)
     assert there.read(0) == here.read(0)
 
 
-def test_a_dry_run_lists_the_files_and_sends_nothing(hub, made, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["push", str(made), ADDRESS, "--dry-run", "--json"])
-    assert not stop.value.code
-    said = json.loads(capsys.readouterr().out)
+def test_a_dry_run_lists_the_files_and_sends_nothing(hub, made, hgld):
+    code, out, _ = hgld("push", made, ADDRESS, "--dry-run", "--json")
+    said = json.loads(out)
+    assert code == 0
     assert (said["kind"], said["sent"], hub.repositories) == ("dataset", False, {})
     assert {file["path"] for file in said["files"]} >= {"dataset.json", "index.parquet"}
 
 
-def test_a_run_is_pushed_without_its_optimizer_and_loaded_again(hub, tmp_path, capsys):
+def test_a_run_is_pushed_without_its_optimizer_and_loaded_again(hub, tmp_path, hgld):
     run = tmp_path / "run"
     write_run(run, averaged=True)
     (run / "evaluations.csv").write_text("step,epoch,split,R@1/fine,H-AP\n1,0,test,0.5,0.25\n2,1,test,0.1,0.1\n")
-    with pytest.raises(SystemExit) as stop:
-        main(["push", str(run), ADDRESS])
-    assert not stop.value.code
-    assert "4 files, " in capsys.readouterr().out
+    code, out, _ = hgld("push", run, ADDRESS)
+    assert code == 0
+    assert "4 files, " in out
     files = hub.repositories["models/somebody/something"]
     assert not [path for path in files if "optimizer" in path]
     assert b'hgld.load_model("hf:somebody/something")' in files["README.md"]
     metrics = yaml.safe_load(files["README.md"].decode().split("---")[1])["model-index"][0]["results"][0]["metrics"]
     assert {metric["type"]: metric["value"] for metric in metrics} == {"R@1/fine": 0.5, "H-AP": 0.25}
-    here, there = hgld.load_model(run).module.state_dict(), hgld.load_model(ADDRESS).module.state_dict()
+    here, there = load_model(run).module.state_dict(), load_model(ADDRESS).module.state_dict()
     assert all(torch.equal(here[name], there[name]) for name in here)
 
 
@@ -117,13 +114,13 @@ def test_hub_errors_include_a_fix(hub, monkeypatch, status, headers, token, told
         monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", "/nowhere")
     hub.refusal = (status, headers)
     with pytest.raises(ServiceError, match=f"hf:somebody/something: .*{told}"):
-        hgld.open_dataset(ADDRESS, "train")
+        open_dataset(ADDRESS, "train")
 
 
 def test_offline_mode_has_its_own_error(hub, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ServiceError, match="HF_HUB_OFFLINE forbids requests to the Hub"):
-        hgld.open_dataset(ADDRESS, "train")
+        open_dataset(ADDRESS, "train")
 
 
 @pytest.mark.parametrize("address", ["hf:name", "hf:a/b/c", "hf:../x", "hf:a/b?x"])

@@ -5,6 +5,7 @@ import struct
 import time
 import zlib
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -25,18 +26,15 @@ MOST_SECONDS = 2.0
 XMP = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="8"/></x:xmpmeta>'
 
 
-def saved(
-    form: str = "JPEG", size: tuple[int, int] = (8, 8), mode: str = "RGB", *, noise: bool = False, **options
-) -> bytes:
-    image, out = Image.new("RGB", size), io.BytesIO()
-    if noise:
-        image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (size[1], size[0], 3), dtype=np.uint8))
-    image.convert(mode).save(out, form, **options)
+def saved(form: str = "JPEG", size: tuple[int, int] = (8, 8), mode: str = "RGB", **options) -> bytes:
+    """Return an encoded image of noise."""
+    pixels = np.random.default_rng(0).integers(0, 255, (size[1], size[0], 3), dtype=np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(out, form, **options)
     return out.getvalue()
 
 
-def noisy(form: str = "JPEG", mode: str = "RGB", **options) -> bytes:
-    return saved(form, (50, 30), mode, noise=True, **options)
+larger = partial(saved, size=(50, 30))
 
 
 def exif(orientation: int) -> Image.Exif:
@@ -52,15 +50,15 @@ def resized(data: bytes, width: int, height: int, marker: bytes = b"\xff\xc0") -
 
 
 KINDS = {
-    "baseline": noisy(),
-    "progressive": noisy(progressive=True),
-    "exif": noisy(exif=exif(6)),
-    "exif behind a large profile": noisy(exif=exif(3), icc_profile=bytes(200_000)),
-    "xmp": noisy(xmp=XMP),
-    "several pictures": noisy("MPO", save_all=True, append_images=[Image.new("RGB", (8, 8))]),
-    "png": noisy("PNG", exif=exif(7)),
-    "webp": noisy("WEBP", exif=exif(4)),
-    "gif": noisy("GIF", "P"),
+    "baseline": larger(),
+    "progressive": larger(progressive=True),
+    "exif": larger(exif=exif(6)),
+    "exif behind a large profile": larger(exif=exif(3), icc_profile=bytes(200_000)),
+    "xmp": larger(xmp=XMP),
+    "several pictures": larger("MPO", save_all=True, append_images=[Image.new("RGB", (8, 8))]),
+    "png": larger("PNG", exif=exif(7)),
+    "webp": larger("WEBP", exif=exif(4)),
+    "gif": larger("GIF", mode="P"),
 }
 
 
@@ -98,7 +96,7 @@ def test_images_up_to_the_pixel_limit_are_read():
 
 def test_bytes_that_look_like_scans_are_not_counted_as_scans():
     many = 200 * b"\xff\xda\x00"
-    assert read_header(noisy(progressive=True, comment=many)).width == 50
+    assert read_header(larger(progressive=True, comment=many)).width == 50
     assert read_header(KINDS["baseline"] + many).width == 50
     assert read_header(KINDS["png"] + many).format == "PNG"
 
