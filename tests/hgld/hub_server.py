@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import math
 import re
 from urllib.parse import unquote, urlsplit
 
@@ -18,7 +19,7 @@ class Hub(LocalServer):
         self.repositories: dict[str, dict[str, bytes]] = {}
         self.stored: dict[str, bytes] = {}
         self.asked: list[str] = []
-        self.refuse_after: int | None = None  # number of commits after which the Hub refuses a commit
+        self.accepted = math.inf  # number of commits that the Hub still accepts
         self.refusal: tuple[int, dict[str, str]] | None = (
             None  # status and headers of error responses about repositories
         )
@@ -41,8 +42,7 @@ class _Handler(SilentHandler):
     def route(self):
         path = unquote(urlsplit(self.path).path)
         self.site.asked.append(f"{self.command} {path}")
-        size = int(self.headers.get("Content-Length") or 0)
-        body = self.rfile.read(size)
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.site.refusal is not None and path.startswith("/api/"):
             return self.answer({"error": "refused"}, self.site.refusal[0], **self.site.refusal[1])
         if path == "/api/repos/create":
@@ -79,14 +79,13 @@ class _Handler(SilentHandler):
             return self.answer({"files": modes})
         if rest.startswith("/commit"):
             return self.commit(files, body)
-        facts = {"id": name.partition("/")[2], "sha": revision(files), "private": False, "tags": [], "downloads": 0}
+        facts = {"id": name.partition("/")[2], "sha": revision(files)}
         return self.answer({**facts, "siblings": [{"rfilename": path} for path in sorted(files)]})
 
     def commit(self, files, body):
-        if self.site.refuse_after is not None:
-            self.site.refuse_after -= 1
-            if self.site.refuse_after < 0:
-                return self.answer({"error": "out of order"}, 422)
+        self.site.accepted -= 1
+        if self.site.accepted < 0:
+            return self.answer({"error": "out of order"}, 422)
         for line in body.decode().splitlines():
             entry = json.loads(line)
             value = entry["value"]
@@ -109,9 +108,8 @@ class _Handler(SilentHandler):
         if path not in files:
             return self.answer(b"", 404, X_Error_Code="EntryNotFound")
         content = files[path]
-        start = int((re.match(r"bytes=(\d+)-", self.headers.get("Range") or "") or [0, 0])[1])
         tag = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X_Repo_Commit": revision(files)}
-        return self.answer(content[start:], 206 if start else 200, **tag)
+        return self.answer(content, **tag)
 
 
 def revision(files: dict[str, bytes]) -> str:

@@ -43,10 +43,10 @@ def made(tmp_path):
 def test_a_stopped_push_resumes_sends_no_file_twice_and_the_dataset_opens(hub, made, monkeypatch):
     monkeypatch.setattr("hgld.hub._FILES_A_COMMIT", 2)
     contents = dataset_contents(made)
-    hub.refuse_after = 1
+    hub.accepted = 1
     with pytest.raises(ServiceError, match="the Hub responded with 422"):
         push(ADDRESS, contents)
-    hub.refuse_after = None
+    hub.accepted = 99
     push(ADDRESS, contents)
     files = hub.repositories["datasets/somebody/something"]
     assert files == {path: (made / path).read_bytes() for path in contents.files}  # notes.txt is not pushed
