@@ -66,12 +66,10 @@ def galleries(draw):
 @given(galleries(), st.floats(0, 1.1), st.booleans())
 def test_predictions_obey_threshold_and_do_not_depend_on_gallery_order(task, bound, calibrated):
     queries, gallery, labels, order = task
-    calibration = None
-    if calibrated:
-        scalings = tuple(LevelScaling((0.5 + c, 2.0 - 3 * c, 1.0), -0.2) for c in range(3))
-        calibration = Calibration(LEVELS, scalings, neighbors=5)
-    ask = {"levels": LEVELS, "calibration": calibration}
-    found = predict(queries, gallery, labels, min_confidence=bound, **ask)
+    scalings = tuple(LevelScaling((0.5 + c, 2.0 - 3 * c, 1.0), -0.2) for c in range(3))
+    calibration = Calibration(LEVELS, scalings, neighbors=5) if calibrated else None
+    ask = {"levels": LEVELS, "calibration": calibration, "min_confidence": bound}
+    found = predict(queries, gallery, labels, **ask)
     assert (np.diff(found.confidences, axis=1) >= 0).all()
     assert found.calibrated == calibrated
     for answer, path in zip(found, found.paths, strict=True):
@@ -84,7 +82,7 @@ def test_predictions_obey_threshold_and_do_not_depend_on_gallery_order(task, bou
             assert answer.confidence >= bound
             known = complete_labels(labels)[list(answer.neighbors), column]
             assert set(known.tolist()) <= {answer.path[answer.level], -1}
-    turned = predict(queries, gallery[order], labels[order], min_confidence=bound, **ask)
+    turned = predict(queries, gallery[order], labels[order], **ask)
     np.testing.assert_array_equal(turned.paths, found.paths)
     np.testing.assert_array_equal(turned.column, found.column)
     np.testing.assert_array_equal(order[turned.neighbors], found.neighbors)
@@ -152,19 +150,18 @@ def test_unknown_coarse_labels_are_filled_from_the_same_fine_class():
 # -- calibration ------------------------------------------------------------------------------------------------------
 
 
-def clusters(seed, classes=24, items=12, dim=8, spread=0.55):
-    """Return embeddings of classes in four groups, and their labels."""
+def clusters(seed, classes=24):
+    """Return embeddings of classes in four groups, 12 items each, and their labels."""
     rng = np.random.default_rng(seed)
-    groups = 1.5 * rng.normal(size=(4, dim))
-    centres = groups[np.arange(classes) % 4] + 0.8 * rng.normal(size=(classes, dim))
-    fine = np.repeat(np.arange(classes), items)
-    rows = centres[fine] + spread * rng.normal(size=(len(fine), dim))
-    return rows, np.stack([fine, fine % 4], axis=1)
+    groups = 1.5 * rng.normal(size=(4, 8))
+    centres = groups[np.arange(classes) % 4] + 0.8 * rng.normal(size=(classes, 8))
+    fine = np.repeat(np.arange(classes), 12)
+    return centres[fine] + 0.55 * rng.normal(size=(len(fine), 8)), np.stack([fine, fine % 4], axis=1)
 
 
 @pytest.fixture(scope="module")
 def calibration():
-    return calibrate(*clusters(0), levels=("fine", "coarse"), facts={"dataset": "made", "items": 288})
+    return calibrate(*clusters(0), facts={"dataset": "made", "items": 288})
 
 
 def test_confidences_are_calibrated_and_drop_for_classes_absent_from_gallery(calibration):
@@ -174,10 +171,10 @@ def test_confidences_are_calibrated_and_drop_for_classes_absent_from_gallery(cal
     assert max(risk.ece for risk in measured.risks["val"]) < 0.05
     assert max(risk.ece for risk in measured.risks["test"]) < 0.1
     own = np.arange(0, len(rows), 5)
-    known = predict(rows[own], rows, labels, levels=("fine", "coarse"), calibration=calibration, self_index=own)
+    known = predict(rows[own], rows, labels, calibration=calibration, self_index=own)
     absent = np.isin(labels[own, 0], [4, 5, 6, 7])
     rest = ~np.isin(labels[:, 0], [4, 5, 6, 7])
-    lacking = predict(rows[own][absent], rows[rest], labels[rest], levels=("fine", "coarse"), calibration=calibration)
+    lacking = predict(rows[own][absent], rows[rest], labels[rest], calibration=calibration)
     assert lacking.confidences[:, 0].mean() < known.confidences[absent, 0].mean() - 0.2
     assert (lacking.column == 0).mean() < (known.column[absent] == 0).mean() - 0.3
 
@@ -185,12 +182,11 @@ def test_confidences_are_calibrated_and_drop_for_classes_absent_from_gallery(cal
 def test_calibrate_accepts_a_gallery_with_or_without_the_queries(calibration):
     rows, labels = clusters(0)
     own = np.arange(len(rows))
-    ask = {"levels": ("fine", "coarse"), "facts": calibration.facts}
-    assert calibrate(rows, labels, rows, labels, self_index=own, **ask) == calibration
+    assert calibrate(rows, labels, rows, labels, self_index=own, facts=calibration.facts) == calibration
     split = own % 3 > 0
-    apart = calibrate(rows[~split], labels[~split], rows[split], labels[split], **ask)
-    moved = np.where(split, np.cumsum(split) - 1, -1)
-    mixed = calibrate(rows, labels, rows[split], labels[split], self_index=moved, **ask)
+    gallery = rows[split], labels[split]
+    apart = calibrate(rows[~split], labels[~split], *gallery)
+    mixed = calibrate(rows, labels, *gallery, self_index=np.where(split, np.cumsum(split) - 1, -1))
     assert apart.risks["val"][0].queries * 3 == mixed.risks["val"][0].queries
 
 
@@ -208,9 +204,7 @@ def test_saved_calibration_is_read_back_unchanged(calibration, tmp_path):
     calibration.save(path)
     assert Calibration.load(path) == calibration
     rows, labels = clusters(1)
-    by_file, by_object = (
-        predict(rows[:9], rows, labels, levels=calibration.levels, calibration=one) for one in (path, calibration)
-    )
+    by_file, by_object = (predict(rows[:9], rows, labels, calibration=one) for one in (path, calibration))
     np.testing.assert_array_equal(by_file.confidences, by_object.confidences)
 
 
@@ -263,17 +257,15 @@ def test_level_without_labels_has_the_confidence_of_the_next_finer_level():
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.booleans(), st.integers(1, 4)), min_size=1, max_size=30))
 def test_risk_and_calibration_error_equal_reference(cases):
-    confidences = np.array([c / 20 for c, _, _ in cases])
-    right = np.array([r for _, r, _ in cases])
-    weights = np.array([w for _, _, w in cases], float)
+    steps, right, weights = map(np.array, zip(*cases, strict=True))
+    confidences = steps / 20
     coverage, risk, bound = risk_coverage(confidences, right, weights)
     np.testing.assert_allclose(
         calibration_error(confidences, right, weights), reference.calibration_error(cases, 20), atol=1e-12
     )
     assert bound.tolist() == sorted(set(confidences.tolist()), reverse=True)
-    for at, (share, wrong) in enumerate(zip(coverage, risk, strict=True)):
-        expected = reference.risk_at(cases, bound[at] * 20)
-        np.testing.assert_allclose((share, wrong), expected, atol=1e-12)
+    for *found, at in zip(coverage, risk, bound, strict=True):
+        np.testing.assert_allclose(found, reference.risk_at(cases, at * 20), atol=1e-12)
     kept = level_risk("fine", confidences, right, weights)
     assert kept.coverage[-1] == 1
     assert kept.risk[-1] == pytest.approx(1 - kept.accuracy, abs=1e-5)

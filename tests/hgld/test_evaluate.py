@@ -151,10 +151,13 @@ def test_score_depends_on_neither_block_nor_gallery_index(dim, threads, data):
     query = prepare_embeddings(rng.standard_normal((queries, dim)), "query")
     gallery = prepare_embeddings(rng.standard_normal((5, dim))[kinds], "gallery")
     shuffled = torch.from_numpy(rng.permutation(size))
+
+    def scored(*given):
+        return torch.cat([block.clone() for *_, block in score_blocks(query, *given)])
+
     with torch_threads(threads):
-        found = torch.cat([block.clone() for _, _, block in score_blocks(query, gallery, rows)])
-        moved = torch.cat([block.clone() for _, _, block in score_blocks(query, gallery[shuffled], 9)])
-        part = torch.cat([block.clone() for *_, block in score_blocks(query, gallery, 2, range(queries // 2, queries))])
+        found, moved = scored(gallery, rows), scored(gallery[shuffled], 9)
+        part = scored(gallery, 2, range(queries // 2, queries))
     for kind in range(5):
         same = found[:, kinds == kind]
         assert torch.equal(same, same[:, :1].expand_as(same))
@@ -213,16 +216,13 @@ def test_truncated_and_quantized_values_equal_evaluation_of_changed_embeddings(g
     )
 
 
-def judged(num_gallery=3, graded=((0,), (1,), (2,)), left_out=None):
-    lists = [[np.array(items)] for items in graded]
-    return ListRelevance(num_gallery, lists, None if left_out is None else [np.array(items) for items in left_out])
-
-
 def small(**options):
     return known_levels((GOOD, LABELS.numpy()), None, EvaluationOptions(**options))
 
 
 PAIR = (GOOD, LABELS)
+FIRST = np.array([0])
+JUDGED = ListRelevance(3, [[FIRST]] * 3)
 
 
 @pytest.mark.parametrize(
@@ -259,15 +259,15 @@ PAIR = (GOOD, LABELS)
         (lambda: ranked(*PAIR, *PAIR, self_index=np.arange(2)), InputError, "self_index has shape"),
         (lambda: ranked(*PAIR, *PAIR, self_index=np.array([0, 1, 3])), InputError, "3 is not a gallery index"),
         (lambda: evaluate(*PAIR, GOOD), InputError, "are missing; pass both"),
-        (lambda: judged(3, [[-1]]), InputError, "-1 is not a gallery index"),
-        (lambda: judged(3, [[1]], [[1]]), InputError, "twice"),
+        (lambda: ListRelevance(3, [[FIRST - 1]]), InputError, "-1 is not a gallery index"),
+        (lambda: ListRelevance(3, [[FIRST]], [FIRST]), InputError, "twice"),
         (
-            lambda: evaluate_judged(GOOD, GOOD[:2], judged(), options=EvaluationOptions()),
+            lambda: evaluate_judged(GOOD, GOOD[:2], JUDGED, options=EvaluationOptions()),
             InputError,
             "judgements have 3 queries, 3 gallery items",
         ),
         (
-            lambda: evaluate_judged(GOOD, GOOD, judged(), options=EvaluationOptions(metrics=("NMI",))),
+            lambda: evaluate_judged(GOOD, GOOD, JUDGED, options=EvaluationOptions(metrics=("NMI",))),
             ConfigError,
             r"NMI/relevant need classes, but judged lists have none",
         ),

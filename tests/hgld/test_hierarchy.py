@@ -120,14 +120,6 @@ def test_hierarchy_is_read_back_from_its_files(tmp_path_factory, tree):
     assert Hierarchy.read(folder) == Hierarchy.read(folder / "hierarchy.parquet") == tree
 
 
-@given(hierarchies())
-def test_hierarchy_from_labels_has_the_same_parents(tree):
-    labels = tree.expand(np.arange(tree.num_classes[0]))
-    rebuilt = Hierarchy.from_labels(labels, tree.levels, tree.names)
-    tree.check_labels(labels)
-    np.testing.assert_array_equal(rebuilt.expand(np.arange(tree.num_classes[0])), labels)
-
-
 @given(hierarchies(), st.data())
 def test_restricted_tree_keeps_the_paths(tree, data):
     chosen = sorted(data.draw(st.sets(st.integers(0, len(tree.levels) - 1), min_size=1)))
