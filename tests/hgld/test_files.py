@@ -4,41 +4,14 @@ import fcntl
 import multiprocessing
 import os
 import stat
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from hgld import files
 from hgld.errors import StorageError
 from hgld.files import file_lock, lock_of, write_atomic, write_folder
-from tests.faults.disk import failing_disk
-
-
-class Stopped(BaseException):
-    """Simulated kill -9: code that handles errors does not catch it."""
-
-
-def at_every_point(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object]) -> Iterator[str]:
-    """Stop a run before its first, second, ... change, until a run finishes; yield each prevented change."""
-    for stop in range(1_000):
-        passed: list[str] = []
-
-        def point(change: str, stop: int = stop, passed: list[str] = passed) -> None:
-            passed.append(change)
-            if len(passed) > stop:
-                raise Stopped
-
-        with monkeypatch.context() as patch:
-            patch.setattr(files, "fault_point", point)
-            try:
-                run()
-            except Stopped:
-                pass
-            else:
-                return
-        yield passed[stop]
+from tests.faults.disk import failing_disk, stop_everywhere
 
 
 def listed(folder: Path) -> dict[str, bytes]:
@@ -48,17 +21,21 @@ def listed(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("content", "racing"), [(b"new", False), ("new", True), (lambda path: path.write_bytes(b"new"), False)]
 )
-def test_stopped_write_leaves_the_old_or_the_new_file(tmp_path, monkeypatch, content, racing):
-    path = tmp_path / "report.json"
-    path.write_bytes(b"old")
-    found = {}
-    for stop in at_every_point(monkeypatch, lambda: write_atomic(path, content, racing=racing)):
-        found[stop] = path.read_bytes()
-    lock = {} if racing else {"remove .report.json.lock": b"new"}
-    assert found == {"write report.json": b"old", "replace report.json": b"old"} | lock
-    assert path.read_bytes() == b"new"
-    # The last run overwrote the temporary files of the stopped runs.
-    assert racing or list(listed(tmp_path)) == ["report.json"]
+def test_stopped_write_leaves_the_old_or_the_new_file(tmp_path, content, racing):
+    def prepare(changes: int) -> Path:
+        folder = tmp_path / str(changes)
+        folder.mkdir()
+        (folder / "report.json").write_bytes(b"old")
+        return folder
+
+    found = []
+    for folder in stop_everywhere(prepare, lambda at: write_atomic(at / "report.json", content, racing=racing)):
+        found.append((folder / "report.json").read_bytes())
+        write_atomic(folder / "report.json", b"newer", racing=racing)
+        # The writer overwrote the temporary files of the stopped one.
+        assert racing or listed(folder) == {"report.json": b"newer"}
+    assert found == sorted(found, reverse=True)
+    assert set(found) == ({b"old"} if racing else {b"old", b"new"})
 
 
 def test_failing_writer_leaves_the_existing_file(tmp_path):
@@ -74,38 +51,36 @@ def test_failing_writer_leaves_the_existing_file(tmp_path):
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_stopped_write_leaves_the_old_or_the_new_folder(tmp_path, monkeypatch, there):
+def test_stopped_write_leaves_the_old_or_the_new_folder(tmp_path, there):
     """A stop between two renames leaves no folder; the next writer restores it."""
-    path = tmp_path / "kept"
 
-    def fill(folder: Path) -> str:
-        (folder / "deep").mkdir()
-        (folder / "deep/a").write_text("new")
-        (folder / "b").write_text("new")
+    def prepare(changes: int) -> Path:
+        folder = tmp_path / str(changes)
+        folder.mkdir()
+        if there:
+            write_folder(folder / "kept", lambda aside: (aside / "old").write_text("old"))
+        return folder
+
+    def fill(aside: Path) -> str:
+        (aside / "deep").mkdir()
+        (aside / "deep/a").write_text("new")
+        (aside / "b").write_text("new")
         return "made"
 
-    def run() -> None:
-        assert write_folder(path, fill) == "made"
+    def run(folder: Path) -> None:
+        assert write_folder(folder / "kept", fill) == "made"
 
-    old, new = {"old": b"old"}, {"deep/a": b"new", "b": b"new"}
-
-    def begin() -> None:
-        if there:
-            write_folder(path, lambda folder: (folder / "old").write_text("old"))
-
-    begin()
-    states = []
-    for _ in at_every_point(monkeypatch, run):
-        states.append(listed(path))
+    old, new, states = {"old": b"old"} if there else {}, {"deep/a": b"new", "b": b"new"}, []
+    for folder in stop_everywhere(prepare, run):
+        states.append(listed(folder / "kept"))
         with pytest.raises(ZeroDivisionError):
-            write_folder(path, lambda folder: 1 / 0)
-        assert listed(path) in ([old, new] if there else [{}, new])
-        begin()
-    assert all(state in [old, new, {}] for state in states)
-    assert states[0] == (old if there else {})
+            write_folder(folder / "kept", lambda aside: 1 / 0)
+        assert listed(folder / "kept") in (old, new)
+        run(folder)
+        assert listed(folder) == {f"kept/{name}": data for name, data in new.items()}
+    assert all(state in (old, new, {}) for state in states)
+    assert states[0] == old
     assert states[-1] == new
-    run()
-    assert listed(tmp_path) == {f"kept/{name}": data for name, data in new.items()}
 
 
 def test_atomic_files_have_the_permissions_of_plain_files(tmp_path):
