@@ -36,14 +36,6 @@ class NoLockWarning(UserWarning):
     """A file system has no locks, so hgld would not notice that another process writes the same files."""
 
 
-def fault_point(change: str) -> None:
-    """Do nothing. hgld calls this before every change on disk, so that tests can interrupt it there.
-
-    Args:
-        change: the next change, for instance ``replace report.json``.
-    """
-
-
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 _MOST_JSON_BYTES = 1 << 26  # a text with one emoji takes nine times its size
@@ -206,7 +198,6 @@ def put_in_place(aside: Path, path: Path) -> None:
     The folder is not flushed: if a power failure undoes the rename, hgld only repeats the work.
     """
     sync(aside)
-    fault_point(f"replace {path.name}")
     aside.replace(path)
 
 
@@ -225,7 +216,6 @@ def write_atomic(path: Path, content: bytes | str | Callable[[Path], object], *,
         racing: whether several processes may write the file at the same time.
     """
     aside = aside_of(path, racing=racing)
-    fault_point(f"write {path.name}")
     with nullcontext() if racing else file_lock(lock_of(path), keep=False):
         try:
             with open(aside, "wb") as file:
@@ -237,7 +227,6 @@ def write_atomic(path: Path, content: bytes | str | Callable[[Path], object], *,
                 aside.chmod(mode)  # some writers (safetensors) create files that other users cannot read
             put_in_place(aside, path)
         except BaseException:
-            fault_point(f"remove {aside.name}")
             aside.unlink(missing_ok=True)
             raise
 
@@ -263,20 +252,16 @@ def write_folder(path: Path, fill: Callable[[Path], _Made]) -> _Made:
                 with suppress(FileNotFoundError):
                     before.rename(path)
             _remove(aside, before)
-            fault_point(f"make {path.name}")
             aside.mkdir()
             made = fill(aside)
             _flush(aside)
             with suppress(FileNotFoundError):
                 if not stat.S_ISDIR(path.lstat().st_mode):
                     raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
-                fault_point(f"replace {path.name}")
                 path.rename(before)
-            fault_point(f"replace {path.name}")
             aside.replace(path)
             sync(path.parent)
         finally:
-            fault_point(f"remove {aside.name}")
             try:
                 _remove(aside, *([before] if path.exists() else []))
             except BaseException:  # even after Ctrl-C, finish the removal
@@ -334,7 +319,6 @@ def file_lock(path: Path, busy: str = "", *, keep: bool = True) -> Iterator[File
     finally:
         with file:
             if not keep:
-                fault_point(f"remove {path.name}")
                 with suppress(OSError):  # a file that stays is used again; an error here would replace the block's own
                     path.unlink()
 
