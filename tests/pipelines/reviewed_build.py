@@ -33,8 +33,8 @@ GROUPS = {
 }
 
 
-def write_build(root: Path, groups: dict = GROUPS, *, english: bool = True) -> Path:
-    """Write the tables of English landmarks, or of arbitrary class names, under ``root``, and return ``root``."""
+def write_build(root: Path, groups: dict = GROUPS) -> Path:
+    """Write the tables of English landmarks under ``root``, and return ``root``."""
     stages = root / "stages"
     for stage in ("cluster", "toplevel", "clean", "scrape", "evidence"):
         (stages / stage).mkdir(parents=True)
@@ -52,14 +52,12 @@ def write_build(root: Path, groups: dict = GROUPS, *, english: bool = True) -> P
     kinds = {"group": pl.Int32} | dict.fromkeys(("top", "method"), pl.String)
     _write(stages / "toplevel/groups.parquet", "group label top method evidence margin", tops, kinds)
     (stages / "toplevel/done.json").write_text("{}")
-    cleaned = [
-        (n, count, ["Q1000001"] if n == "mountain" else [], [n, n.upper()], english) for n, _, count, *_ in names
-    ]
+    cleaned = [(n, count, ["Q1000001"] if n == "mountain" else [], [n, n.upper()], True) for n, _, count, *_ in names]
     kinds = {"class_ids": pl.List(pl.String)}
     _write(stages / "clean/names.parquet", "name landmarks class_ids raw english", cleaned, kinds)
-    domain = "landmarks" if english else "general"
-    (stages / "clean/done.json").write_text(json.dumps({"config": {"domain": domain}}))
-    rows = _rows([sorted(groups).index(g) for _, g, *_ in names])
+    (stages / "clean/done.json").write_text(json.dumps({"config": {"domain": "landmarks"}}))
+    axes = np.eye(len(groups) + len(names), dtype=np.float32)  # the embedding of a name is near the axis of its group
+    rows = axes[[sorted(groups).index(g) for _, g, *_ in names]] + 0.5 * axes[len(groups) :]
     np.save(stages / "evidence/block-text.npy", rows / np.linalg.norm(rows, axis=1, keepdims=True))
     block = {"name": "text", "weight": 1.0, "is_form": False, "known": len(names)}
     (stages / "evidence/evidence.json").write_text(json.dumps({"blocks": [block], "agreement": [[None]]}))
@@ -91,9 +89,3 @@ def opened(
     queue = None if learner is None else Queue(learner.rows)
     journal = Journal(file or build / f"{who}.yaml", who, role)
     return Review(tables, journal, others, Thumbnails(images, tables.images()), learner, queue)
-
-
-def _rows(groups: list[int]) -> np.ndarray:
-    """Return embeddings near the axis of each name's group."""
-    axes = np.eye(max(groups) + 1 + len(groups), dtype=np.float32)
-    return axes[groups] + 0.5 * axes[max(groups) + 1 :]

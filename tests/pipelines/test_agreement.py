@@ -134,7 +134,7 @@ def clean_run(*entries: list[Entry]) -> Settlement:
         ),
     ],
 )
-def test_decisions_of_one_annotator_change_the_groups(decisions: list, expected: dict[str, set[str]]):
+def test_decisions_of_one_annotator_change_the_groups(decisions, expected):
     result = clean_run(said("ada", *decisions))
     assert changed(result) == expected
     judged = clean_run(said("eve", *decisions, role="adjudicator"))
@@ -207,7 +207,7 @@ def test_unmatched_parts_of_decisions_are_reported_and_matched_parts_applied():
         ),
     ],
 )
-def test_conflicting_decisions_are_listed_and_not_applied(ada: list, bob: list, conflict: tuple):
+def test_conflicting_decisions_are_listed_and_not_applied(ada, bob, conflict):
     result = run(said("ada", *ada), said("bob", *bob))
     [found] = result.conflicts
     assert (found.kind, found.of, {v.who: v.verdict for v in found.verdicts}) == conflict
@@ -285,9 +285,7 @@ a_side = st.lists(any_decision, max_size=6)
 
 @settings(max_examples=50)
 @given(a_side, a_side, a_side)
-def test_any_decisions_lose_no_name_or_decision_and_the_order_of_annotators_does_not_matter(
-    ada: list, bob: list, eve: list
-):
+def test_any_decisions_lose_no_name_or_decision_and_the_order_of_annotators_does_not_matter(ada, bob, eve):
     entries = [*said("ada", *ada), *said("bob", *bob), *said("eve", *eve, role="adjudicator")]
     result = run(entries)
     found = groups(result)  # groups() asserts that labels are unique
@@ -380,12 +378,12 @@ def adopted(ada: list, bob: list) -> list[list[dict[str, Any]]]:
         ([rename("junk", "knoll"), move("lake", "hill")], [split("mountain", "knoll", "hill")], None),
     ],
 )
-def test_conflict_offers_the_decision_of_the_other_annotator(ada: list, bob: list, offered: dict[str, Any] | None):
+def test_conflict_offers_the_decision_of_the_other_annotator(ada, bob, offered):
     assert ([offered] if offered else []) in adopted(ada, bob)
 
 
 @given(a_side, a_side)
-def test_adopting_the_offered_decision_always_settles_the_conflict(ada: list, bob: list):
+def test_adopting_the_offered_decision_always_settles_the_conflict(ada, bob):
     adopted(ada, bob)
 
 

@@ -5,13 +5,9 @@ from pathlib import Path
 import pytest
 
 from hgld.errors import ConfigError, TableError
-from hgld.pipelines.hierarchy.build import build_hierarchy
-from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, EmbedConfig, LevelsConfig
 from hgld.pipelines.shards.build import read_release
 from hgld.pipelines.shards.catalog import Catalog
 from hgld.pipelines.shards.config import SourceConfig
-from hgld.pipelines.stage import silent
-from tests.fake_releases.__main__ import maker
 
 LABELS = """id,name,group,top
 n1,red apple,apple,plant
@@ -80,24 +76,3 @@ def test_labels_of_another_build_are_refused(tmp_path, options, error, said):
     with pytest.raises(error) as refused:
         read(tmp_path, "oak", **options)
     assert said in str(refused.value)
-
-
-def test_release_gets_the_levels_of_a_build_from_its_classes(tmp_path):
-    maker("cub")(tmp_path / "cub", 0)
-    release = read_release("cub", tmp_path / "cub", SourceConfig())
-    names = release.items[release.levels[0]].unique().sort().to_list()
-    (tmp_path / "names.txt").write_text("\n".join(names))
-    config = BuildConfig(
-        "classes",
-        (("classes", tmp_path / "names.txt"),),
-        levels=LevelsConfig(("bird", "sort", "realm"), coarser=(2,)),
-        embed=EmbedConfig("lexical"),
-        cluster=ClusterConfig(groups=min(5, len(names))),
-    )
-    build_hierarchy(tmp_path / "build", config, silent)
-    found = read_release("cub", tmp_path / "cub", SourceConfig(labels=tmp_path / "build"))
-    assert found.levels == (release.levels[0], "sort", "realm")
-    assert found.items["key"].equals(release.items["key"])
-    assert found.items.null_count().row(0) == (0,) * found.items.width
-    assert found.items["realm"].n_unique() == 2
-    assert not found.notes

@@ -67,7 +67,7 @@ def decisions(entries: list[Entry]) -> list[Decision]:
 # -- reading -------------------------------------------------------------------------------------------------
 
 
-def test_every_action_is_read_as_written(tmp_path: Path):
+def test_every_action_is_read_as_written(tmp_path):
     path = tmp_path / "decisions.yaml"
     for decision in ONE_OF_EACH:
         append_decision(path, decision)
@@ -98,15 +98,13 @@ reason = label | st.just("two\nlines\tand a tab: \"quoted\" - 'as such' # not a 
         timezones=st.just(UTC),
     ),
 )
-def test_any_text_is_read_as_written(names: list[str], to: str, who: str, why: str, when: datetime):
+def test_any_text_is_read_as_written(names, to, who, why, when):
     decision = Move(names=tuple(names), to=to, who=who, when=when, why=why)
     assert decisions(parse_decisions(HEAD + format_decision(decision), Path("d.yaml"))) == [decision]
 
 
 @given(st.lists(st.sampled_from(ONE_OF_EACH), max_size=2), st.sampled_from(ONE_OF_EACH), reason, st.data())
-def test_error_about_a_truncated_last_entry_contains_its_number_at_any_cut(
-    before: list[Decision], last: Decision, why: str, data
-):
+def test_error_about_a_truncated_last_entry_contains_its_number_at_any_cut(before, last, why, data):
     last = type(last)(**{**vars(last), "why": why})
     whole = (HEAD + "".join(map(format_decision, before))).encode()
     entry = format_decision(last).encode()
@@ -136,11 +134,11 @@ def test_yaml_values_are_read_as_nfc_text():
         (HEAD + ENTRY.replace('"it is one"', '""'), 1),
     ],
 )
-def test_empty_files_and_unusual_line_ends_are_read(tmp_path: Path, text: str, count: int):
+def test_empty_files_and_unusual_line_ends_are_read(tmp_path, text, count):
     assert len(read_decisions([write(tmp_path, text)])) == count
 
 
-def test_entries_are_ordered_by_time_then_file_then_number(tmp_path: Path):
+def test_entries_are_ordered_by_time_then_file_then_number(tmp_path):
     early, late = "2026-11-21", "2026-11-21T10:30:00+02:00"  # late is 08:30 UTC on the same day
     b = write(tmp_path, HEAD + ENTRY + ENTRY.replace("2026-11-21T09:30:00Z", early), "b.yaml")
     a = write(tmp_path, HEAD + ENTRY + ENTRY.replace("2026-11-21T09:30:00Z", late), "a.yaml")
@@ -167,7 +165,7 @@ def test_entries_are_ordered_by_time_then_file_then_number(tmp_path: Path):
         ("2026-11-21T09:30:00Z", "2026-11-21T09:30:00", "ends with Z for UTC"),
     ],
 )
-def test_invalid_entries_are_refused_with_their_line(tmp_path: Path, old: str, new: str, message: str):
+def test_invalid_entries_are_refused_with_their_line(tmp_path, old, new, message):
     path = write(tmp_path, HEAD + ENTRY.replace(old, new))
     with pytest.raises(InputError, match=message) as caught:
         read_decisions([path])
@@ -188,19 +186,19 @@ def test_invalid_entries_are_refused_with_their_line(tmp_path: Path, old: str, n
         (HEAD + "- " * 300_000, InputError, "nested too deep"),
     ],
 )
-def test_invalid_decision_files_are_refused(tmp_path: Path, text: str, kind: type[Exception], message: str):
+def test_invalid_decision_files_are_refused(tmp_path, text, kind, message):
     with pytest.raises(kind, match=message):
         read_decisions([write(tmp_path, text)])
 
 
-def test_error_about_invalid_utf8_contains_entry_and_line(tmp_path: Path):
+def test_error_about_invalid_utf8_contains_entry_and_line(tmp_path):
     cut = (HEAD + ENTRY + ENTRY.replace("it is one", "Zürich")).encode()
     path = write(tmp_path, cut[: cut.rindex("ü".encode()) + 1])
     with pytest.raises(InputError, match=r"entry 2 \(line 14\): byte 0xc3 is not UTF-8; save.* as UTF-8.*cut off"):
         read_decisions([path])
 
 
-def test_missing_too_large_and_repeated_decision_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_missing_too_large_and_repeated_decision_files_are_refused(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="cannot be read: No such file"):
         read_decisions([tmp_path / "none.yaml"])
     path = write(tmp_path, HEAD + ENTRY)
@@ -224,7 +222,7 @@ def test_missing_too_large_and_repeated_decision_files_are_refused(tmp_path: Pat
         (lambda: Drop(group="a", who="ada", when=datetime(9999, 1, 1, tzinfo=UTC)), "a time before 9999"),
     ],
 )
-def test_invalid_decisions_are_refused(make, message: str):
+def test_invalid_decisions_are_refused(make, message):
     with pytest.raises(InputError, match=message):
         make()
 
@@ -232,7 +230,7 @@ def test_invalid_decisions_are_refused(make, message: str):
 # -- appending ----------------------------------------------------------------------------------------------------
 
 
-def test_appending_keeps_the_text_of_hand_written_files(tmp_path: Path):
+def test_appending_keeps_the_text_of_hand_written_files(tmp_path):
     for end in ("\n# done so far\n", ""):
         text = "# our file\n" + HEAD + ENTRY.rstrip() + end
         path = write(tmp_path, text)
@@ -249,7 +247,7 @@ def test_appending_keeps_the_text_of_hand_written_files(tmp_path: Path):
         (HEAD.replace("decisions:", "decisions: []"), "nothing can be appended"),
     ],
 )
-def test_files_to_which_no_entry_can_be_appended_are_refused_unchanged(tmp_path: Path, text: str, message: str):
+def test_files_to_which_no_entry_can_be_appended_are_refused_unchanged(tmp_path, text, message):
     path = write(tmp_path, text)
     with pytest.raises(InputError, match=message):
         append_decision(path, ONE_OF_EACH[0])

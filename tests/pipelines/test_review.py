@@ -13,6 +13,7 @@ from hgld.pipelines.hierarchy.review import review
 from hgld.pipelines.hierarchy.review.decisions import Accept, Decision, Entry, Merge, Refuse
 from hgld.pipelines.hierarchy.review.grouping import Grouping
 from hgld.pipelines.stage import StageResult, StageRun, silent
+from tests.pipelines.hierarchy_build.conftest import write_decisions
 from tests.pipelines.reviewed_build import opened, write_build
 
 SAID = {"who": "ada", "when": datetime(2026, 11, 21, tzinfo=UTC)}
@@ -49,19 +50,7 @@ def run(root: Path, *files: Path) -> StageRun:
     return review.run(root, *stages(root), ReviewConfig(files), silent)
 
 
-def decided(folder: Path, name: str, *entries: str, role: str = "annotator") -> Path:
-    """Write a file of decisions from their fields in YAML flow style; add who, when and why."""
-    who = name.removesuffix(".yaml")
-    rows = [
-        f'- {{{entry}, who: {who}, when: "2026-11-21T09:{i:02}:00Z", why: "{who} says so"}}\n'
-        for i, entry in enumerate(entries)
-    ]
-    path = folder / name
-    path.write_text(f"schema_version: 1\nrole: {role}\ndecisions:\n{''.join(rows)}")
-    return path
-
-
-def tables(stage: StageRun) -> tuple[dict[str, dict], dict[str, dict], list[dict], dict[str, list[dict]]]:
+def tables(stage: StageRun):
     names = {row["name"]: row for row in pl.read_parquet(stage.path("names.parquet")).iter_rows(named=True)}
     groups = {row["label"]: row for row in pl.read_parquet(stage.path("groups.parquet")).iter_rows(named=True)}
     dropped = pl.read_parquet(stage.path("dropped.parquet")).rows(named=True)
@@ -76,7 +65,7 @@ def guide_examples(folder: Path) -> list[Path]:
     return paths
 
 
-def test_example_in_the_guide_has_the_described_effect(tmp_path: Path):
+def test_example_in_the_guide_has_the_described_effect(tmp_path):
     ada, eve = guide_examples(tmp_path)
     names, groups, dropped, report = tables(run(tmp_path, ada))
     assert [row["action"] for row in report["applied"]] == [
@@ -109,7 +98,7 @@ def test_example_in_the_guide_has_the_described_effect(tmp_path: Path):
     assert both.result.counts["applied"] == 11
 
 
-def test_build_and_page_show_the_same_estimates(tmp_path: Path):
+def test_build_and_page_show_the_same_estimates(tmp_path):
     peaks = [f"peak {i}" for i in range(16)]
     groups = {
         0: ("mountain", "natural", dict.fromkeys(peaks, (2, 0.5, True, 1))),
@@ -135,10 +124,9 @@ def test_build_and_page_show_the_same_estimates(tmp_path: Path):
     assert built.result.counts["taught elsewhere"] == 4
 
 
-def test_new_group_gets_a_top_class_only_if_its_sources_agree(tmp_path: Path):
-    file = decided(
-        tmp_path,
-        "ada.yaml",
+def test_new_group_gets_a_top_class_only_if_its_sources_agree(tmp_path):
+    file = write_decisions(
+        tmp_path / "ada.yaml",
         "action: merge, groups: [ship, boat], to: vessel",
         "action: merge, groups: [pass, bridge], to: crossing",
         "action: split, group: park, names: [urban park], to: city park",
@@ -153,18 +141,16 @@ def test_new_group_gets_a_top_class_only_if_its_sources_agree(tmp_path: Path):
     assert (groups["volcano"]["top"], groups["volcano"]["method"]) == ("human-made", "decision")
 
 
-def test_review_record_lists_every_decision_with_its_effect(tmp_path: Path):
-    ada = decided(
-        tmp_path,
-        "ada.yaml",
+def test_review_record_lists_every_decision_with_its_effect(tmp_path):
+    ada = write_decisions(
+        tmp_path / "ada.yaml",
         "action: move, names: [tug], to: boat",
         "action: drop, names: [water gap]",
         "action: drop, group: railway",
         "action: rename, group: sea, to: ocean",
     )
-    bob = decided(
-        tmp_path,
-        "bob.yaml",
+    bob = write_decisions(
+        tmp_path / "bob.yaml",
         "action: move, names: [tug], to: bridge",
         "action: drop, names: [water gap]",
         "action: move, names: [schooner], to: boat",
@@ -183,8 +169,8 @@ def test_review_record_lists_every_decision_with_its_effect(tmp_path: Path):
     kappa = report["kappa"][0]
     assert (kappa["about"], kappa["count"], kappa["observed"]) == ("names", 2, 0.5)
     assert [tuple(row.values()) for row in dropped] == [
-        ("railway station", 8, "dropped with its group by decision", "ada", "ada says so"),
-        ("water gap", 1, "dropped by decision", "ada, bob", "ada says so; bob says so"),
+        ("railway station", 8, "dropped with its group by decision", "ada", "<i>ada</i> says so"),
+        ("water gap", 1, "dropped by decision", "ada, bob", "<i>ada</i> says so; <i>bob</i> says so"),
     ]
     assert "railway" not in groups
     assert list(stage.result.counts.values()) == [13, 6, 3, 8, 4, 1, 1]
@@ -194,12 +180,12 @@ def test_review_record_lists_every_decision_with_its_effect(tmp_path: Path):
     assert third == "ada and bob agree on 50% of the 2 names that both decided on."
 
 
-def test_stage_runs_again_only_if_decisions_change(tmp_path: Path):
-    file = decided(tmp_path, "ada.yaml", "action: drop, names: [tug]")
+def test_stage_runs_again_only_if_decisions_change(tmp_path):
+    file = write_decisions(tmp_path / "ada.yaml", "action: drop, names: [tug]")
     first = run(tmp_path, file)
     assert first.was_run
     assert not run(tmp_path, file).was_run
-    decided(tmp_path, "ada.yaml", "action: drop, names: [tug]", "action: drop, names: [schooner]")
+    write_decisions(tmp_path / "ada.yaml", "action: drop, names: [tug]", "action: drop, names: [schooner]")
     assert run(tmp_path, file).was_run
     assert run(tmp_path).was_run
 
@@ -225,10 +211,9 @@ def test_refused_groups_follow_merges_of_groups():
     assert made.decided == {"peak": "green", "tug": "green"}
 
 
-def test_decisions_about_single_items_change_their_name_or_group(tmp_path: Path):
-    file = decided(
-        tmp_path,
-        "ada.yaml",
+def test_decisions_about_single_items_change_their_name_or_group(tmp_path):
+    file = write_decisions(
+        tmp_path / "ada.yaml",
         "action: item, split: train, id: 7, group: boat",
         "action: item, split: train, id: 8, name: tug",
         "action: item, split: train, id: 9, name: a new name, group: ship",
@@ -242,16 +227,15 @@ def test_decisions_about_single_items_change_their_name_or_group(tmp_path: Path)
     assert [row["reason"] for row in tables(stage)[3]["unmatched"]] == ["no name 'a new name'"]
 
 
-def test_decisions_set_classes_only_at_existing_levels(tmp_path: Path):
+def test_decisions_set_classes_only_at_existing_levels(tmp_path):
     clustered, toplevel = stages(tmp_path)
     levels = pl.DataFrame({"group": [*GROUPS], "label": ["to sail" if g in (3, 4) else "to see" for g in GROUPS]})
     levels = levels.with_columns(level=pl.lit("use"), method=pl.lit("groups"), evidence=None)
     levels.write_parquet(toplevel.path("levels.parquet"))
     details = {"levels": ["item", "group", "use", "top"], "tops": ["natural", "human-made"]}
     toplevel = StageRun("toplevel", toplevel.directory, was_run=True, record=vars(StageResult(details=details)))
-    file = decided(
-        tmp_path,
-        "ada.yaml",
+    file = write_decisions(
+        tmp_path / "ada.yaml",
         "action: set, group: park, top: to sail, level: use",
         "action: set, group: park, top: natural",
         "action: set, group: park, top: to sail",

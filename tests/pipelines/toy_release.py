@@ -28,9 +28,9 @@ class ToyRelease:
     rows: list[tuple[str, str, str, str | None, str | None]] = field(default_factory=list)
 
     @classmethod
-    def make(cls, counts: tuple[int, ...] = (2, 3, 7, 4, 5), seed: int = 0) -> "ToyRelease":
+    def make(cls, counts: tuple[int, ...] = (2, 3, 7, 4, 5)) -> "ToyRelease":
         """Make one class per count; the last two classes form the test split, and the last item has no class."""
-        rng, release = np.random.default_rng(seed), cls()
+        rng, release = np.random.default_rng(0), cls()
         for label, count in enumerate(counts):
             split = "test" if label >= len(counts) - 2 else "train"
             for number in range(count):
@@ -48,9 +48,8 @@ class ToyRelease:
     def write(self, root: Path) -> Path:
         """Write the images as loose files."""
         for file, data in self.images.items():
-            path = root / file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
+            (root / file).parent.mkdir(parents=True, exist_ok=True)
+            (root / file).write_bytes(data)
         return root
 
     def items(self) -> pl.DataFrame:
@@ -66,22 +65,20 @@ class ToyRelease:
         root.mkdir(parents=True, exist_ok=True)
         containers = []
         for number in range(tars):
-            buffer = io.BytesIO()
-            with tarfile.open(fileobj=buffer, mode="w") as tar:
+            path = root / f"set_{number}.tar"
+            with tarfile.open(path, mode="w") as tar:
                 for file, data in [*list(self.images.items())[number::tars], (f"stray/{number}.jpg", b"nobody's")]:
                     member = tarfile.TarInfo(f"deep/{stem_of(file)}.{file.rpartition('.')[2]}")
                     member.size = len(data)
                     tar.addfile(member, io.BytesIO(data))
-            path = root / f"set_{number}.tar"
-            path.write_bytes(buffer.getvalue())
-            containers.append(Container(path, hashlib.md5(buffer.getvalue()).hexdigest(), "set"))
+            containers.append(Container(path, hashlib.md5(path.read_bytes()).hexdigest(), "set"))
         return tuple(containers)
 
-    def tar_catalog(self, root: Path, containers: tuple[Container, ...], **given: Any) -> Catalog:
+    def tar_catalog(self, root: Path, containers: tuple[Container, ...]) -> Catalog:
         """Return the catalog of the tars' members."""
         stems = pl.Series([f"set/{stem_of(file)}" for file in self.items()["file"]])
         items = self.items().with_columns(file=stems)
-        return Catalog(name="toy", levels=LEVELS, items=items, root=root, containers=containers, **given)
+        return Catalog(name="toy", levels=LEVELS, items=items, root=root, containers=containers)
 
 
 def stem_of(file: str) -> str:
@@ -89,9 +86,9 @@ def stem_of(file: str) -> str:
     return file.rpartition(".")[0].replace("/", "-")
 
 
-def build(catalog: Catalog, out: Path | str, config: ShardConfig = SMALL, seed: int = 0, **changes: Any) -> BuildResult:
+def build(catalog: Catalog, out: Path | str, **changes: Any) -> BuildResult:
     """Build without a card; ``changes`` are fields of the config."""
-    return build_catalog(catalog, None, str(out), SourceConfig(seed=seed), replace(config, **changes), silent)
+    return build_catalog(catalog, None, str(out), SourceConfig(), replace(SMALL, **changes), silent)
 
 
 def bytes_of(root: Path) -> dict[str, bytes]:

@@ -152,7 +152,6 @@ class Asked:
     method: str
     params: dict[str, str]
     headers: dict[str, str]
-    at: float
 
 
 Fault = Callable[["Handler"], None]
@@ -201,7 +200,7 @@ class Handler(SilentHandler):
         else:
             kind = "query" if params["action"] == "query" else "titles" if "titles" in params else "ids"
             keys = tuple(params.get("titles", params.get("ids", "")).split("|"))
-        self.asked = Asked(kind, keys, self.command, params, dict(self.headers), time.monotonic())
+        self.asked = Asked(kind, keys, self.command, params, dict(self.headers))
         self.site.log.append(self.asked)
         if self.site.delay:
             time.sleep(self.site.delay)
@@ -292,8 +291,6 @@ def trickle(handler: Handler) -> None:
 class Canned(PoliteClient):
     """Fake client that returns prepared responses in order and repeats the last one."""
 
-    requests = 0
-
     def __init__(self, *answers: dict[str, Any]):
         self.answers = list(answers)
         self.asked: list[dict[str, str]] = []
@@ -301,6 +298,3 @@ class Canned(PoliteClient):
     def api(self, url: str, params: Any) -> dict[str, Any]:
         self.asked.append(dict(params))
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-
-    def page(self, url: str) -> bytes | None:
-        raise AssertionError(url)

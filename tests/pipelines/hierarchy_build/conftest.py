@@ -92,7 +92,10 @@ def labels(made):
 
 
 def write_decisions(file, *entries):
-    """Write the decisions of one annotator, such as ``action: drop, names: [lake]``."""
-    lines = (f'- {{{entry}, who: ann, when: "2026-11-21T09:00:00Z", why: "<i>no</i>"}}\n' for entry in entries)
-    file.write_text("schema_version: 1\nrole: annotator\ndecisions:\n" + "".join(lines))
+    """Write the decisions of the annotator whom the file is named after, such as ``action: drop, names: [lake]``."""
+    rows = [
+        f'- {{{entry}, who: {file.stem}, when: "2026-11-21T09:{i:02}:00Z", why: "<i>{file.stem}</i> says so"}}\n'
+        for i, entry in enumerate(entries)
+    ]
+    file.write_text(f"schema_version: 1\nrole: annotator\ndecisions:\n{''.join(rows)}")
     return file
