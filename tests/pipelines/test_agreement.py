@@ -84,6 +84,10 @@ def top(group: str, value: str):
     return SetTop, {"group": group, "top": value}
 
 
+def item(group: str):
+    return GiveItem, {"split": "s", "id": "1", "group": group}
+
+
 def groups(result: Settlement) -> dict[str, set[str]]:
     grouping = result.grouping
     found = {grouping.labels[group]: grouping.members[group] for group in grouping.live()}
@@ -373,7 +377,13 @@ def adopted(ada: list, bob: list) -> list[list[dict[str, Any]]]:
             [merge("junk", "summit", "junk")],
             {"action": "merge", "groups": ["peak"], "to": "rest"},
         ),
+        (
+            [rename("lake", "water"), top("water", "natural")],
+            [top("lake", "human-made")],
+            {"action": "set", "group": "water", "top": "human-made"},
+        ),
         ([rename("junk", "rest")], [drop_group("junk")], {"action": "drop", "group": "rest"}),
+        ([item("lake")], [item("summit")], {"action": "item", "split": "s", "id": "1", "group": "summit"}),
         # no offer: ada has already given the label of bob's new group to another group
         ([rename("junk", "knoll"), move("lake", "hill")], [split("mountain", "knoll", "hill")], None),
     ],

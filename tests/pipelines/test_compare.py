@@ -121,6 +121,12 @@ def test_items_are_joined_on_split_and_id_if_both_tables_have_splits(tmp_path):
         compared(tmp_path, a, [(1, "p")], header, header[1:])
 
 
+def test_parquet_and_csv_give_the_same_comparison(tmp_path):
+    pl.DataFrame(ROWS_A, schema=list(GLDV2), orient="row").write_parquet(tmp_path / "a.parquet")
+    one, other = compared(tmp_path, ROWS_A, ROWS_B), compare(tmp_path / "a.parquet", tmp_path / "b.csv")
+    assert (one.levels, one.ancestors, one.b) == (other.levels, other.ancestors, other.b)
+
+
 def test_summary_states_columns_measures_and_confusions(tmp_path):
     text = summary(compared(tmp_path, ROWS_A, ROWS_B))
     assert "Items are joined on landmark_id. Levels compared: hierarchical_label; natural_or_human_made (paired" in text

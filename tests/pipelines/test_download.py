@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from hgld.errors import ConfigError, InputError, ServiceError
+from hgld.errors import ConfigError, InputError, ServiceError, StorageError
+from hgld.files import file_lock
 from hgld.pipelines.download import Downloader, RemoteFile, download_gldv2
 from hgld.pipelines.shards.sources.gldv2 import checksum_name, metadata_names, parse_checksum
 from tests.hgld import lying_server as lies
@@ -167,6 +168,13 @@ def test_stalled_transfer_is_interrupted_and_resumed(server, tmp_path):
     server.planned["a.tar"] = [lies.trickle]
     (got,) = downloader(timeout=0.2).fetch([one(server, tmp_path)])
     assert got.path.read_bytes() == DATA
+
+
+def test_second_download_of_a_file_in_progress_is_refused(server, tmp_path):
+    file = one(server, tmp_path)
+    file.path.parent.mkdir()
+    with file_lock(file.part), pytest.raises(StorageError, match="being written by another process"):
+        downloader().fetch([file])
 
 
 def test_unreachable_server_fails_without_retries(tmp_path):

@@ -246,11 +246,3 @@ def test_complete_items_of_a_truncated_tar_are_indexed(root):
     left = index_of(root).filter(pl.col("shard") == shard.name)
     assert 0 < len(left) < 6
     assert len(index_of(root)) == 10 + len(left)
-
-
-def test_folder_whose_name_is_not_a_valid_dataset_name_is_refused(tmp_path):
-    root = tmp_path / "bell\a"
-    root.mkdir()
-    TinyShards().write_tars(root)
-    with pytest.raises(ConfigError, match=r"called 'bell\\x07'.*Rename the folder"):
-        rebuilt(root)

@@ -143,11 +143,15 @@ def test_failing_disk_is_reported_and_page_and_file_stay_equal(build, monkeypatc
     def fail(*_args):
         raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patch:
-        write = journal_module.os.write
-        patch.setattr(journal_module.os, "write", lambda file, data: write(file, data[:10]))
-        with pytest.raises(StorageError, match="could not be written"):
-            review.decide([[DROP]], 2)
+    write = journal_module.os.write
+    for name, fault, said in (
+        ("write", lambda file, data: write(file, data[:10]), "could not be written"),
+        ("fsync", fail, "was removed, but the disk did not confirm it"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(journal_module.os, name, fault)
+            with pytest.raises(StorageError, match=said):
+                review.decide([[DROP]], 2)
     assert (review.snapshot(), (build / "ada.yaml").read_bytes()) == (before, text)
     with monkeypatch.context() as patch:
         patch.setattr(journal_module, "sync", fail)

@@ -89,13 +89,3 @@ def test_shards_have_about_the_requested_size():
     sizes = plan.group_by("shard").len()["len"].to_numpy() * item
     assert sizes.max() < (1 << 20) + 8 * item
     assert sizes.min() > 0.8 * (1 << 20)
-
-
-def test_exact_copies_are_listed_with_their_first_copy():
-    items = items_of([0, 0, 0, 1, 1, 1]).with_columns(sha256=pl.Series(["a", "b", "a", "c", "a", "c"]))
-    plan = planned(items)
-    seen: dict[str, str] = {}
-    for key, sha256, copy_of in plan.select("key", "sha256", "duplicate_of").iter_rows():
-        assert copy_of == seen.get(sha256)
-        seen.setdefault(sha256, key)
-    assert plan["duplicate_of"].is_not_null().sum() == 3

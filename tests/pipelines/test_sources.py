@@ -172,6 +172,7 @@ DAMAGED = [  # (source, list file, old text, new text, expected words of the err
     ("inat-full", INAT, "Aves/0/", "Fungi/0/", "is in 'Fungi'"),
     ("inat-full", "categories.json", '"genus": "Prunella", ', "", "category '0' lacks genus; expected id, name"),
     ("inat-full", "categories.json", '"id": 1', '"id": 0', "two categories have the same id"),
+    ("inat-full", "categories.json", "[{", "[3, {", "expected a list of categories"),
     ("inshop", EVAL, " id_00000001 train", " id_00000001 val", "expected an image, an item and a split"),
     ("inshop", EVAL, OF_SHOP, "img/Blouses_Shirts/id_00000001/", "expected img/DEPARTMENT/CATEGORY"),
     ("gldv2", "metadata/index_image_to_landmark.csv", ",0\n", "\n", r"row \d+: landmark_id is empty"),

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from hgld.pipelines.hierarchy.review.whole_tree import expected_errors
-from tests.pipelines.test_learner import LABELS, decided, learner_of, toy
+from tests.pipelines.test_learner import LABELS, Toy
 
 COLUMNS = {"classes": pl.List(pl.String), "classes_by": pl.List(pl.String), "built": pl.List(pl.String)}
 COLUMNS |= {"built_wrong": pl.List(pl.Float64)}
@@ -20,8 +20,7 @@ def table(classes, by, built=None, wrong=0.5, names=20):
 
 
 def estimated():
-    names, rows, place, _ = toy(60)
-    return learner_of(names, rows, place, doubt=np.full(60, 0.4)).fit(decided(place, []))
+    return Toy(60, doubt=np.full(60, 0.4)).fit()
 
 
 def test_level_without_two_classes_has_no_wrong_name_and_a_class_per_group_repeats_the_groups():
