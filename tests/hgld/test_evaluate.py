@@ -36,21 +36,19 @@ def ranked(query, labels, gallery=None, others=None, *, self_index=None, levels=
 
 def tree_labels(size: int, seed: int = 0, unknown: float = 0.0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    coarse = torch.randint(0, 2, (size,), generator=generator)
-    middle = coarse * 3 + torch.randint(0, 3, (size,), generator=generator)
-    fine = middle * 3 + torch.randint(0, 3, (size,), generator=generator)
-    labels = torch.stack([fine, middle, coarse], dim=1)
+    fine = torch.randint(0, 18, (size,), generator=generator)
+    labels = torch.stack([fine, fine // 3, fine // 9], dim=1)
     return labels.masked_fill(torch.rand(size, 3, generator=generator) < unknown, -1)
 
 
-def vectors(size: int, dim: int = 6, seed: int = 0) -> torch.Tensor:
+def vectors(size: int, seed: int = 0) -> torch.Tensor:
     """Return embeddings of small integers: products are exact in any order of summation, and ties are common."""
-    return torch.randint(-2, 3, (size, dim), generator=torch.Generator().manual_seed(seed)).float()
+    return torch.randint(-2, 3, (size, 6), generator=torch.Generator().manual_seed(seed)).float()
 
 
-def expected(query, labels, gallery, others, own, names=NAMES, count_query=False):
+def expected(query, labels, gallery, others, own, count_query=False):
     scores, grades = (query.double() @ gallery.double().T).tolist(), shared_levels(labels, others).tolist()
-    spelled = [str(metric) for metric in resolve(names, LEVELS)]
+    spelled = [str(metric) for metric in resolve(NAMES, LEVELS)]
     rows = []
     for row in range(len(query)):
         kept = [j for j in range(len(gallery)) if j != own[row]]
