@@ -97,24 +97,17 @@ def test_joint_probability_equals_its_formula():
     filled = np.array([[False] * 4, [False, False, False, True], [False] * 4])
     chance, values = -rng.random((3, 4)), rng.standard_normal(4)
     found = log_joint(*map(torch.from_numpy, (values, evidence, filled, met, chance))).exp().numpy()
-    weights = [math.log1p(math.exp(value)) for value in values[:2]]
-    noise = [1.0, *map(math.exp, values[2:])]
-    for row in range(3):
-        logits = [
-            0.0 if filled[row, m] else math.exp(sum(w * e for w, e in zip(weights, evidence[row, m], strict=True)))
-            for m in range(4)
-        ]
-        for m in range(4):
-            expected = logits[m] / sum(logits) * noise[met[row, m]] / sum(noise) * math.exp(chance[row, m])
-            assert found[row, m] == pytest.approx(expected, rel=1e-9)
+    logits = np.where(filled, 0, np.exp(evidence @ np.log1p(np.exp(values[:2]))))
+    noise = np.exp([0, *values[2:]])
+    expected = logits / logits.sum(axis=1, keepdims=True) * noise[met] / noise.sum() * np.exp(chance)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
 def test_planted_wrong_labels_are_found_with_level_and_true_class():
     rows, classes = clusters(each=30)
     planted = {5: 6, 40: 3, 100: 2}  # wrong at the coarsest, the middle and the finest level
     shown = classes.copy()
-    for item, label in planted.items():
-        shown[item] = label
+    shown[list(planted)] = list(planted.values())
     found = find_wrong_labels(rows, shown, TREE, silent)
     assert set(np.flatnonzero(found.wrong[:, 0] > 0.5)) == set(planted)
     assert [(found.wrong[item] > 0.5).sum() for item in planted] == [3, 2, 1]

@@ -46,23 +46,18 @@ def test_gradients_of_several_processes_equal_gradients_of_one_process(count, is
 def test_sums_of_two_parts_add_up_to_the_loss_of_the_whole_batch(name):
     torch.manual_seed(0)
     loss, labels = PER_QUERY[name]().double(), shared_losses.step_input(0)[1]
+    embeddings = torch.randn(len(labels), shared_losses.DIM, dtype=torch.float64, requires_grad=True)
+    leaves = [embeddings, *loss.parameters()]
+
+    def with_gradients(value):
+        return [value, *torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)]
+
     parts = [torch.arange(0, 9), torch.arange(9, shared_losses.SIZE)]  # processes may have different numbers of items
-    found = []
-    for is_shared in (False, True):
-        embeddings = torch.randn(len(labels), shared_losses.DIM, generator=torch.Generator().manual_seed(0)).double()
-        embeddings.requires_grad_()
-        loss.zero_grad()
-        if is_shared:
-            sums = [query_sums(loss, embeddings[p], labels[p], embeddings, labels, p) for p in parts]
-            counts = {term: sum(part[term].count for part in sums) for term in sums[0]}
-            values = [part[term].weight * part[term].total / counts[term] for part in sums for term in part]
-            value = torch.stack(values).sum()
-        else:
-            value = loss(embeddings, labels)
-        value.backward()
-        leaves = [embeddings, *loss.parameters()]
-        found.append([value, *(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.clone() for leaf in leaves)])
-    torch.testing.assert_close(found[1], found[0], rtol=1e-10, atol=1e-12)
+    sums = [query_sums(loss, embeddings[p], labels[p], embeddings, labels, p) for p in parts]
+    counts = {term: sum(part[term].count for part in sums) for term in sums[0]}
+    values = [part[term].weight * part[term].total / counts[term] for part in sums for term in part]
+    found, expected = with_gradients(torch.stack(values).sum()), with_gradients(loss(embeddings, labels))
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_docstring_lists_every_loss_as_shared_or_not():
