@@ -216,11 +216,13 @@ def with_risk(**change):
     "change",
     [
         {"schema_version": 9},
+        {"levels": ["fine", "fine"]},
         {"scalings": [{"weights": [1, 2], "intercept": 0}] * 2},
         {"neighbors": 10**9},
         {"temperature": 0},
         {"facts": None},
         with_risk(coverage=[0.1] * 500),
+        with_risk(ece=-1),
         with_risk(level="x"),
     ],
 )
@@ -237,6 +239,8 @@ def test_calibrate_refuses_few_classes_and_numbers_out_of_range():
     rows, labels = clusters(0, classes=9)
     with pytest.raises(InputError, match="9 classes at the level level0; a calibration needs at least 10"):
         calibrate(rows, labels)
+    with pytest.raises(InputError, match="are missing; pass both"):
+        calibrate(rows, labels, rows)
     wrong: dict[str, Any]
     for wrong in ({"neighbors": 0}, {"temperature": 0.0}, {"unknown": 1.0}):
         with pytest.raises(ConfigError, match=f"{next(iter(wrong))} is .*; expected"):

@@ -155,6 +155,7 @@ def test_column_by_name_has_the_values_of_all_items(root):
     assert (dataset["key"], dataset["index"]) == (dataset.keys.to_list(), list(range(15)))
     assert dataset["labels"] is dataset.labels
     assert dataset["coarse"] == [coarse[label] for label in dataset.labels[:, 1]]
+    assert dataset["width"] == [40] * 15
     unknown = dataset.relabelled(torch.full_like(dataset.labels, -1))
     assert unknown[:2]["fine"] == [None, None]
     with pytest.raises(InputError, match=r"no column 'lables'; it has image, labels, .* Did you mean 'labels'\?"):

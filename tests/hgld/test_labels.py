@@ -69,6 +69,7 @@ def test_class_name_has_the_same_number_in_queries_and_gallery():
         ([{"a": [1]}, {"b": [1]}], "have the columns a and b"),
         ([[[1, 2]], [1]], "both sides need the same levels"),
         ([{"a": [1.5]}], "column 'a' of labels: found float"),
+        ([pl.Series([True])], "holds Boolean"),
     ],
 )
 def test_invalid_labels_are_refused(sides, said):
