@@ -91,12 +91,10 @@ def check_rows(fast, reference, case: tuple[Tensor, Tensor], dtype: torch.dtype)
     leaf = scores.to(dtype).requires_grad_()
     values, valid = fast(leaf, grades)
     values.sum().backward()
-    assert leaf.grad is not None
     for row in range(len(scores)):
         slow = leaf.detach()[row].double().requires_grad_()
         expected = reference(slow, grades[row].tolist()) if valid[row] else torch.zeros(())
         # the loss of a row without negatives is constant; adding 0 keeps it differentiable
         (expected + 0 * slow.sum()).backward()
-        assert slow.grad is not None
         assert abs(values[row].item() - expected.item()) <= value_error * max(1.0, abs(expected.item()))
         assert (leaf.grad[row].double() - slow.grad).abs().max() <= slope_error * max(1.0, slow.grad.abs().max().item())

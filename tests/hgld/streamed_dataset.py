@@ -14,7 +14,6 @@ import torch
 
 import hgld
 from hgld.data.batch import Batch, Fault
-from hgld.data.dataset import ShardDataset
 from hgld.data.format import MANIFEST
 from hgld.data.storage import is_shard
 from hgld.data.streaming import ShardStream
@@ -101,11 +100,6 @@ def stream(root: str | Path | list[str], **options: Any) -> ShardStream:
     """Return a stream of P x K batches from a dataset directory, or from bare shards with six batches per epoch."""
     length = {"batches_per_epoch": 6} if isinstance(root, list) or is_shard(str(root)) else {}
     return hgld.stream(root, P, K, **{"view": VIEW, "num_streams": 4, **length, **options})
-
-
-def dataset_of(one: ShardStream) -> ShardDataset:
-    assert one.dataset is not None
-    return one.dataset
 
 
 def is_pk(batch: Batch, p: int = P, k: int = K) -> bool:

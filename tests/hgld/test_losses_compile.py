@@ -1,7 +1,6 @@
 """torch.compile makes one graph of every loss; the cross-batch memory is outside the compiled graph."""
 
 from functools import partial
-from typing import cast
 
 import pytest
 import torch
@@ -33,7 +32,7 @@ LOSSES: dict[str, Make] = {
 
 
 def compile_module(loss: nn.Module, *, dynamic: bool | None = None) -> nn.Module:
-    return cast(nn.Module, torch.compile(loss, fullgraph=True, backend="aot_eager", dynamic=dynamic))
+    return torch.compile(loss, fullgraph=True, backend="aot_eager", dynamic=dynamic)
 
 
 def step(module, embeddings, labels, **more):
@@ -63,7 +62,7 @@ def test_loss_compiles_without_a_graph_break(name):
 def test_loss_compiles_with_inductor():
     torch.compiler.reset()
     loss, embeddings = SupHAP(), torch.randn(16, DIM)
-    compiled = cast(nn.Module, torch.compile(loss, fullgraph=True, dynamic=False))
+    compiled = torch.compile(loss, fullgraph=True, dynamic=False)
     torch.testing.assert_close(step(compiled, embeddings, LABELS), step(loss, embeddings, LABELS))
 
 

@@ -55,11 +55,8 @@ def test_reduction_none_gives_the_weighted_sum_per_query(decomposability):
     whole = HAPPIER(4, 5, decomposability=decomposability)
     each = HAPPIER(4, 5, decomposability=decomposability, reduction="none")
     each.load_state_dict(whole.state_dict())
-    values, valid = each(embeddings, labels)
-    assert valid.all()
-    torch.testing.assert_close(values.mean(), whole(embeddings, labels))
-    values, valid = each(batch(), LABELS)  # the last item has only a coarse label, so it has no proxy
-    assert valid.tolist() == [True] * 8
+    torch.testing.assert_close(each(embeddings, labels)[0].mean(), whole(embeddings, labels))
+    assert each(batch(), LABELS)[1].all()  # the last item has only a coarse label, so it has no proxy
 
 
 def test_sum_over_levels_adds_one_loss_per_level():
@@ -134,17 +131,6 @@ def test_adapter_passes_only_items_with_known_labels_and_no_copies_of_queries():
     nothing = MetricLearningLoss(recorder)(embeddings.requires_grad_(), torch.full((8,), -1))
     nothing.backward()
     assert nothing == 0
-
-
-def test_adapter_runs_losses_of_the_installed_library():
-    library = pytest.importorskip("pytorch_metric_learning.losses")
-    miners = pytest.importorskip("pytorch_metric_learning.miners")
-    embeddings = batch().requires_grad_()
-    for inner in (library.MultiSimilarityLoss(), library.TripletMarginLoss()):
-        value = MetricLearningLoss(inner, miners.MultiSimilarityMiner())(embeddings, LABELS)
-        value = value + MetricLearningLoss(inner)(embeddings, LABELS, torch.randn(6, 5), LABELS[:6])
-        assert value.isfinite()
-        value.backward()
 
 
 # -- truncated embeddings ------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """CrossBatchMemory, compared with a plain queue."""
 
+import copy
 from collections import deque
 
 import pytest
@@ -100,13 +101,12 @@ def test_eval_mode_reads_the_memory_without_writing():
     assert [call[2] for call in spy.calls] == [None]  # the memory is still empty
     memory.train()
     memory(torch.randn(4, 3), torch.arange(4))
-    before = {name: value.clone() for name, value in memory.state_dict().items()}
+    before = copy.deepcopy(memory.state_dict())
     memory.eval()
     memory(torch.randn(2, 3), torch.arange(2))
     assert spy.calls[-1][2].shape == (4, 3)
     assert spy.calls[-1][4].tolist() == [-1, -1]
-    for name, value in memory.state_dict().items():
-        assert torch.equal(value, before[name])
+    torch.testing.assert_close(memory.state_dict(), before, rtol=0, atol=0)
 
 
 def test_a_restored_state_dict_continues_with_the_same_losses(tmp_path):
@@ -130,7 +130,6 @@ def test_gradients_flow_only_to_the_batch_and_survive_the_next_write():
     value = memory(embeddings, torch.arange(4) // 2)
     memory(torch.randn(4, 3), torch.arange(4) // 2)
     value.backward()
-    assert embeddings.grad is not None
     assert embeddings.grad.isfinite().all()
     assert not memory.embeddings.requires_grad
 
@@ -146,5 +145,4 @@ def test_terms_add_up_to_the_loss_and_write_the_memory(loss, names):
         assert list(terms) == [name for name in names if name] + against
         assert all((terms[name] != 0) == (step > 0) for name in against)
         assert all(terms[name] > 0 for name in names if name)
-    assert told.state_dict().keys() == called.state_dict().keys()
-    assert all(torch.equal(tensor, called.state_dict()[name]) for name, tensor in told.state_dict().items())
+    torch.testing.assert_close(told.state_dict(), called.state_dict(), rtol=0, atol=0)

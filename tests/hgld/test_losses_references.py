@@ -79,7 +79,6 @@ def test_blackbox_ap_equals_its_reference(case, margin):
     scores.requires_grad_()
     values, valid = blackbox_ap_loss(scores, grades, lambda_=0.5, margin=margin)
     values.sum().backward()
-    assert scores.grad is not None
     for row in range(len(scores)):
         positive = grades[row].tolist()
         assert bool(valid[row]) == any(positive)

@@ -2,7 +2,6 @@
 
 import itertools
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -110,7 +109,7 @@ def test_clustering_metrics_have_values_but_no_column_per_query(tmp_path):
 
 def test_clustering_metrics_use_only_the_gallery():
     embeddings, labels = small()
-    how: Any = {"levels": LEVELS, "metrics": ["NMI/fine"]}
+    how = {"levels": LEVELS, "metrics": ["NMI/fine"]}
     whole = evaluate(embeddings[:8], labels[:8], embeddings[8:], labels[8:], **how)
     assert whole.values["NMI/fine"] == pytest.approx(clustering_nmi(embeddings[8:], labels[8:, 0]))
     labels[:, 0] = -1  # without any known class, NMI is undefined

@@ -16,14 +16,10 @@ LEVELS = ["fine", "middle", "coarse"]
 
 @st.composite
 def queries(draw, ties: bool = True):
-    size = draw(st.integers(1, 15))
-    score = draw(
-        st.lists(
-            st.integers(-4, 4) if ties else st.integers(-1000, 1000), min_size=size, max_size=size, unique=not ties
-        )
-    )
+    size, most = draw(st.integers(1, 15)), 4 if ties else 1000
+    scores = draw(st.lists(st.integers(-most, most), min_size=size, max_size=size, unique=not ties))
     grades = draw(st.lists(st.integers(0, 3), min_size=size, max_size=size))
-    return torch.tensor([score], dtype=torch.float32), torch.tensor([grades])
+    return torch.tensor([scores], dtype=torch.float32), torch.tensor([grades])
 
 
 def values_of(names, scores: torch.Tensor, grades: torch.Tensor, levels=LEVELS, **relevance) -> list[float]:
@@ -111,13 +107,13 @@ def test_values_are_between_0_and_1_and_perfect_ranking_gives_1(query):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"scores": torch.tensor([[float("nan"), 0.0]])}, InputError, "NaN, Inf"),
-        ({"scores": torch.tensor([[1e38, 0.0]])}, InputError, "beyond"),
-        ({"scores": torch.tensor([[1, 2]])}, InputError, "floating"),
+        ({"scores": torch.full((1, 2), torch.nan)}, InputError, "NaN, Inf"),
+        ({"scores": torch.full((1, 2), 1e38)}, InputError, "beyond"),
+        ({"scores": torch.zeros(1, 2).long()}, InputError, "floating"),
         ({"scores": torch.zeros(2, 2)}, InputError, r"\(2, 2\)"),
-        ({"grades": torch.tensor([[4, 0]])}, InputError, "from 0 to 3"),
-        ({"grades": torch.tensor([[1.0, 0.0]])}, InputError, "integers"),
-        ({"left_out": torch.tensor([True, False])}, InputError, "bool"),
+        ({"grades": torch.full((1, 2), 4)}, InputError, "from 0 to 3"),
+        ({"grades": torch.zeros(1, 2)}, InputError, "integers"),
+        ({"left_out": torch.ones(2).bool()}, InputError, "bool"),
         ({"levels": []}, ConfigError, "0 levels"),
         ({"backend": "fpga"}, ConfigError, "fpga"),
         ({"metrics": [Metric("AP", None, "nowhere")]}, ConfigError, "nowhere"),

@@ -63,19 +63,17 @@ def test_icicle_has_every_class_with_its_parent_items_and_mean_measure(tree):
         named = [None if i < 0 else level["names"][i] for i, level in places]
         assert named == [None if label < 0 else tree.names[c][label] for c, label in enumerate(labels[item].tolist())]
     assert json.loads(json.dumps(data, allow_nan=False)) == data
+    present = [sorted({*labels[:, c].tolist()} - {-1}) for c in range(len(tree.levels))]
     for c, level in enumerate(data["levels"]):
-        present = sorted({label for label in labels[:, c].tolist() if label >= 0})
-        assert level["names"] == [tree.names[c][label] for label in present]
-        for i, label in enumerate(present):
+        assert level["names"] == [tree.names[c][label] for label in present[c]]
+        for i, label in enumerate(present[c]):
             of = labels[:, c] == label
             assert level["items"][i] == of.sum()
             known = share[of & ~np.isnan(share)]
             expected = pytest.approx(known.mean(), abs=1e-4) if len(known) else None
             assert data["measures"]["error"][c][i] == expected
             above = labels[of, c + 1][0] if c + 1 < len(tree.levels) else -1
-            assert level["parents"][i] == (
-                -1 if above < 0 else sorted({*labels[:, c + 1].tolist()} - {-1}).index(above)
-            )
+            assert level["parents"][i] == (-1 if above < 0 else present[c + 1].index(above))
 
 
 ODD = ["#1b2530", "url(#a)", "$x$", "x" * 200, "שלום \u202eabc", "🏰 castle", "</script><b>owned", "a  b"]

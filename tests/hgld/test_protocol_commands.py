@@ -19,7 +19,7 @@ from hgld.report_page.runs import read_runs
 from tests.hgld.small_dataset import LEVELS, Item, write_dataset
 
 
-def made(folder: Path, protocol: str, rows, *, judgements=(), lists=(), levels=LEVELS, data=None, keys=None):
+def made(folder: Path, protocol: str, rows, *, judgements=(), lists=(), levels=LEVELS, data=None):
     """Write a dataset without real images from rows of (split, labels); return folder and keys (SPLIT/ROW NUMBER)."""
     contents = data or [b"%d" % number for number in range(len(rows))]
     items = [Item(labels, split, content) for (split, labels), content in zip(rows, contents, strict=True)]
@@ -27,13 +27,10 @@ def made(folder: Path, protocol: str, rows, *, judgements=(), lists=(), levels=L
         "judgements": pl.DataFrame(judgements, TABLES["judgements.parquet"], orient="row") if judgements else None,
         "lists": pl.DataFrame(lists, TABLES["lists.parquet"], orient="row") if lists else None,
     }
-    own = [f"{split}/{number:04d}" for number, (split, _) in enumerate(rows)]
-    names = dict(zip(own, keys or own, strict=True))
-    rename = pl.col("key").replace_strict(names)
-    write_dataset(folder, items, levels=levels, edit=lambda index: index.with_columns(rename), **tables)
+    write_dataset(folder, items, levels=levels, **tables)
     manifest = json.loads((folder / MANIFEST).read_text())
     (folder / MANIFEST).write_text(json.dumps(manifest | {"protocol": protocol}))
-    return folder, list(names.values())
+    return folder, [f"{split}/{number:04d}" for number, (split, _) in enumerate(rows)]
 
 
 def directions(degrees) -> np.ndarray:
@@ -200,7 +197,7 @@ def test_dyml_excludes_queries_that_are_in_the_gallery(measured):
     """The gallery contains the query, which is excluded. Then the other item of its class is at rank 2."""
     rows = dyml_rows()
     rows += [(split.replace("query", "gallery"), labels) for split, labels in rows[::3]]
-    data = [b"%d" % (number if number < 9 else 3 * (number - 9)) for number in range(len(rows))]
+    data = [b"%d" % number for number in (*range(9), 0, 3, 6)]
     found = measured("dyml", rows, [0, 10, 20] * 3 + [0, 0, 0], levels=DYML, data=data)
     assert found["values"]["R@1/average"] == 0
     assert found["values"]["AP/average"] == pytest.approx(1 / 2)
@@ -218,9 +215,9 @@ def test_dyml_product_gives_hand_computed_values(measured):
 def test_gldv2_gives_hand_computed_values(measured):
     """The public query has its two relevant images at ranks 1 and 3, the private query its only one at rank 2."""
     rows = [("query", (-1, -1))] * 2 + [("gallery", (-1, -1))] * 3
-    judged = [("q0", "g2", "relevant"), ("q0", "g4", "relevant"), ("q1", "g3", "relevant"), ("q1", "lost", "relevant")]
-    tables = {"judgements": judged, "lists": [("public", "q0"), ("private", "q1")]}
-    found = measured("gldv2", rows, [0, 26, 10, 20, 30], keys=["q0", "q1", "g2", "g3", "g4"], **tables)
+    judged = [(f"query/000{q}", f"gallery/000{g}", "relevant") for q, g in ((0, 2), (0, 4), (1, 3), (1, 9))]
+    lists = [("public", "query/0000"), ("private", "query/0001")]
+    found = measured("gldv2", rows, [0, 26, 10, 20, 30], judgements=judged, lists=lists)
     assert found["values"] == pytest.approx({"mAP@100/public": (1 + 2 / 3) / 2, "mAP@100/private": 1 / 2})
     assert (found["settings"]["public"], found["settings"]["private"]) == (1, 1)
     assert found["settings"]["judgements_left_out"] == 1

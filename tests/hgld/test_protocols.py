@@ -140,9 +140,6 @@ def test_broken_ground_truth_lists_are_refused(tmp_path, read, text, said):
         read(file)
 
 
-PICKLES = range(pickle.HIGHEST_PROTOCOL + 1)
-
-
 def ground_truth(**changes) -> dict:
     first = {"bbx": [136.5, 34.1, 648.5, 955.7], "easy": np.array([0]), "hard": np.array([1, 3]), "junk": np.array([2])}
     second = {"bbx": (1.0, 2.0, 3.0, 4), "easy": [3], "hard": np.array([]), "junk": [np.int64(0), 1]}
@@ -150,12 +147,12 @@ def ground_truth(**changes) -> dict:
     return truth | {"gnd": [first | changes, second]}
 
 
-@pytest.mark.parametrize(("protocol", "dtype"), [*zip(PICKLES, [None, "<i8", ">i4", "u1", "<f4", "<i8"], strict=True)])
+@pytest.mark.parametrize(("protocol", "dtype"), list(enumerate(["<i8", ">i4", "u1", "<i2", "<i8", ">u4"])))
 def test_published_pickle_is_read_under_every_protocol(tmp_path, protocol, dtype):
     file = tmp_path / "gnd_roxford5k.pkl"
-    shared = None if dtype is None else np.array([1.5 if "f" in dtype else 1, 3], dtype)
-    changes = {} if dtype is None or "f" in dtype else {"hard": shared}
-    file.write_bytes(pickle.dumps({**ground_truth(**changes), "more": [shared, shared, True, 2**70]}, protocol))
+    hard = np.array([1, 3], dtype)
+    more = [hard, hard, np.array([1.5], "<f4"), None, True, 2**70]
+    file.write_bytes(pickle.dumps({**ground_truth(hard=hard), "more": more}, protocol))
     truth = read_revisited(file)
     assert (truth.images[2], truth.queries) == ("oxford_3410", ("q_1", "q_2"))
     found = [part.tolist() for parts in (truth.easy, truth.hard, truth.junk) for part in parts]

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import polars as pl
 import pytest
+from scipy.stats import ttest_rel
 
 from hgld.errors import ConfigError, InputError, SchemaError
 from hgld.evaluation.report import RetrievalReport, compare
@@ -45,10 +46,8 @@ GOOD = {"schema_version": 1, "values": {"AP": 1.0}, "undefined": {"AP": 0}, "set
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "not valid JSON"),
         ("[]", "holds list"),
         (json.dumps({**GOOD, "schema_version": 7}), "schema version is 7; this hgld reads version 1"),
-        (json.dumps({**GOOD, "values": {"AP": "much"}}), "malformed"),
         (json.dumps({**GOOD, "values": {"AP": 10**400}}), "malformed"),
         (json.dumps({"schema_version": 1}), "missing"),
         (json.dumps({**GOOD, "undefined": {}}), "different metrics"),
@@ -84,20 +83,18 @@ def test_hostile_level_name_is_escaped_in_markdown():
 def test_intervals_and_p_values_equal_theoretical_values():
     values = np.random.default_rng(5).normal(0.5, 0.1, 400)
     others = values + np.random.default_rng(6).normal(0.002, 0.03, 400)
-    one, two = (report({"H-AP": np.append(column, np.nan)}, queries=401) for column in (values, others))
-    better = report({"H-AP": np.append(values, 0.0) + 0.1}, queries=401)
-    frame = compare({"one": one, "two": two, "better": better}, samples=4000)
-    row = frame.row(0, named=True)
+    columns = {"one": np.append(values, np.nan), "two": np.append(others, np.nan), "better": np.append(values, 0) + 0.1}
+    reports = {name: report({"H-AP": column}, queries=401) for name, column in columns.items()}
+    frame = compare(reports, samples=4000)
+    row, two, better = frame.rows(named=True)
     assert row["p_value"] is None
-    assert frame.row(2, named=True)["p_value"] == pytest.approx(1 / 4001)
-    assert frame.row(2, named=True)["difference_low"] == pytest.approx(0.1)
+    assert better["p_value"] == pytest.approx(1 / 4001)
+    assert better["difference_low"] == pytest.approx(0.1)
     half = 1.96 * values.std() / 20
     assert row["low"] == pytest.approx(values.mean() - half, abs=0.15 * half)
     assert row["high"] == pytest.approx(values.mean() + half, abs=0.15 * half)
-    from scipy.stats import ttest_rel
-
-    assert frame.row(1, named=True)["p_value"] == pytest.approx(ttest_rel(others, values).pvalue, abs=0.03)
-    assert compare({"one": one, "two": two, "better": better}, samples=4000).equals(frame)
+    assert two["p_value"] == pytest.approx(ttest_rel(others, values).pvalue, abs=0.03)
+    assert compare(reports, samples=4000).equals(frame)
 
 
 def test_metric_without_defined_value_has_no_interval():

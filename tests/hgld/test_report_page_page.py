@@ -1,6 +1,5 @@
 """The report page is self-contained, escaped and reproducible; tests of its tasks, datasets and score tables."""
 
-import csv
 import html
 import html.parser
 import re
@@ -34,11 +33,9 @@ METRICS = ("R@1", "AP", "H-AP")
 
 def write_run(folder, *, seed=0, size=24, names=None, keys=None, shift=2.0, embeddings=None, fine=None, **settings):
     """Write a run folder like training does, with random embeddings that separate the classes a little."""
-    rng = np.random.default_rng(seed)
     fine = np.arange(size) // 3 if fine is None else fine
-    labels = np.stack([fine, fine // 4], axis=1)
     if embeddings is None:
-        embeddings = rng.normal(size=(size, 8)) + shift * np.eye(8)[fine % 8]
+        embeddings = np.random.default_rng(seed).normal(size=(size, 8)) + shift * np.eye(8)[fine % 8]
     embeddings = embeddings.astype(np.float32)
     (folder / "reports").mkdir(parents=True)
     (folder / "embeddings").mkdir()
@@ -46,17 +43,15 @@ def write_run(folder, *, seed=0, size=24, names=None, keys=None, shift=2.0, embe
     columns = {"fine": fine, "coarse": fine // 4}
     if names:
         columns = {level: [f"{names[i % len(names)]} {i}" for i in ids] for level, ids in columns.items()}
-        labels = np.stack([np.unique(column, return_inverse=True)[1] for column in columns.values()], axis=1)
+    labels = np.stack([np.unique(column, return_inverse=True)[1] for column in columns.values()], axis=1)
     table = pl.DataFrame({"key": keys or [f"test/{i:04d}" for i in range(size)], **columns})
     table.write_parquet(folder / "embeddings" / "test.labels.parquet")
     report = evaluate(embeddings, labels, levels=("fine", "coarse"), metrics=METRICS)
     report.settings.update({"files": {"embeddings": "test.npy", "labels": "test.labels.parquet"}, **settings})
     report.save_json(folder / "reports" / "test-epoch-2.json")
     report.save_json(folder / "reports" / "test-epoch-10.json")
-    with open(folder / "log.csv", "w", newline="") as file:
-        csv.writer(file).writerows([("step", "epoch", "loss"), (1, 0, 2.5), (2, 0, 1.25), (3, 1, "nan")])
-    with open(folder / "evaluations.csv", "w", newline="") as file:
-        csv.writer(file).writerows([("step", "epoch", "split", "H-AP"), (1, 1, "test", 0.25), (3, 2, "test", 0.5)])
+    (folder / "log.csv").write_text("step,epoch,loss\n1,0,2.5\n2,0,1.25\n3,1,nan\n")
+    (folder / "evaluations.csv").write_text("step,epoch,split,H-AP\n1,1,test,0.25\n3,2,test,0.5\n")
     return report
 
 
@@ -189,8 +184,8 @@ def test_curves_of_many_queries_use_a_sample_and_state_it(tmp_path, monkeypatch)
     for module in (rankings, page):
         monkeypatch.setattr(module, "MOST_QUERIES", 10)
     write_run(tmp_path / "run")
-    with open(tmp_path / "run" / "log.csv", "a") as file:
-        file.write("4,1")  # a log of a running training, whose last line is unfinished
+    log = tmp_path / "run" / "log.csv"
+    log.write_text(f"{log.read_text()}4,1")  # a log of a running training, whose last line is unfinished
     told = []
     text = page_of(tmp_path, tmp_path / "run", progress=lambda *step: told.append(step))
     assert ("rank test, run", 24, 24) in told
@@ -306,12 +301,11 @@ def some_embeddings(seed):
 def keep(folder, *, gallery=False, levels=("fine", "top")) -> None:
     """Write an evaluation and its files, as ``hgld evaluate --embeddings e.npy --out x.json`` does."""
     sides = {}
+    fine = np.arange(SIZE) // 3
     for role, seed in (("", 0), ("gallery_", 1))[: 1 + gallery]:
         np.save(folder / f"{role}e.npy", some_embeddings(seed))
-        table = pl.DataFrame({"fine": np.arange(SIZE) // 3, "top": np.arange(SIZE) // 30})
-        table.with_columns(pl.when(pl.col("fine") == 4).then(-7).otherwise(pl.col("top")).alias("top")).write_parquet(
-            folder / f"{role}l.parquet"
-        )
+        table = pl.DataFrame({"fine": fine, "top": np.where(fine == 4, -7, fine // 10)})
+        table.write_parquet(folder / f"{role}l.parquet")
         sides |= {f"{role}embeddings": folder / f"{role}e.npy", f"{role}labels": folder / f"{role}l.parquet"}
     evaluate_files(**sides, levels=levels, options=EvaluationOptions(metrics=METRICS)).save_json(folder / "x.json")
 
@@ -337,32 +331,15 @@ def test_page_of_an_evaluation_uses_its_embeddings_or_states_why_not(tmp_path):
 @pytest.mark.usefixtures("no_figures")
 def test_a_run_with_other_levels_is_excluded_from_the_plots_with_a_note(tmp_path):
     for name, levels in (("both", ("fine", "top")), ("one", ("fine",))):
-        (tmp_path / name).mkdir()
-        keep(tmp_path / name, levels=levels)
-        (tmp_path / name / "x.json").rename(tmp_path / name / f"{name}.json")
-    text = page_of(tmp_path, tmp_path / "both" / "both.json", tmp_path / "one" / "one.json")
+        keep(tmp_path, levels=levels)
+        (tmp_path / "x.json").rename(tmp_path / f"{name}.json")
+    text = page_of(tmp_path, tmp_path / "both.json", tmp_path / "one.json")
     assert "one: no curves, maps and galleries, because its levels differ from both." in text
     assert "both: no curves" not in text
 
 
-def _other_embeddings(folder):
-    np.save(folder / "e.npy", some_embeddings(2))
-
-
-def _reversed_labels(folder):
-    pl.read_parquet(folder / "l.parquet").reverse().write_parquet(folder / "l.parquet")
-
-
-def _fewer_values(folder):
-    pl.read_parquet(folder / "x.per_query.parquet").head(7).write_parquet(folder / "x.per_query.parquet")
-
-
-def _outside(folder):
-    change_settings(folder, files={"embeddings": "../e.npy", "labels": "l.parquet"})
-
-
-def _unknown_metric(folder):
-    RetrievalReport.from_columns({"F1": np.ones(3)}, {}).save_json(folder / "x.json")
+def change(file, edit):
+    edit(pl.read_parquet(file)).write_parquet(file)
 
 
 def change_settings(folder, **settings):
@@ -371,21 +348,30 @@ def change_settings(folder, **settings):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("changes", "words"),
     [
-        (_other_embeddings, r"e\.npy: the embeddings differ .*x\.json is of another evaluation"),
-        (_reversed_labels, r"l\.parquet: the labels differ .*x\.json is of another evaluation"),
-        (_fewer_values, r"x\.json: its table has values of 7 queries"),
-        (_outside, "without folders"),
-        (_unknown_metric, r"x\.json: metric 'F1' is unknown"),
+        (
+            lambda at: np.save(at / "e.npy", some_embeddings(2)),
+            r"e\.npy: the embeddings differ .*x\.json is of another",
+        ),
+        (lambda at: change(at / "l.parquet", pl.DataFrame.reverse), r"l\.parquet: the labels differ .*x\.json is of"),
+        (
+            lambda at: change(at / "x.per_query.parquet", pl.DataFrame.head),
+            r"x\.json: its table has values of 5 queries",
+        ),
+        ({"files": {"embeddings": "../e.npy", "labels": "l.parquet"}}, "without folders"),
+        (
+            lambda at: RetrievalReport.from_columns({"F1": np.ones(3)}, {}).save_json(at / "x.json"),
+            r"x\.json: metric 'F1' is unknown",
+        ),
         ({"levels": 5}, r"x\.json: levels is 5; expected a list of different names"),
         ({"alpha": "x"}, r"x\.json: alpha is 'x'; expected a number"),
         ({"weights": 5}, r"x\.json: weights is 5; expected null or a list of numbers"),
     ],
 )
-def test_files_changed_after_the_evaluation_are_refused(tmp_path, change, words):
+def test_files_changed_after_the_evaluation_are_refused(tmp_path, changes, words):
     keep(tmp_path)
-    change_settings(tmp_path, **change) if isinstance(change, dict) else change(tmp_path)
+    change_settings(tmp_path, **changes) if isinstance(changes, dict) else changes(tmp_path)
     with pytest.raises((InputError, SchemaError), match=words):
         read_runs([tmp_path / "x.json"])
 

@@ -31,7 +31,7 @@ def report(folder):
 
 
 def test_curves_have_the_average_precision_of_every_level(report):
-    axes: Any = report.plot("curves", ax=Figure().subplots())
+    axes = report.plot("curves", ax=Figure().subplots())
     legend = [text.get_text().removesuffix(")").rpartition(" (") for text in axes.get_legend().get_texts()]
     values = {label: float(value) for label, _, value in legend}
     [(_, scores)] = report.scores["test"].runs
@@ -41,14 +41,14 @@ def test_curves_have_the_average_precision_of_every_level(report):
 
 
 def test_confusion_counts_every_query_of_the_shown_classes(report):
-    axes: Any = report.plot("confusion", ax=Figure().subplots())
+    axes = report.plot("confusion", ax=Figure().subplots())
     names = [label.get_text() for label in axes.get_xticklabels()]
     assert sorted(names) == [f"{ODD[0]} 0", f"{ODD[1]} 1"]
     assert sum(int(text.get_text() or 0) for text in axes.texts) == 24
 
 
 def test_tree_is_coloured_by_the_error_at_rank_1(report):
-    axes: Any = report.plot("tree", ax=Figure().subplots())
+    axes = report.plot("tree", ax=Figure().subplots())
     widths = {}
     for patch in axes.patches:
         widths.setdefault(round(patch.get_y() + patch.get_height() / 2), []).append(patch.get_width())
@@ -59,7 +59,7 @@ def test_tree_is_coloured_by_the_error_at_rank_1(report):
 
 def test_strips_show_the_images_in_the_colours_of_their_grades(folder):
     report = make_report([folder / "keyed"], data=folder / "data")
-    axes: Any = report.plot("strips", ax=Figure().subplots())
+    axes = report.plot("strips", ax=Figure().subplots())
     assert len(axes.images) == len(axes.patches) == len(axes.texts)
     assert len(axes.images) % 10 == 0
     assert len({patch.get_edgecolor() for patch in axes.patches}) >= 3

@@ -126,16 +126,15 @@ def test_permutation_over_classes_moves_the_queries_of_a_class_together():
     classes = np.repeat(np.arange(8), 50)
     one = RetrievalReport.from_columns({"AP": np.zeros(400)}, {})
     two = RetrievalReport.from_columns({"AP": np.repeat(np.linspace(0.1, 0.2, 8), 50)}, {})
-    over_queries = compare({"one": one, "two": two})["p_value"][1]
-    found = compare({"one": one, "two": two}, classes=classes)
-    assert over_queries == pytest.approx(1 / 2001)
+    both = {"one": one, "two": two}
+    over_queries, found = compare(both), compare(both, classes=classes)
+    assert over_queries["p_value"][1] == pytest.approx(1 / 2001)
     assert found["p_value"][1] == pytest.approx(2 / 256, abs=0.005)
     means = np.random.default_rng(1).choice(np.linspace(0.1, 0.2, 8), (20_000, 8)).mean(axis=1)
     assert found["low"][1] == pytest.approx(np.quantile(means, 0.025), abs=0.003)
-    unknown = compare({"one": one, "two": two}, classes=np.full(400, -1))
-    assert unknown.equals(compare({"one": one, "two": two}))
+    assert compare(both, classes=np.full(400, -1)).equals(over_queries)
     with pytest.raises(InputError, match=r"expected \(400,\)"):
-        compare({"one": one}, classes=classes[:9])
+        compare(both, classes=classes[:9])
 
 
 # -- LaTeX -------------------------------------------------------------------------------------------------------------

@@ -188,7 +188,7 @@ def test_batches_with_coverage_classes_have_distinct_classes_and_items():
 
 def test_labels_may_be_tensors_arrays_or_datasets():
     table = np.array([[0, 0], [0, 0], [1, 0], [1, 0], [2, 1], [2, 1], [3, -1]])
-    dataset: Any = SimpleNamespace(labels=torch.from_numpy(table), levels=("fine", "coarse"))
+    dataset = SimpleNamespace(labels=torch.from_numpy(table), levels=("fine", "coarse"))
     by_name = PKSampler(dataset, 2, 2, level="coarse")
     assert by_name.left_out == 1
     for labels, level in ((table, 1), (torch.from_numpy(table), -1)):
@@ -269,9 +269,9 @@ def test_unshuffled_epochs_end_with_a_short_batch():
 
 def test_data_loader_gets_no_empty_batches():
     given = []
-    numbers: Any = torch.arange(10)
+    numbers = torch.arange(10)
     for index in range(4):
-        sampler: Any = EpochSampler(10, 4, shuffle=False, process_index=index, process_count=4)
+        sampler = EpochSampler(10, 4, shuffle=False, process_index=index, process_count=4)
         loader = torch.utils.data.DataLoader(numbers, batch_sampler=sampler)
         given.append([batch.tolist() for batch in loader])
         assert sampler.state_dict() == {"epoch": 1, "step": 0}
@@ -290,7 +290,7 @@ def test_chosen_subsets_are_equally_likely():
 FOUR, TREE = labels_of([4, 4]), hierarchical_labels([[3, 3], [3, 3]])
 REFUSED: list[tuple[Any, str]] = [
     (lambda: PKSampler(FOUR, 2, 2, batches_per_epoch=3), "coverage='exact' sets the length"),
-    (lambda: PKSampler(FOUR, 2, 2, short="pad"), "short 'pad' is unknown; expected one of repeat, drop, refuse"),  # pyright: ignore[reportArgumentType]
+    (lambda: PKSampler(FOUR, 2, 2, short="pad"), "short 'pad' is unknown; expected one of repeat, drop, refuse"),
     (lambda: PKSampler(FOUR, 2, 2, coverage="classes", batches_per_epoch=0), "batches_per_epoch is 0"),
     (lambda: PKSampler(FOUR, 0, 2), "p is 0; expected at least 1"),
     (lambda: PKSampler(FOUR, 3, 2), "only 2 classes can be sampled, but a batch needs p = 3"),
@@ -302,6 +302,7 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: HierarchicalPKSampler(np.array([[0, 0], [0, 1], [1, 0], [2, 1]]), 2, 1), "class 0 is in"),
     (lambda: HierarchicalPKSampler(np.repeat(np.arange(1500), 2).reshape(-1, 2), 2, 1), "expected 1 to 1000000"),
     (lambda: RepeatedAugmentation(1000, 256, 3), "choose 255 or 258"),
+    (lambda: RepeatedAugmentation(5, 16, 2), "5 images, but a batch needs 8"),
     (lambda: ClassBalanced(np.array([-1]), 2), "0 classes"),
     (
         lambda: ShardOrderSampler(SHARD, GROUP, LABEL, 12, 2, num_streams=8),

@@ -18,7 +18,6 @@ from tests.hgld.streamed_dataset import (
     VIEW,
     K,
     P,
-    dataset_of,
     grouped_items,
     joined,
     same_batches,
@@ -49,8 +48,7 @@ def shards(request, folder) -> Path | list[str]:
 def test_loader_with_the_sampler_of_a_stream_gives_the_same_batches_of_distinct_classes(folder):
     """tests/hgld/test_shard_order.py tests the batches of the sampler."""
     one = stream(folder, seed=3)
-    assert one.sampler is not None
-    by_index = Loader(dataset_of(one), one.sampler, VIEW, seed=3)
+    by_index = Loader(one.dataset, one.sampler, VIEW, seed=3)
     for _ in range(2):
         batches = list(one)
         assert same_batches(list(by_index), batches)
@@ -80,14 +78,13 @@ def test_stream_options_set_levels_and_batches_per_epoch(folder):
     batches = list(one)
     assert len(batches) == len(one) == 3
     assert batches[0].labels.shape == (P * K, 1)
-    assert dataset_of(one).levels == ("coarse",)
+    assert one.dataset.levels == ("coarse",)
 
 
 def test_items_without_a_class_are_excluded_and_reading_streams_may_share_a_shard(tmp_path):
     items = [*grouped_items([4] * 8), *(Item((-1, -1), "train", item.data) for item in grouped_items([3]))]
     write_streamed(tmp_path, items)
     one = stream(tmp_path, num_streams=2)
-    assert one.sampler is not None
     assert one.sampler.left_out == 3
     assert {i for batch in one for i in batch.indices.tolist()} == set(range(32))
 
@@ -253,7 +250,6 @@ def test_invalid_stream_options_are_refused(folder, options, message):
 @pytest.mark.parametrize(("p", "processes", "expected"), [(10, 1, 5), (11, 1, 1), (6, 2, 6)])
 def test_default_number_of_streams_divides_the_classes(folder, p, processes, expected):
     found = hgld.stream(folder, p, 2, process_count=processes)
-    assert found.sampler is not None
     assert found.sampler.num_streams == expected
 
 

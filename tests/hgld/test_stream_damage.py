@@ -4,7 +4,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-import torch
 
 import hgld
 from hgld.data.streaming import item_number
@@ -65,8 +64,7 @@ def test_corrupt_images_change_no_other_row_and_resuming_gives_the_same_batches(
     damage(folder, index, rows, no_image)
     whole = list(stream(folder))
     for old, new in zip(before, whole, strict=True):
-        untouched = ~torch.isin(old.indices, torch.tensor(rows))
-        assert torch.equal(new.images[untouched], old.images[untouched]) or new.faults
+        assert new.faults or same_batches([old], [new])
     one = stream(folder)
     one.load_state_dict({"epoch": 0, "step": 4})
     assert same_batches(list(one), whole[4:])

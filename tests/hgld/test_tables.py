@@ -93,13 +93,11 @@ def test_small_file_with_a_huge_column_is_refused_if_that_column_is_requested(tm
 
 REFUSED = {  # (content of a file, its reader, words of the error)
     "no parquet": (b"junk", read_parquet, "not a readable parquet file (no parquet signature at its end)"),
-    "empty": (b"", read_parquet, "not a readable parquet file"),
     "footer beyond the file": (b"PAR1\xff\xff\xff\x7fPAR1", read_parquet, "no parquet signature at its end"),
     "footer of nothing": (b"PAR1\x00\x00\x00\x00\x00PAR1", read_parquet, "not a readable parquet file"),
     "gzip": (gzip.compress(b"a,b\n1,2\n"), read_csv, "compressed; expected plain CSV"),
     "latin-1": ("é,b\n1,2\n".encode("latin-1"), read_csv, "line 1: not UTF-8 (byte 0xe9)"),
     "ragged": (b"a\n1,2,3\n", read_csv, "not a readable CSV table"),
-    "wide": (b"a" + b"," * 20_000 + b"\n", read_csv, "20,001 columns; too many"),
     "blank lines below a wide header": (b"a" + b"," * 5_000 + b"\n" * 500_000, read_csv, "5,001 columns; too many"),
     "long cell": (b"a" * 200_000 + b"\n", read_csv, "field larger than field limit"),
     "empty text": (b" \n", CsvText.read, "is empty"),

@@ -102,21 +102,17 @@ def test_show_reports_and_lists_the_changes_by_rules(hgld, tmp_path):
     file.write_text("child,parent\ncat,animal\n=dog,pet\n=dog,animal\npet,animal\noak,plant\n")
     code, out, err = hgld("show", file)
     assert (code, out) == (EXIT_BAD_INPUT, "")
-    assert "'=dog' under 'pet' and 'animal'" in err
-    assert "choose --parents first or most-specific" in err
+    assert re.search("'=dog' under 'pet' and 'animal'.*choose --parents first or most-specific", err, re.DOTALL)
     words = ("show", file, "--parents", "most-specific", "--cut", "leaves:1", "--changes", tmp_path / "changes.csv")
     code, out, err = hgld(*words)
     assert (code, err) == (0, "")
-    assert out.splitlines()[0] == "height 1 3 > class 3"
-    assert max(map(len, out.splitlines())) <= 80
-    told = " ".join(out.split())
-    assert "edge-list: 6 classes; levels by leaves:1; numbers count the classes of the level 'class'." in told
-    assert "classes under several parents: 1; parents left out: 1." in told
+    lines = out.splitlines()
+    assert (lines[0], max(map(len, lines)) <= 80) == ("height 1 3 > class 3", True)
+    assert "classes under several parents: 1; parents left out: 1." in " ".join(lines)
     changes = (tmp_path / "changes.csv").read_text().splitlines()
     assert changes == ["id,name,what,detail", "'=dog,'=dog,several parents,\"kept pet, left out animal\""]
     named = json.loads(hgld(*words, "--levels", "name,kind", "--json")[1])
     assert named["levels"] == {"name": 3, "kind": 3}
-    assert named["tree"][0]["below"][0]["level"] == "name"
     assert "Give as many names" in hgld("show", file, "--parents", "first", "--levels", "a,b,c,d,e")[2]
 
 

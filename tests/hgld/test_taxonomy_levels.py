@@ -55,26 +55,18 @@ def columns_of(found):
     return {int(row[0]): row for row in np.stack([n[labels[:, c]] for c, n in enumerate(found.nodes)], axis=1)}
 
 
-@given(graphs(several=False), st.lists(st.integers(0, 6), min_size=1, max_size=3, unique=True))
-def test_root_cut_takes_the_ancestor_at_each_depth(graph, depths):
-    found = even_levels(graph, cut=f"root:{','.join(map(str, depths))}")
-    rows = columns_of(found)
-    assert set(rows) == set(graph.leaves.tolist())
-    for leaf, row in rows.items():
-        from_top = path_up(graph, leaf)[::-1]
-        expected = [from_top[min(depth, len(from_top) - 1)] for depth in sorted(depths, reverse=True)]
-        assert row.tolist() == [leaf, *expected]
-
-
 @given(graphs(several=False), st.lists(st.integers(1, 5), min_size=1, max_size=3, unique=True))
-def test_leaves_cut_takes_the_ancestor_at_each_height_without_a_single_top(graph, heights):
-    found = even_levels(graph, cut=f"leaves:{','.join(map(str, heights))}")
-    tops = [p for p, parents in enumerate(graph.parents) if not parents]
-    for leaf, row in columns_of(found).items():
+def test_cuts_take_the_ancestor_at_each_depth_or_at_each_height_without_a_single_top(graph, numbers):
+    by_depth, by_height = (
+        columns_of(even_levels(graph, cut=f"{cut}:{','.join(map(str, numbers))}")) for cut in ("root", "leaves")
+    )
+    assert set(by_depth) == set(by_height) == set(graph.leaves.tolist())
+    has_one_top = sum(not parents for parents in graph.parents) == 1
+    for leaf, row in by_depth.items():
         way = path_up(graph, leaf)
-        if len(tops) == 1 and len(graph) > 1:
-            way = way[:-1] or way
-        assert row.tolist() == [leaf, *(way[min(height, len(way) - 1)] for height in sorted(heights))]
+        assert row.tolist() == [leaf, *(way[max(len(way) - 1 - depth, 0)] for depth in sorted(numbers, reverse=True))]
+        way = (way[:-1] if has_one_top else way) or way
+        assert by_height[leaf].tolist() == [leaf, *(way[min(height, len(way) - 1)] for height in sorted(numbers))]
 
 
 @given(graphs())
@@ -156,12 +148,7 @@ CHAIN = [(str(i), str(i + 1)) for i in range(MOST_LEVELS + 2)]
     [
         *((LINKS, {"cut": cut}, ConfigError, "cut is") for cut in ("top", "root:1,1", "leaves:0")),
         (LINKS, {"parents": "any"}, ConfigError, "parents 'any' is unknown"),
-        (
-            LINKS,
-            {"levels": tuple("abcd")},
-            ConfigError,
-            r"4 level names \(a, b, c, d\) for 2 levels \(class, depth",
-        ),
+        (LINKS, {"levels": tuple("abcd")}, ConfigError, r"4 level names \(a, b, c, d\) for 2 levels \(class, depth"),
         (LINKS, {"cut": "ranks:species,genus"}, HierarchyError, r"no class has the rank 'genus'; found 'clade', 'spec"),
         (CHAIN, {"cut": "ranks"}, HierarchyError, "no class has a rank"),
         ([*LINKS, ("c", "d"), ("d", "e")], {"cut": "ranks"}, HierarchyError, r"'clade', 'order' are above as well as"),
