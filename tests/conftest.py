@@ -29,6 +29,7 @@ settings.register_profile("hgld", slow_machine)
 settings.register_profile("thorough", slow_machine, max_examples=400)
 settings.load_profile("hgld")
 
+sys.modules["wandb"] = None  # pyright: ignore[reportArgumentType]  # timm would import it, which takes a second
 # Without bytecode, every child process would compile the whole package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

@@ -288,19 +288,20 @@ def files_of(run: Path) -> dict[str, Any]:
 
 
 # A trial without evaluations takes half the time of one with them.
-TRIAL = {"loss": "NormSoftmax", "steps_per_epoch": 2, "evaluate_on": (), "checkpoint_every": 1}
+TRIAL = {"loss": "NormSoftmax", "epochs": 1, "steps_per_epoch": 2, "evaluate_on": (), "checkpoint_every": 1}
 JUDGED = {**TRIAL, "evaluate_on": ("test",), "metrics": ("R@1", "AP"), "monitor": "R@1", "select_on_test": True}
 BEGUN = {**JUDGED, "evaluate_start": True}
 
 
 @witness(OptimizerConfig, TRIAL, frozen_epochs=1, clip_norm=0.01, amp="bf16", ema=0.5)
 @witness(BatchConfig, TRIAL, micro_batch_size=4)
-@witness(RunConfig, TRIAL, epochs=1, seed=1, keep=3, checkpoint_every=0, log_every=1)
+@witness(RunConfig, TRIAL, epochs=2, seed=1, keep=3, checkpoint_every=0, log_every=1)
 @witness(RunConfig, TRIAL, device="cuda:99", loggers=("wandb:project",))
 @witness(RunConfig, TRIAL, evaluate_on=("train",))
-@witness(RunConfig, BEGUN, evaluate_every=2, metrics=("R@1",), evaluate_start=False)
-@witness(RunConfig, BEGUN, select_on_test=False, blend=0.5, monitor="AP")
-@witness(RunConfig, {**JUDGED, "lr": 0.1, "lr_head": 0.1}, monitor_tolerance=1.0)
+@witness(RunConfig, BEGUN, metrics=("R@1",), evaluate_start=False)
+@witness(RunConfig, BEGUN, select_on_test=False, monitor="AP")
+@witness(RunConfig, {**BEGUN, "epochs": 2}, blend=0.5)
+@witness(RunConfig, {**JUDGED, "epochs": 2, "lr": 0.1, "lr_head": 0.1}, evaluate_every=2, monitor_tolerance=1.0)
 def trained(config: TrainConfig, world: World) -> Any:
     """Return the files of a run, its micro-batch sizes, the W&B projects and the checkpoint steps."""
     passed, told, forward, written = [], [], EmbeddingModel.forward, []
