@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tokenize
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -89,12 +88,11 @@ def check_text(text: str, file: str, line: int) -> Iterator[Finding]:
 
 
 def check_page(text: str, file: str) -> Iterator[Finding]:
-    """Check a Markdown page: paragraphs, table cells, headings, and sentences that run through a code block."""
+    """Check a Markdown page: paragraphs, table cells and headings."""
     front = re.match(r"---\n.*?\n---\n", text, re.DOTALL)
     if front:  # blank lines keep the line numbers
         text = "\n" * front.group().count("\n") + text[front.end() :]
-    tokens = MarkdownIt().enable("table").parse(text)
-    for token in tokens:
+    for token in MarkdownIt().enable("table").parse(text):
         if token.type == "inline" and token.map:
             words = "".join(
                 "\n"
@@ -106,33 +104,6 @@ def check_page(text: str, file: str) -> Iterator[Finding]:
                 if child.type in ("text", "softbreak", "hardbreak", "code_inline")
             )
             yield from check_text(words, file, token.map[0] + 1)
-    yield from _sentences_through_code(tokens, file)
-
-
-def _sentences_through_code(tokens: list, file: str) -> Iterator[Finding]:
-    """Find a paragraph that stops in mid-sentence before a code block, or continues after one."""
-    flat = [token for token in tokens if token.type in ("inline", "fence", "heading_open", "html_block", "hr")]
-    for before, token in pairwise(flat):
-        if token.type == "fence" and before.type == "inline" and token.map and not token.info.startswith("{"):
-            ends = before.content.rstrip().rstrip("*_)\"'`")
-            # Headings and table cells need no full stop.
-            if before.level == 1 and ends and ends[-1] not in ".:!?" and not _is_heading(before, tokens):
-                yield Finding(
-                    file, token.map[0] + 1, "a sentence runs into a code block: end it with a stop or a colon"
-                )
-        if (
-            before.type == "fence"
-            and token.type == "inline"
-            and token.level == 1
-            and token.map
-            and re.match(r"(?!hgld\b)[a-z]", token.content)
-        ):
-            yield Finding(file, token.map[0] + 1, "a sentence goes on behind a code block: begin a new one")
-
-
-def _is_heading(inline: object, tokens: list) -> bool:
-    place = tokens.index(inline)
-    return place > 0 and tokens[place - 1].type == "heading_open"
 
 
 def check_python(source: str, file: str) -> Iterator[Finding]:

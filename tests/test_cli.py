@@ -11,6 +11,7 @@ from hgld.pipelines.hierarchy import build
 from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, stage_configs
 from hgld.published.statements import all_statements
 from hgld.settings import options_of
+from tests.rows import each_row
 
 ROOT = Path(__file__).parents[1]
 COMMONS = "https://commons.wikimedia.org/wiki/Category:"
@@ -114,7 +115,7 @@ def test_build_as_published_shows_the_published_counts_at_each_step_and_records_
     assert "Built as published" in (tmp_path / "out" / "report.html").read_text()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "message"),
     [
         (("--classes", "{table}", "--as-published"), "--as-published is about landmarks"),

@@ -25,6 +25,7 @@ from hgld.terminal import is_terminal
 from hgld.training.config import with_fields
 from hgld.training.progress import BarReporter, LineReporter, progress_reporter
 from tests.hgld.small_dataset import items_of_classes, write_dataset
+from tests.rows import each_row
 from tests.training.untrained_run import CONFIG_OF_RUN, write_run
 
 ROOT = Path(__file__).parents[1]
@@ -87,19 +88,6 @@ ELSEWHERE = {  # test files that check the --json output of these subcommands
 
 
 @pytest.fixture
-def hgld(capfd):
-    """``hgld(*arguments)`` runs the command and returns exit code, stdout and stderr of the process."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stop:
-            main(list(arguments))
-        assert isinstance(stop.value.code, int)
-        return (stop.value.code, *capfd.readouterr())
-
-    return run
-
-
-@pytest.fixture
 def nowhere(tmp_path, monkeypatch) -> Path:
     """Working directory with an empty folder and a small table."""
     (tmp_path / "nothing").mkdir()
@@ -147,7 +135,7 @@ def test_every_subcommand_has_an_invalid_and_a_valid_command():
         assert "--json" in path.read_text(), verb
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@each_row("verb", VERBS)
 def test_help_describes_every_option_within_50_lines(hgld, verb):
     code, out, err = hgld(verb, "--help")
     assert (code, err) == (0, "")
@@ -163,7 +151,7 @@ def test_help_describes_every_option_within_50_lines(hgld, verb):
     assert hgld(verb, "-h")[1] == out
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@each_row("verb", VERBS)
 def test_bad_input_prints_one_line_and_debug_adds_the_traceback(hgld, nowhere, verb):
     words, said = WRONG[verb]
     before = sorted(nowhere.rglob("*"))
@@ -215,14 +203,16 @@ def with_action(hgld, monkeypatch):
 
     def run(verb: str, action: Callable[[], object]) -> tuple[int, str, str]:
         command = command_of(verb)
-        command.params, command.callback = [], action
-        monkeypatch.setattr(cli, "get_command", lambda context, name: command)
-        return hgld(verb)
+        with monkeypatch.context() as patch:
+            for name, value in {"params": [], "callback": action}.items():
+                patch.setattr(command, name, value)
+            patch.setattr(cli, "get_command", lambda context, name: command)
+            return hgld(verb)
 
     return run
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@each_row("verb", VERBS)
 def test_ctrl_c_exits_with_130_and_one_line(with_action, verb):
     def interrupt():
         raise KeyboardInterrupt
@@ -328,7 +318,7 @@ def test_colours_follow_the_terminal_and_no_color(everything, monkeypatch):
     assert "\x1b" not in shown_by(TERM="dumb")
 
 
-@pytest.mark.parametrize("term", ["xterm", "dumb", "unknown", None])
+@each_row("term", ["xterm", "dumb", "unknown", None])
 def test_progress_bars_need_a_terminal_with_a_movable_cursor(monkeypatch, term):
     monkeypatch.delenv("JPY_PARENT_PID", raising=False)
     if term is None:

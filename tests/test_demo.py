@@ -29,6 +29,7 @@ from hgld.pipelines.stage import silent
 from hgld.training.config import flat
 from tests.undrawn import without_figures
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 TINY = DemoSize(landmarks=30, images=2, epochs=1, steps=2)
 LEVELS = ("landmark", "hierarchical_label", "natural_or_human_made")
@@ -51,7 +52,6 @@ def tiny_verb(monkeypatch, hgld):
     return functools.partial(hgld, "demo")
 
 
-@pytest.mark.slow
 def test_demo_runs_are_evaluated_on_unseen_landmarks(tiny):
     out, result = tiny
     train, test = (hgld.open_dataset(out / "shards", split) for split in ("train", "test"))
@@ -135,7 +135,6 @@ def test_demo_result_fits_one_screen_and_suggests_existing_commands(tiny):
         assert {word for word in words if word.startswith("--")} <= known
 
 
-@pytest.mark.slow
 def test_demo_stopped_by_ctrl_c_resumes_to_equal_values(tiny, tmp_path):
     out = tmp_path / "out"
     for when in (demo_commands.DATASET, f"training {HIERARCHICAL}"):
@@ -190,7 +189,6 @@ def test_demo_runs_differ_only_in_their_loss():
     assert (baseline["seed"], baseline["epochs"], baseline["steps_per_epoch"]) == (3, 2, 5)
 
 
-@pytest.mark.slow
 @pytest.mark.long  # tests/test_installation.py trains a small demo
 def test_full_demo_is_fast_and_hierarchical_loss_wins(tmp_path):
     """The loss on all levels improves every hierarchical metric and lowers R@1 of landmarks only a little."""

@@ -18,8 +18,8 @@ from typing import Any
 import click
 import polars as pl
 import pytest
+import yaml
 from markdown_it import MarkdownIt
-from torch.distributed.run import get_args_parser
 
 import hgld
 from docs.figures import FIGURES, PICTURES, SOURCES, fingerprints
@@ -28,7 +28,7 @@ from hgld.pipelines.hierarchy.review.decisions import parse_decisions
 from tests.documented_files import KINDS, VIEWS, documented_wiki, write_documented_files
 from tests.hgld.range_server import serve
 from tests.pipelines.wikimedia_server import WikimediaServer
-from tests.test_questions import unanswered
+from tests.rows import each_row
 from tests.undrawn import without_figures
 
 ROOT = Path(__file__).parents[1]
@@ -57,7 +57,7 @@ NOT_RUN = {  # first words of a command: reason why it is only checked
     "hgld train happier-sop --data sop --out seeds": "five runs of a ResNet; tests/training/test_sweep.py has seeds",
     "hgld train happier-sop --data sop --out sweep": "twelve runs of a ResNet; tests/training/test_sweep.py sweeps",
     "hgld evaluate --checkpoint run --data holidays": "needs the release; tests/hgld evaluates protocols",
-    "hgld evaluate --model": "needs weights; tests/training/test_cli_networks.py evaluates networks",
+    "hgld evaluate --model": "needs weights; tests/training/test_cli_embed.py evaluates networks",
     "hgld embed --model": "needs weights",
     "hgld search photo.jpg --model": "needs weights",
     "hgld search --model": "needs weights",
@@ -123,7 +123,7 @@ DIRECTIVE = re.compile(r"\{[a-z-]+\}")  # Sphinx directives, which the build of 
 
 
 def of_language(language: str) -> list[Any]:
-    return [pytest.param(b, id=str(b)) for b in BLOCKS if b.language == language and not b.examples]
+    return [b for b in BLOCKS if b.language == language and not b.examples]
 
 
 def commands_of(block: Block) -> Iterator[list[str]]:
@@ -176,12 +176,12 @@ def test_code_blocks_have_valid_syntax():
     assert (result.returncode, result.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("block", of_language("yaml"))
+@each_row("block", of_language("yaml"))
 def test_yaml_code_blocks_are_valid_decisions(block):
     assert parse_decisions(block.text, block.document)
 
 
-@pytest.mark.parametrize("block", of_language("csv"))
+@each_row("block", of_language("csv"))
 def test_csv_code_blocks_have_columns_for_all_levels(block):
     table = pl.read_csv(BytesIO(block.text.encode()))
     assert len(table)
@@ -203,6 +203,8 @@ def test_csv_code_blocks_have_columns_for_all_levels(block):
 def hgld_arguments(words: list[str]) -> list[str] | None:
     """Return the arguments of ``hgld`` in a command, also through torchrun or srun; None for other programs."""
     if words[0] == "torchrun":
+        from torch.distributed.run import get_args_parser
+
         launch = get_args_parser().parse_args(words[1:])
         assert launch.module, "torchrun must be told that hgld is a module: -m hgld"
         words = [launch.training_script, *launch.training_script_args]
@@ -211,7 +213,7 @@ def hgld_arguments(words: list[str]) -> list[str] | None:
     return words[1:] if words[0] == "hgld" else None
 
 
-@pytest.mark.parametrize(("block", "words"), [pytest.param(b, w, id=f"{b} {' '.join(w[:3])}") for b, w in COMMANDS])
+@each_row(("block", "words"), COMMANDS)
 def test_documented_commands_parse(block, words, monkeypatch):
     # accepts paths of files that do not exist here
     monkeypatch.setattr(click.Path, "convert", lambda self, value, param, ctx: Path(value))
@@ -319,6 +321,15 @@ def test_five_minutes_tutorial_leaves_the_stated_files(trained):
 # -- statements of the pages ---------------------------------------------------------------------------------------
 
 
+def test_heading_that_answers_each_question_of_newcomers_exists():
+    asked = yaml.safe_load((DOCS / "questions.yaml").read_text(encoding="utf-8"))
+    assert len({one["question"] for one in asked}) == 40
+    for one in asked:
+        pairs = pairwise(MarkdownIt().parse((DOCS / f"{one['page']}.md").read_text(encoding="utf-8")))
+        headings = [inline.content.replace("`", "") for before, inline in pairs if before.type == "heading_open"]
+        assert one["heading"] in headings, one
+
+
 def test_concept_figures_equal_the_output_of_their_script():
     for name, draw in FIGURES.items():
         assert (DOCS / "concepts" / name).read_text(encoding="utf-8") == draw(), "python -m docs.figures"
@@ -394,9 +405,3 @@ def test_site_loads_nothing_from_the_network(site):
         assert not re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", style.read_text(encoding="utf-8")), style
     assert (site / "searchindex.js").stat().st_size > 100_000
     assert "<math" in (site / "reference/loss-formulas.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.checks
-def test_site_search_finds_the_page_of_each_question(site):
-    lost = unanswered(site)
-    assert not lost, "\n".join(lost)

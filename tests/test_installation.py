@@ -19,6 +19,7 @@ from docs.versions import page, versions
 from hgld import __version__, installation
 from hgld.pipelines.hierarchy.encoders.registry import ENCODERS
 from hgld.training.models.backbones import BACKBONES
+from tests.rows import each_row
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -145,7 +146,7 @@ def test_every_extra_in_the_code_exists_and_has_a_case():
 # -- doctor and version ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "give", "code", "hint"),
     [
         ("_is_installed", lambda package: package != "faiss-cpu", 0, "[faiss]       -"),

@@ -42,12 +42,3 @@ def test_shard_commands_accept_folder_names_with_glob_characters(served, no_figu
     assert 0 <= values["AP/fine"] <= 1
     served("report", place / "run.json", "--out", place / "report.html")
     assert (place / "report.html").is_file()
-
-
-def test_hierarchy_commands_accept_folder_names_with_glob_characters(served, tmp_path):
-    classes = tmp_path / "c[0].csv"
-    pl.DataFrame({"name": ["red apple", "green apple", "rye bread", "white bread", "oak", "birch"]}).write_csv(classes)
-    levels = ("--levels", "item,group", "--groups", "3", "--encoder", "lexical")
-    served("build-hierarchy", "--classes", classes, "--out", tmp_path / "out[1]", *levels)
-    table = tmp_path / "out[1]" / "labels.csv"
-    served("compare", table, table, "--json")

@@ -13,6 +13,7 @@ import torch
 import hgld
 from hgld.cli import main
 from hgld.errors import HgldError
+from tests.rows import each_row
 
 EMBEDDINGS = torch.arange(32, dtype=torch.float32).reshape(8, 4).cos()
 FINE = torch.arange(8) // 2
@@ -24,29 +25,18 @@ CALLS: dict[str, tuple[Callable[[], object], Sequence[str]]] = {
     "more classes per batch than exist": (lambda: PK([0, 0, 1, 1], p=4), ("2 classes", "p = 4 classes", "smaller p")),
     "floats as labels": (lambda: PK([0.5, 1.5]), ("found float", "class ids, or class names")),
     "a level that the table lacks": (lambda: PK({"fine": ["a", "b"]}, level="top"), ("'top'", "the levels are fine")),
-    "miner output as an argument of a loss": (
-        lambda: hgld.losses.SmoothAP()(EMBEDDINGS, FINE, (FINE, FINE, FINE)),
-        ("indices_tuple", "omit the miner", "hgld.losses.wrap"),
-    ),
     "an array for a loss": (lambda: HAPPIER()(EMBEDDINGS.numpy(), LABELS), ("are ndarray", "torch.as_tensor")),
     "images for a loss": (lambda: HAPPIER()(EMBEDDINGS[:, None], LABELS), ("(8, 1, 4)", "expect")),
-    "a loss without its number of classes": (hgld.losses.HAPPIER, ("num_classes and dim", "'pair' needs neither")),
     "too few classes for a loss": (lambda: HAPPIER(num_classes=2)(EMBEDDINGS, LABELS), ("label 3", "2 classes")),
     "embeddings of the wrong dimension": (lambda: HAPPIER(dim=5)(EMBEDDINGS, LABELS), ("(8, 4)", "(B, 5)")),
     "too few labels for a loss": (lambda: hgld.losses.SmoothAP()(EMBEDDINGS, FINE[:5]), ("(5,)", "8 embeddings")),
     "a number for a loss": (lambda: hgld.losses.wrap(3), ("loss is int", "wrap(NTXentLoss())")),  # pyright: ignore[reportArgumentType]
     "labels and embeddings swapped": (lambda: hgld.evaluate(LABELS, FINE), ("torch.int64", "whether they are labels")),
     "too few labels for evaluate": (lambda: hgld.evaluate(EMBEDDINGS, FINE[:5]), ("(5, 1)", "8 embeddings")),
-    "a model that diverged": (lambda: hgld.evaluate(EMBEDDINGS / 0, FINE), ("row 0 holds NaN or Inf", "diverged")),
-    "a metric of another library": (
-        lambda: hgld.evaluate(EMBEDDINGS, LABELS, metrics=("f1@1",)),
-        ("'f1@1' is unknown", "R@k"),
-    ),
     "coarse before fine": (
         lambda: hgld.evaluate(EMBEDDINGS, LABELS.flip(1), levels=("top", "fine")),
         ("more than one class of level 'fine'", "go from fine to coarse"),
     ),
-    "a folder without a run": (lambda: hgld.load_model("."), ("holds no checkpoint", "run of hgld train")),
     "a class with two parents": (
         lambda: hgld.Hierarchy.from_columns({"fine": ["x", "x"], "top": ["u", "v"]}),
         ("'x' under 'u' and 'v'", "one parent"),
@@ -54,17 +44,13 @@ CALLS: dict[str, tuple[Callable[[], object], Sequence[str]]] = {
 }
 COMMANDS: dict[str, Sequence[str]] = {
     "train": ("--data and --out", "--list"),
-    "train small-grocery --out run": ("--data and --out", "--show"),
     "evaluate": ("missing --embeddings", "--checkpoint"),
     "evaluate --embeddings e.npy --labels l.csv": ("missing --levels",),
     "evaluate --embeddings e.npy --labels l.csv --levels fine,tpo": ("no column 'tpo'", "its columns are fine, top"),
     "evaluate --embeddings e.npy --labels short.csv --levels fine": ("5 rows", "e.npy has 8", "in the same order"),
     "evaluate --embeddings e.pt --labels l.csv --levels fine": ("'.pt'", ".npy", "numpy.save"),
-    "build-shards folders --source . --out made": ("no images in it", "top/middle/fine/image.jpg"),
     "build-shards imagnet --source . --out made": ("no dataset 'imagnet'", "Did you mean 'imagenet'?"),
     "report . --out r.html": ("reports/SPLIT-epoch-N.json", "hgld evaluate --out"),
-    "build-hierarchy --out made": ("--sample", "--classes FILE"),
-    "push . somebody/x": ("'somebody/x'", "hf:USER/NAME"),
 }
 
 
@@ -77,7 +63,7 @@ def nothing_but_files(tmp_path, monkeypatch):
     Path("e.pt").touch()
 
 
-@pytest.mark.parametrize("wrong", CALLS)
+@each_row("wrong", CALLS)
 def test_mistaken_python_calls_explain_the_fix(wrong):
     call, parts = CALLS[wrong]
     with pytest.raises(HgldError) as refused:
@@ -86,7 +72,7 @@ def test_mistaken_python_calls_explain_the_fix(wrong):
         assert part in str(refused.value)
 
 
-@pytest.mark.parametrize("words", COMMANDS)
+@each_row("words", COMMANDS)
 def test_mistaken_commands_explain_the_fix(words, capsys):
     with pytest.raises(SystemExit) as stop:
         main(words.split())

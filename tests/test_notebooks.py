@@ -8,13 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.notebooks import FOLDER, NAMES, cleaned, program_of, read_notebook
+from benchmarks.notebooks import FOLDER, NAMES, program_of, read_notebook
 from docs.extensions.notebooks import markdown_of
+from tests.rows import each_row
 
 INDEX = (FOLDER.parent / "index.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_stored_notebooks_ran_once_from_top_to_bottom(name):
     notebook = read_notebook(name)
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
@@ -32,42 +33,6 @@ def test_stored_notebooks_ran_once_from_top_to_bottom(name):
 
 def test_notebook_names_equal_their_files():
     assert {file.stem for file in FOLDER.glob("*.ipynb")} == set(NAMES)
-
-
-def cell(kind, source, *outputs):
-    return {"cell_type": kind, "source": source, "metadata": {"took": 3}, "outputs": list(outputs)}
-
-
-def test_notebook_shell_commands_become_subprocess_calls():
-    code = ["if 1:\n", "    !echo {name} \\\n", "        again\n", "print('!')"]
-    program = program_of({"cells": [cell("markdown", ["!no"]), cell("code", code)]})
-    calls = []
-    exec(program.replace("import subprocess", ""), {"name": "x", "subprocess": Recorder(calls)})
-    assert [call[-1].split() for call in calls] == [["echo", "x", "again"]]
-
-
-class Recorder:
-    def __init__(self, calls):
-        self.run = lambda words, check: calls.append(words)
-
-
-def test_cleaned_notebooks_omit_varying_output_and_use_longer_fences_around_backticks():
-    printed = {"output_type": "stream", "name": "stdout", "text": ["/tmp/x/a\n"]}
-    warned = printed | {"name": "stderr"}
-    shown = {
-        "output_type": "execute_result",
-        "metadata": {"a": 1},
-        "data": {"text/plain": "t", "text/html": "<b>h</b>"},
-    }
-    notebook = {"cells": [cell("code", ["'```'"], printed, warned, shown)], "metadata": {"kernelspec": {}, "x": 1}}
-    kept = cleaned(notebook, "/tmp/x")
-    assert kept["metadata"] == {"kernelspec": {}, "language_info": {"name": "python"}}
-    assert kept["cells"][0]["metadata"] == {}
-    assert [output.get("text", output.get("data")) for output in kept["cells"][0]["outputs"]] == [
-        ["a\n"],
-        {"text/html": "<b>h</b>"},
-    ]
-    assert markdown_of(kept).startswith("````cell\n'```'\n````\n\n```{code-block} text\n:class: output\n\na\n```")
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.libraries import LOOPS, PROGRAMS, main, make_shards, run, versions
 from hgld.cli import cli
 from tests.forked import together
+from tests.rows import each_row
 
 DOCS = Path(__file__).parents[1] / "docs"
 FILES = sorted(LOOPS.glob("*.py"))
@@ -20,7 +21,7 @@ def test_every_loop_program_is_in_the_list_of_run_programs():
     assert main.__doc__
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@each_row("file", FILES)
 def test_loop_programs_are_short_and_shown_in_docs(file):
     text = file.read_text(encoding="utf-8")
     compile(text, file.name, "exec")

@@ -7,8 +7,9 @@ from functools import cache
 from pathlib import Path
 from statistics import mean
 
-import pytest
 from markdown_it import MarkdownIt
+
+from tests.rows import each_row
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -76,7 +77,7 @@ def cells_of(page: str, heading: str) -> Iterator[str]:
             yield token.content
 
 
-@pytest.mark.parametrize(("page", "heading"), TABLES)
+@each_row(("page", "heading"), TABLES)
 def test_numbers_in_result_tables_are_in_result_files(page, heading):
     cells = list(cells_of(page, heading))
     assert cells

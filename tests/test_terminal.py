@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgld.cli import EXIT_CHECK_FAILED, main
+from hgld.cli import EXIT_CHECK_FAILED
 from hgld.cli.output import echo, print_json, print_rich
 from hgld.evaluation.report import markdown
 from hgld.report_page.latex import escape_latex
@@ -22,19 +22,6 @@ CLI = Path(__file__).parents[1] / "hgld" / "cli"
 EVIL = "evil\x1b]0;owned\x07\x9b2J\x7f\u202e"
 SPELLED = r"evil\x1b]0;owned\x07\x9b2J\x7f\u202e"
 COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
-
-@pytest.fixture
-def hgld(capfd):
-    """``hgld(*arguments)`` runs the command and returns its exit code, and stdout and stderr together."""
-
-    def run(*arguments: str | Path) -> tuple[int, str]:
-        with pytest.raises(SystemExit) as stop:
-            main([str(argument) for argument in arguments])
-        assert isinstance(stop.value.code, int)
-        return stop.value.code, "".join(capfd.readouterr())
-
-    return run
 
 
 @pytest.fixture
@@ -59,18 +46,18 @@ def shards(tmp_path) -> Path:
 def test_control_characters_in_tar_names_are_escaped(hgld, shards):
     run, photo = shards.parent / "run", shards.parent / "photo.jpg"
     write_run(run)
-    code, out = hgld("index", shards)
+    code, out, _ = hgld("index", shards)
     assert code == 0, out
     assert not COMMANDS.search(out)
     words = ["search", photo, "--checkpoint", run, "--data", shards, "--device", "cpu"]
-    code, out = hgld(*words)
+    code, out, _ = hgld(*words)
     assert (code, SPELLED in out) == (0, True), out
     assert not COMMANDS.search(out)
-    code, out = hgld(*words, "--json")
+    code, out, _ = hgld(*words, "--json")
     assert (code, COMMANDS.search(out)) == (0, None)
     assert EVIL in out.encode("ascii", "backslashreplace").decode("unicode_escape")
     (shards / f"{EVIL}.txt").write_text("")
-    code, out = hgld("verify", shards)
+    code, out, _ = hgld("verify", shards)
     assert code == EXIT_CHECK_FAILED
     assert SPELLED in "".join(out.split("\n"))
     assert not COMMANDS.search(out)
@@ -82,7 +69,7 @@ def test_control_characters_in_table_cells_are_escaped(hgld, tmp_path):
         ("a.csv", "b.csv"), zip(*((f"{i},{a}", f"{i},{b}") for i, (a, b) in rows), strict=True), strict=True
     ):
         (tmp_path / file).write_text(head + "\n".join(cells), encoding="utf-8")
-    code, out = hgld("compare", tmp_path / "a.csv", tmp_path / "b.csv")
+    code, out, _ = hgld("compare", tmp_path / "a.csv", tmp_path / "b.csv")
     assert (code, COMMANDS.search(out)) == (0, None)
     assert r"evil\x1b" in out
 

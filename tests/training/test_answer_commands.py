@@ -16,6 +16,7 @@ from hgld import open_dataset
 from hgld.cli import main
 from hgld.prediction import Calibration
 from tests.hgld.small_dataset import items_of_classes, write_dataset
+from tests.rows import each_row
 from tests.training.untrained_run import write_run
 
 SEARCH = ("search", "one.jpg", "--checkpoint", "run", "--data", "data", "--device", "cpu")
@@ -42,17 +43,10 @@ def world(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def hgld(world, capfd, monkeypatch):
+@pytest.fixture(autouse=True)
+def in_world(world, monkeypatch):
     monkeypatch.chdir(world)
     monkeypatch.setenv("XDG_CACHE_HOME", str(world / "cache"))
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as stop:
-            main(arguments)
-        return (stop.value.code, *capfd.readouterr())
-
-    return run
 
 
 def test_calibrate_writes_its_result_and_settings_into_the_run(world):
@@ -189,7 +183,7 @@ def test_search_page_frames_images_by_the_finest_level_shared_with_the_predictio
     assert f'title="hgld search --within {within}"' in html.unescape(text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "said"),
     [
         ("search --text lake --checkpoint run", "Use --model open_clip:MODEL/PRETRAINED for texts."),

@@ -41,6 +41,7 @@ from hgld.training.models.networks import Network
 from tests.fake_releases import imagenet
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import Item, write_dataset
+from tests.rows import each_row
 from tests.training.small_runs import options
 
 VIEWS = {
@@ -254,7 +255,7 @@ def test_library_head_finds_the_timm_classifier(tmp_path):
     assert torch.equal(bias, whole.get_classifier().bias)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("spec", "fields", "message"),
     [
         ("torchvision:regnet_y_400mf", {"dim": 8}, "a projection; use --dim 0"),

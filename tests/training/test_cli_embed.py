@@ -1,4 +1,4 @@
-"""``hgld embed``, ``search``, ``export`` and ``evaluate --checkpoint``: one model, files and reports that agree."""
+"""``hgld embed`` and ``evaluate`` with models: files and reports that agree, and the leaderboard of several models."""
 
 import json
 from dataclasses import replace
@@ -6,12 +6,15 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
+import torch
 
 from hgld import open_dataset
 from hgld.data.views import TestView
 from hgld.training.inference import kept
 from hgld.training.inference.embedding import embed
+from hgld.training.models.small_net import SmallNet
 from tests.hgld.small_dataset import items_of_classes, write_dataset
+from tests.rows import each_row
 from tests.training.untrained_run import write_run
 
 
@@ -20,7 +23,6 @@ def places(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cli")
     write_dataset(folder / "data", items_of_classes([4, 4, 3, 5], ["test", "gallery"], per_coarse=4))
     models = write_run(folder / "run")
-    (folder / "one.jpg").write_bytes(open_dataset(folder / "data", "test").read(2))
     return folder, *models
 
 
@@ -114,39 +116,42 @@ def test_evaluating_a_checkpoint_equals_evaluating_its_saved_embeddings(places, 
     assert json.loads((tmp_path / "r.json").read_text())["settings"]["dataset"] == "small"
 
 
-def test_search_prints_a_table_or_json(places, tmp_path, hgld):
-    folder = places[0]
-    arguments = [folder / "one.jpg", *of_run(folder, "--split", "test", "--k", 2)]
-    answer = json.loads(hgld("search", *arguments, "--json")[1])
-    (found,) = answer["queries"]
-    assert (answer["left_out"], found["image"]) == (0, str(folder / "one.jpg"))
-    code, table, err = hgld("search", *arguments)
-    assert (code, err) == (0, "")
-    assert table.splitlines()[2].split() == ["rank", "score", "fine", "coarse", "image"]
-    assert table.splitlines()[3].split() == ["1", "1.0000", "0", "0", found["matches"][0]["key"]]
-    hgld("embed", *of_run(folder, "--split", "test", "--out", tmp_path / "e.npy"))
-    assert hgld("search", *arguments, "--embeddings", tmp_path / "e.npy") == (0, table, "")
+RUN, DATA = "--checkpoint {0}/run --device cpu", "--data {0}/data"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "said"),
     [
-        ("embed --out e.npy --split tset", "'test'"),
-        ("embed --out e.pt", "written as .npy"),
-        ("embed --out e.npy --scales 1,1e9", "size of a view is 24000000000; expected 1 to 16384 pixels."),
-        ("embed --out e.npy --resize 1", "resize of a view is 1; expected 24 (the size) to 16384 pixels."),
-        ("embed --out e.npy --device meta", "device 'meta' cannot be used here"),
-        ("evaluate --split test --gallery-split gallery", "--split S"),
-        ("evaluate --query-split test", "--gallery-split G"),
-        ("evaluate --split test --embeddings e.npy", "--embeddings"),
+        (f"embed --out e.npy --split tset {RUN} {DATA}", "'test'"),
+        (f"embed --out e.pt {RUN} {DATA}", "written as .npy"),
+        (f"embed --out e.npy --scales 1,1e9 {RUN} {DATA}", "a view is 24000000000; expected 1 to 16384 pixels."),
+        (
+            f"embed --out e.npy --resize 1 {RUN} {DATA}",
+            "resize of a view is 1; expected 24 (the size) to 16384 pixels.",
+        ),
+        (f"embed --out e.npy {RUN} {DATA} --device meta", "device 'meta' cannot be used here"),
+        (f"evaluate --split test --gallery-split gallery {RUN} {DATA}", "--split S"),
+        (f"evaluate --query-split test {RUN} {DATA}", "--gallery-split G"),
+        (f"embed --out e.npy {DATA}", "expected one model, as --checkpoint RUN or --model NETWORK; neither is given."),
+        (f"embed --out e.npy {DATA} --model small {RUN}", "--model NETWORK; both are given."),
+        (f"embed --out e.npy {DATA} {RUN} --weights none", "--weights needs --model"),
+        (f"embed --out e.npy {DATA} --model small --checkpoint-choice last", "chooses a checkpoint of a run"),
+        (f"evaluate --model small --model pixels --weights none {DATA} --split test", "give one value per --model"),
+        (f"evaluate --model small --model small {DATA} --split test", "'small, default' is given twice"),
+        (f"evaluate --model small --model pixels {DATA} --split test --out b.tex", "can be a .html"),
+        (f"evaluate --model small --model pixels {DATA} --split test --quantize int8", "needs a single model"),
+        ("evaluate --model small --split test", "a model needs --data DIR"),
+        (f"evaluate --model small {DATA} --split test --embeddings e.npy", "--embeddings cannot be combined"),
+        ("evaluate --resize-mode squash", "--resize-mode needs --checkpoint or --model; neither is given."),
+        (f"evaluate --model none:such {DATA} --split test", "is not a model; expected a run's folder"),
     ],
 )
-def test_invalid_input_exits_with_code_2_and_writes_nothing(places, tmp_path, hgld, monkeypatch, words, said):
+def test_invalid_models_views_and_splits_give_one_line_errors(places, tmp_path, hgld, monkeypatch, words, said):
     monkeypatch.chdir(tmp_path)
-    command, *others = words.split()
-    code, out, err = hgld(command, *of_run(places[0]), *others)
+    code, out, err = hgld(*words.format(places[0]).split())
     assert (code, out, list(tmp_path.iterdir())) == (2, "", [])
     assert said in err
+    assert err.count("\n") == 1
 
 
 def test_embed_reports_and_excludes_unreadable_images(places, tmp_path, hgld):
@@ -164,3 +169,36 @@ def test_embed_reports_and_excludes_unreadable_images(places, tmp_path, hgld):
     assert (code, settings["queries"], settings["unreadable"]["items"]) == (0, 15, 1)
     assert "excluded: 1; the first: test" in told
     assert "test/0006" in told
+
+
+@pytest.mark.slow
+def test_leaderboard_of_several_models_includes_raw_pixels(places, no_figures, tmp_path, hgld):
+    places, *_ = places
+    torch.save(SmallNet().state_dict(), places / "weights.pt")
+    models = ["--checkpoint", places / "run", "--model", "small", "--model", "onnx:none.onnx", "--size", 24]
+    weights = ["--weights", places / "weights.pt", "--weights", "default"]
+    of = ["--data", places / "data", "--split", "test", "--device", "cpu", "--metrics", "R@1,H-AP"]
+    code, printed, err = hgld("evaluate", *models, *weights, *of, "--json")
+    assert code == 2, err
+    assert err == "onnx:none.onnx: not evaluated: onnx:none.onnx: there is no such file.\n"
+    board = json.loads(printed)
+    dimensions = {model["model"]: model["dimensions"] for model in board["models"]}
+    assert dimensions == {"raw pixels, 32 px": 3072, "run": 6, "small": 144}
+    parameters = {model["model"]: model["parameters"] for model in board["models"]}
+    assert parameters["raw pixels, 32 px"] == 0
+    assert parameters["run"] > parameters["small"] > 1000, "the run has a projection"
+    metric = [row for row in board["scores"] if row["metric"] == board["scores"][0]["metric"]]
+    assert metric == sorted(metric, key=lambda row: -row["value"]), "the best model is listed first"
+    assert [row["p_value"] is None for row in metric] == [True, False, False]
+    for form in ("board", "board.html"):
+        assert hgld("evaluate", *models[:4], "--size", 24, *weights[:2], *of, "--out", tmp_path / form)[0] == 0
+    assert {path.name for path in (tmp_path / "board").glob("*.json")} == {
+        "raw pixels, 32 px.json",
+        "run.json",
+        "small.json",
+    }
+    costs = (tmp_path / "board.html").read_text().partition("<h3>Size and cost</h3>")[2].partition("</table>")[0]
+    assert all(name in costs for name in ("raw pixels, 32 px", ">3,072<", ">run<", f">{parameters['run']:,}<"))
+    code, printed, err = hgld("report", tmp_path / "board", "--latex", tmp_path / "t.tex", "--json")
+    assert code == 0, err
+    assert "    small & " in (tmp_path / "t.tex").read_text()

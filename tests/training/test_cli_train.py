@@ -8,6 +8,7 @@ import pytest
 from hgld.training.batches import evaluation_view
 from hgld.training.config import TrainConfig, flat, read_config, with_fields
 from hgld.training.recipes import RECIPES, load_recipe
+from tests.rows import each_row
 from tests.training.small_runs import QUICK, same, weights
 
 RECIPE = "small-grocery"
@@ -63,7 +64,7 @@ def test_output_of_train_show_can_be_passed_as_config(name, hgld, tmp_path):
     assert shown["fields"].keys() | {*shown["to_derive"]} == flat(TrainConfig()).keys()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "message"),
     [
         (["happier-sop"], "--data and --out"),

@@ -19,6 +19,7 @@ from hgld.training.config import (
     with_fields,
 )
 from hgld.training.config_checks import READERS, check_config
+from tests.rows import each_row
 
 
 def test_saved_config_is_read_back_unchanged(tmp_path):
@@ -48,7 +49,7 @@ def test_every_default_value_can_be_parsed_from_text(name):
     assert with_fields(TrainConfig(), {name: value}) == TrainConfig()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "message"),
     [
         ({"taus": 1.0}, "'taus'.*Did you mean 'tau'"),
@@ -78,7 +79,7 @@ def test_contradictory_options_are_refused(fields, message):
         check_config(with_fields(TrainConfig(), fields))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "error", "message"),
     [
         ({"schema_version": 9}, SchemaError, "version is 9"),
@@ -98,7 +99,7 @@ def test_config_files_with_unknown_or_invalid_fields_are_refused(tmp_path, chang
         read_config(tmp_path / "config.json")
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '"' + "a" * (1 << 20) + '"'])
+@each_row("text", ["", "[]", "{", '"' + "a" * (1 << 20) + '"'])
 def test_config_files_that_are_not_a_json_object_are_refused(tmp_path, text):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(InputError, match=r"config\.json"):
@@ -150,7 +151,7 @@ def test_every_conditional_field_has_a_test_case():
     assert CASES.keys() == READERS.keys()
 
 
-@pytest.mark.parametrize("field", CASES)
+@each_row("field", CASES)
 def test_option_without_effect_is_refused_with_a_hint(field):
     value, read, unread = CASES[field]
     check_config(with_fields(TrainConfig(), {**read, field: value}))
@@ -161,7 +162,7 @@ def test_option_without_effect_is_refused_with_a_hint(field):
     assert str(refused.value).endswith(f"at {flat(TrainConfig())[field]!r}.")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("good", "bad", "message"),
     [
         ({"frozen_epochs": 2, "epochs": 2}, {"frozen_epochs": 3, "epochs": 2}, "never learn; lower it"),
@@ -181,7 +182,7 @@ def test_option_values_without_effect_or_with_a_distorted_loss_are_refused(good,
         check_config(with_fields(TrainConfig(), bad))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "refused"),
     [
         ({"loss": "SupAP"}, True),

@@ -12,6 +12,7 @@ from hgld.losses.registry import LOSSES, PLUGINS, SECOND_TERMS, options_of
 from hgld.training.config import LossConfig
 from hgld.training.criterion import build_criterion
 from hgld.training.recipes import load_recipe
+from tests.rows import each_row
 from tests.training.small_runs import LABELS, TREE
 
 TRAINED, DIM = 6, 6  # number of finest classes in training, dimension
@@ -49,11 +50,11 @@ def test_plugin_loss_keeps_its_defaults_and_has_no_memory_option(monkeypatch):
     assert "memory" in options_of("Contrastive")
 
 
-@pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("sum_levels", [False, True])
+@each_row(
+    ("name", "sum_levels"),
+    [(name, both) for name in LOSSES for both in (False, True)[: 1 + ("sum_levels" in options_of(name))]],
+)
 def test_every_loss_is_finite_and_has_gradients(name, sum_levels):
-    if sum_levels and "sum_levels" not in options_of(name):
-        pytest.skip("the loss always uses all levels")
     criterion = build(loss=name, sum_levels=sum_levels)
     embeddings, labels, instances = batch()
     value, parts = criterion(embeddings, labels, instances)
@@ -76,7 +77,7 @@ FIXED = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in LOSSES if LOSSES[name].kind != "terms"])
+@each_row("name", [name for name in LOSSES if LOSSES[name].kind != "terms"])
 def test_every_loss_parameter_is_a_config_option_or_listed_as_fixed(name):
     parameters = inspect.signature(getattr(losses, name)).parameters.keys()
     options = LOSSES[name].options.keys()
@@ -86,7 +87,7 @@ def test_every_loss_parameter_is_a_config_option_or_listed_as_fixed(name):
     assert level in (None, 1)
 
 
-@pytest.mark.parametrize("name", [name for name in LOSSES if LOSSES[name].kind == "terms"])
+@each_row("name", [name for name in LOSSES if LOSSES[name].kind == "terms"])
 def test_composed_losses_have_the_same_terms_as_their_classes(name):
     own, made = getattr(losses, name)(TRAINED, DIM), build(loss=name).loss
     assert (type(own.rank), type(own.decomposability)) == (type(made.rank), type(made.decomposability))

@@ -52,12 +52,12 @@ def test_epoch_started_at_any_step_has_the_same_remaining_batches(stream, data):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("steps", [4, 15])
+@pytest.mark.parametrize("steps", [4, 9])
 def test_epochs_of_any_length_continue_the_order_of_the_sampler(steps, stream, data):
     usual = TrainingData(options(stream=stream), data, ALONE)
     other = TrainingData(options(stream=stream, steps_per_epoch=steps), data, ALONE)
     assert other.steps_per_epoch == steps
-    expected = list(islice((batch for epoch in range(5) for batch in usual.batches(epoch)), 2 * steps))
+    expected = list(islice((batch for epoch in range(3) for batch in usual.batches(epoch)), 2 * steps))
     assert same_batches([batch for epoch in range(2) for batch in other.batches(epoch)], expected)
 
 

@@ -20,6 +20,7 @@ from hgld.distributed import (
 )
 from hgld.errors import ConfigError, HgldError
 from hgld.training.step import Backward, StepInput
+from tests.rows import each_row
 from tests.training import two_processes
 
 
@@ -85,7 +86,7 @@ def test_dropout_differs_by_process_and_step_and_is_reproducible(chunk):
     assert not torch.equal(first != 0, embedded(0, 8) != 0)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("variables", "message"),
     [
         ({"RANK": "0"}, "WORLD_SIZE.*torchrun"),
@@ -102,7 +103,7 @@ def test_incomplete_torchrun_or_slurm_environment_is_refused(variables, message,
         launch("cpu")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("variables", "main"),
     [
         ({}, True),
@@ -134,7 +135,7 @@ def test_sync_batch_norm_on_cpu_and_unknown_devices_are_refused():
         launch("tpu")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("visible", "local", "slurm", "chosen"),
     [
         (8, 3, {}, "cuda:3"),

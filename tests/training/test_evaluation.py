@@ -28,6 +28,7 @@ from hgld.training.inference.embedder import load_run, trained_embedder
 from hgld.training.inference.embedding import embed
 from hgld.training.loop import train
 from tests.hgld.small_dataset import LEVELS, Item, items_of_classes, write_dataset
+from tests.rows import each_row
 from tests.training.untrained_run import CONFIG_OF_RUN, small_model, write_run
 
 METRICS = CONFIG_OF_RUN.run.metrics
@@ -141,7 +142,7 @@ def test_evaluation_excludes_and_lists_damaged_images(model, place, tmp_path):
     assert len(np.load(tmp_path / "run/embeddings/test.npy")) == len(kept["test"][0])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("entry", "expected"),
     [
         ("test", RetrievalTask("here", "test")),
@@ -155,7 +156,7 @@ def test_evaluate_on_entries_are_parsed_into_tasks(entry, expected):
     assert parse_task(entry, "here") == expected
 
 
-@pytest.mark.parametrize("entry", ["", "a/", "/b", "a/b/c", ":test", "/data/sop:", "https://host/sop"])
+@each_row("entry", ["", "a/", "/b", "a/b/c", ":test", "/data/sop:", "https://host/sop"])
 def test_malformed_evaluate_on_entries_are_refused(entry):
     with pytest.raises(ConfigError, match="QUERY/GALLERY"):
         parse_task(entry, "here")

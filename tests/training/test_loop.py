@@ -168,7 +168,6 @@ def test_init_from_starts_with_the_averaged_weights(data, tmp_path):
 @pytest.mark.parametrize(
     ("tolerance", "worths", "chosen"),
     [
-        (0.0, [0.1, 0.2, 0.9, 0.4], 2),
         (0.1, [0.1, 0.9, 0.85, 0.78], 2),  # epoch 2 is within 0.1 of the best value 0.9, and trained longer
         (0.1, [0.88, 0.9, 0.85, 0.1], 1),  # epoch 2 is within 0.1 of the best value, but below the initial model
     ],
@@ -251,17 +250,16 @@ def test_damaged_training_image_is_replaced_and_damaged_test_image_excluded(stre
         assert other in text
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_run_stops_if_too_many_images_are_replaced_and_continues_with_a_higher_limit(stream, tmp_path):
+def test_run_stops_if_too_many_images_are_replaced_and_continues_with_a_higher_limit(tmp_path):
     place, out = str(write_half_damaged(tmp_path / "data")), tmp_path / "run"
-    config = options(epochs=1, stream=stream, evaluate_on=())
+    config = options(epochs=1, stream=True, evaluate_on=())
     with pytest.raises(
         InputError, match=r"1\d of 48 images .* could not be read and were replaced, the last: .*train-"
     ):
         train(config, place, out)
     listed = len(read_rows(out / "faults.csv"))
     assert listed > 10
-    summary = train(options(epochs=1, stream=stream, evaluate_on=(), max_faults=1.0), place, out)
+    summary = train(options(epochs=1, stream=True, evaluate_on=(), max_faults=1.0), place, out)
     assert (summary.finished, summary.step) == (True, 6)
     assert len(read_rows(out / "faults.csv")) > listed
 

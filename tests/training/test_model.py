@@ -14,6 +14,7 @@ import hgld
 from hgld.errors import ConfigError, HgldError, InputError, StorageError
 from hgld.training.inference.embedder import Embedder
 from tests.hgld.small_dataset import items_of_classes, write_dataset
+from tests.rows import each_row
 from tests.training.untrained_run import write_run
 
 SIZE = 24
@@ -95,7 +96,7 @@ REFUSALS: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSALS)
+@each_row("name", REFUSALS)
 def test_encode_refuses_inputs_that_are_not_images(model, name):
     images, words = REFUSALS[name]
     with pytest.raises(InputError, match=words):
@@ -216,14 +217,14 @@ LOADS: dict[str, tuple[Any, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", LOADS)
+@each_row("name", LOADS)
 def test_load_model_refuses_invalid_paths_and_names(name):
     source, options, words = LOADS[name]
     with pytest.raises(HgldError, match=words):
         hgld.load_model(source, device="cpu", **options)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "words"),
     [
         ({"schema_version": 9}, "schema version is 9"),

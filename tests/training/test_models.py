@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import timm
 import torch
 import torchvision
 from hypothesis import given
@@ -21,16 +20,15 @@ from hgld.training.config import ModelConfig
 from hgld.training.models.backbone import BackboneOptions
 from hgld.training.models.backbones import build_backbone, build_model
 from hgld.training.models.embedding_model import (
-    AveragePool,
     CroW,
     GeM,
-    MaxPool,
     RMac,
     build_pooling,
     init_projection_pca,
     rmac_regions,
 )
 from hgld.training.models.small_net import SmallNet, SmallResNet, StandardizedConv2d
+from tests.rows import each_row
 
 
 # Any, because tests access attributes of specific backbones
@@ -38,10 +36,6 @@ def model_of(backbone: str, size: int = 64, **options) -> Any:
     torch.manual_seed(0)
     config = ModelConfig(**{"backbone": backbone, "pretrained": "none", "dim": 16, **options})
     return build_model(config, image_size=size)
-
-
-def known(library_model: Any) -> Any:
-    return library_model.eval()
 
 
 def images(size: int = 64, count: int = 2, seed: int = 1) -> torch.Tensor:
@@ -99,7 +93,7 @@ def test_patch_tokens_exclude_the_class_token(name):
     ],
 )
 def test_feature_maps_equal_the_feature_maps_of_torchvision(name):
-    whole = known(torchvision.models.get_model(name, weights=None))
+    whole = torchvision.models.get_model(name, weights=None).eval()
     model = model_of(f"torchvision:{name}", layer_norm=False, dim=0).eval()
     model.backbone.net.load_state_dict(whole.state_dict(), strict=False)
     seen = []
@@ -109,8 +103,15 @@ def test_feature_maps_equal_the_feature_maps_of_torchvision(name):
     torch.testing.assert_close(model(images()), seen[0])
 
 
-def test_token_features_equal_the_tokens_of_timm():
-    whole = known(timm.create_model("test_vit", num_classes=0))
+@pytest.fixture(scope="module")
+def timm() -> Any:
+    import timm  # takes a second, which the tests of other files should not wait for
+
+    return timm
+
+
+def test_token_features_equal_the_tokens_of_timm(timm):
+    whole = timm.create_model("test_vit", num_classes=0).eval()
     for pooling, expected in (
         ("token", whole(images(160))),
         ("avg", whole.forward_features(images(160))[:, 1:].mean(1)),
@@ -137,31 +138,9 @@ def test_timm_vit_accepts_other_image_sizes_and_torchvision_vit_does_not():
         model_of("torchvision:vit_b_32", 64, pooling="token")(images(96))
 
 
-@pytest.mark.parametrize(
-    ("backbone", "pooling", "size", "suffix"),
-    [
-        ("torchvision:mobilenet_v3_small", "avg", 32, ".safetensors"),
-        ("timm:test_vit", "token", 96, ".pt"),
-    ],
-)
-def test_backbone_loads_weights_from_a_file(tmp_path, backbone, pooling, size, suffix):
-    source = model_of(backbone, size, pooling=pooling)
-    for parameter in source.parameters():
-        nn.init.normal_(parameter, std=0.05)
-    path = tmp_path / f"w{suffix}"
-    weights = {name: value.contiguous().clone() for name, value in source.state_dict().items()}
-    if suffix == ".pt":
-        torch.save({"model": weights}, path)
-    else:
-        save_file(weights, path)
-    loaded = model_of(backbone, size, pooling=pooling, pretrained=str(path))
-    for name, value in loaded.backbone.state_dict().items():
-        assert torch.equal(value, source.backbone.state_dict()[name]), name
-
-
 @pytest.mark.parametrize("pooling", ["avg", "token"])
-def test_backbone_loads_weights_of_a_whole_timm_model(tmp_path, pooling):
-    whole = known(timm.create_model("mobilenetv3_small_050"))  # the last convolution of this model follows the pooling
+def test_backbone_loads_weights_of_a_whole_timm_model(timm, tmp_path, pooling):
+    whole = timm.create_model("mobilenetv3_small_050").eval()  # the last convolution of this model follows the pooling
     torch.save(whole.state_dict(), tmp_path / "w.pt")
     options = {"pooling": pooling, "layer_norm": False, "dim": 0}
     model = model_of("timm:mobilenetv3_small_050", pretrained=str(tmp_path / "w.pt"), **options).eval()
@@ -185,7 +164,7 @@ def test_vit_weights_are_interpolated_to_another_size(tmp_path):
     assert torch.equal(positions[:, 0], whole.encoder.pos_embedding[:, 0])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("backbone", "options"),
     [
         ("torchvision:resnet18", {}),
@@ -212,7 +191,7 @@ def test_pretrained_weights_that_cannot_be_downloaded_raise_missing_resource_err
     assert "none" in text
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("backbone", "options", "expected"),
     [
         ("resnet50", {}, "expected small, small-resnet, torchvision:NAME"),
@@ -233,7 +212,7 @@ def test_invalid_backbones_are_refused(backbone, options, expected):
         model_of(backbone, **options)
 
 
-def test_timm_tag_selects_the_weights(monkeypatch):
+def test_timm_tag_selects_the_weights(timm, monkeypatch):
     asked = []
     create = timm.create_model
     monkeypatch.setattr(
@@ -281,7 +260,7 @@ def test_projection_starts_as_pca_of_training_features(layer_norm):
     torch.testing.assert_close(found.abs(), expected.abs(), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "features", "expected"),
     [
         ({"dim": 0}, torch.randn(200, 144), "with dim 0 there is none"),
@@ -322,12 +301,6 @@ def test_clip_model_name_may_contain_slashes(tmp_path):
 
 def maps(seed: int = 0) -> torch.Tensor:
     return torch.rand(2, 5, 3, 4, generator=torch.Generator().manual_seed(seed)).double() + 0.01
-
-
-def test_average_and_max_pooling_reduce_over_positions():
-    values = maps()
-    torch.testing.assert_close(AveragePool()(values), values.flatten(2).mean(2))
-    torch.testing.assert_close(MaxPool()(values), values.flatten(2).max(2).values)
 
 
 @given(p=st.floats(0.2, 30), seed=st.integers(0, 50))
@@ -390,7 +363,7 @@ def test_rmac_regions_are_inside_the_map_and_overlap_as_near_to_40_per_cent_as_p
         assert abs(got - 0.4 * short) <= best + 1e-9
 
 
-@pytest.mark.parametrize("shape", [(7, 7), (5, 9), (12, 4), (1, 3), (32, 24)])
+@each_row("shape", [(7, 7), (5, 9), (12, 4), (1, 3), (32, 24)])
 def test_rmac_equals_region_by_region_reference(shape):
     values = torch.rand(2, 5, *shape, generator=torch.Generator().manual_seed(0)).double()
     slow = np.zeros((2, 5))

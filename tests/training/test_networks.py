@@ -21,6 +21,7 @@ from hgld.training.inference.embedder import trained_embedder
 from hgld.training.models.backbones import build_model
 from hgld.training.models.networks import Network, build_network, embed_texts
 from tests.hgld.small_dataset import Item, write_dataset
+from tests.rows import each_row
 
 SIZES = [(300, 240), (240, 300), (260, 260)]
 
@@ -234,7 +235,7 @@ def outside(tmp_path) -> Network:
     return network
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("make", "error", "said"),
     [
         (lambda place: Network(f"onnx:{place}/none.onnx"), MissingResourceError, "there is no such file"),

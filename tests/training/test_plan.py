@@ -16,6 +16,7 @@ from hgld.training.finetune import DERIVED, STARTS, finetune_config
 from hgld.training.log import RunSummary
 from hgld.training.plan import NetworkFacts, PlanLine, SetFacts, derive, derive_network, plan_lines, plan_table
 from hgld.training.recipes import RECIPES
+from tests.rows import each_row
 from tests.training.small_runs import STEPS, same, weights, write_small
 
 SET = SetFacts(images=2000, classes=(40, 10, 3), images_of_class=50, splits=("train", "val", "test"))
@@ -28,7 +29,7 @@ def derived(given=None, data=SET, network=LITE):
     return flat(derive(with_fields(finetune_config(), given or {}), data, network))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("situation", "expected"),
     [
         ({}, {"size": 128, "resize": 146, "interpolation": "bicubic", "pooling": "token", "blend": 0.6}),
@@ -54,7 +55,6 @@ def derived(given=None, data=SET, network=LITE):
         ({"given": {"epochs": 12}}, {"epochs": 12, "steps_per_epoch": 32, "evaluate_every": 4}),
         ({"given": {"epochs": 2, "steps_per_epoch": 5}}, {"steps_per_epoch": 5, "evaluate_every": 1}),
     ],
-    ids=str,
 )
 def test_plan_values_are_derived_from_dataset_and_network(situation, expected):
     values = derived(**situation)
@@ -99,7 +99,7 @@ def test_plan_table_lists_important_unset_options(given, rows):
     assert [line.split()[0] for line in lines] == rows
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "at_hand", "expected"),
     [
         ({}, "", ("small-resnet", "none")),
@@ -130,7 +130,7 @@ def test_plan_finds_weights_in_an_installed_package(tmp_path, monkeypatch):
 # -- the machine ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("times", "units", "expected"),
     [((1.0, 0.5), True, "bf16"), ((1.0, 0.9), True, "off"), ((1.0, 12.0), True, "off"), ((1.0, 0.1), False, "off")],
 )
@@ -180,7 +180,7 @@ def test_all_conflicts_are_listed_in_one_error(data, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "words"),
     [
         ({"pretrained": "weights.pth", "nesterov": True}, ("--backbone", "--nesterov")),
@@ -193,7 +193,6 @@ def test_all_conflicts_are_listed_in_one_error(data, tmp_path):
             ("--micro-batch-size is 4", "small-resnet has batch norm", "of all 8 images", "--freeze-batch-norm"),
         ),
     ],
-    ids=str,
 )
 def test_train_from_python_refuses_invalid_arguments(fields, words, data, tmp_path):
     with pytest.raises(HgldError) as refused:
@@ -212,7 +211,7 @@ def yaml_of(tmp_path, text):
     return load_config(tmp_path / "own.yaml")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "fields"),
     [
         ("size: 160\nlr: 1e-4\namp: off\n", {"size": 160, "lr": 1e-4, "amp": "off"}),
@@ -226,7 +225,7 @@ def test_partial_yaml_config_takes_other_fields_from_the_finetune_recipe(text, f
     assert yaml_of(tmp_path, f"recipe: small-grocery\n{text}") == own
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "message"),
     [
         ("- 1\n", "expected a mapping from field names to values"),

@@ -2,8 +2,6 @@
 
 import dataclasses
 import re
-import subprocess
-import sys
 from fnmatch import fnmatchcase
 from importlib.metadata import EntryPoint
 
@@ -22,6 +20,7 @@ from hgld.training.recipes import RECIPES, find_recipe, load_recipe, register_re
 from hgld.training.recipes.recipe import Published, Recipe
 from hgld.training.recipes.table import PUBLISHED as NAMED
 from hgld.training.recipes.table import _rows
+from tests.rows import each_row
 
 DATASETS = {
     "sop",
@@ -40,7 +39,7 @@ DATASETS = {
 PUBLISHED = {name: recipe.published for name, recipe in RECIPES.items() if isinstance(recipe.published, Published)}
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@each_row("name", RECIPES)
 def test_recipe_config_is_valid_and_described(name, tmp_path):
     recipe, config = RECIPES[name], load_recipe(name)
     assert isinstance(config, TrainConfig)
@@ -91,7 +90,7 @@ BACKBONES = {
 }
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@each_row("name", PUBLISHED)
 def test_recipe_config_matches_its_published_rows(name):
     """Dataset, backbone, dimension and batch size of config and rows agree; no row has a metric twice."""
     config = load_recipe(name)
@@ -131,7 +130,7 @@ def test_recipe_metrics_include_the_metrics_of_its_published_rows():
 BY_REQUEST = {"wAP", "dists@intra", "dists@inter", "NMI"}  # metrics that users request with --metrics
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "figures"),  # a second person read these figures in the papers
     [
         ("happier-sop", {"R@1": "81.0", "AP": "60.4", "H-AP": "59.4", "ASI": "65.9", "NDCG": "91.5"}),
@@ -221,15 +220,6 @@ def test_broken_installed_package_costs_one_line_of_the_list(monkeypatch, tmp_pa
     with pytest.raises(SystemExit, match=r"^0$"):
         main(["train", "--list"])
     assert said in capsys.readouterr().out
-
-
-def test_importing_recipes_imports_no_heavy_library():
-    program = (
-        "import sys, hgld.training.recipes as r\n[recipe() for recipe in r.RECIPES.values()]\n"
-        "print([m for m in ('torch', 'numpy', 'polars', 'timm', 'rich') if m in sys.modules])"
-    )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 import io
 import json
 import shutil
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -298,14 +297,6 @@ def test_search_index_is_built_reused_and_rebuilt_for_another_checkpoint(search_
     for index in (folder / "cache/hgld/indexes").glob("*/index.faiss"):
         index.write_bytes(b"IHNf")  # a damaged index is rebuilt
     assert search_command("--index", "hnsw", "--checkpoint-choice", "last") == (0, out, "")
-
-
-def test_error_about_missing_faiss_contains_the_extra_to_install(search_command, folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    code, out, err = search_command("--index", "hnsw")
-    assert (code, out) == (2, "")
-    assert "pip install 'hgld[faiss]'" in err
-    assert not (folder / "cache/hgld/indexes").exists()
 
 
 @pytest.mark.slow

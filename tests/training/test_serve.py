@@ -32,6 +32,7 @@ from hgld.training.inference.kept import embed_once
 from hgld.training.inference.search import search
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.pipelines.headless_chromium import CHROMIUM, Page
+from tests.rows import each_row
 from tests.training.untrained_run import write_run
 
 TOKEN = {"X-Hgld-Token": "secret"}
@@ -76,7 +77,7 @@ def test_photo_finds_itself_and_a_class_restricts_the_search(client, searcher):
     assert {classes["coarse"] for classes in tiles(restricted)} == {other["class"]}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "status", "said"),
     [
         ({"headers": {}}, 403, "token"),

@@ -13,6 +13,7 @@ from hgld.training.finetune import finetune_config
 from hgld.training.log import RunSummary
 from hgld.training.recipes import load_recipe
 from hgld.training.sweep import TABLE, plan_sweep, run_sweep, share_precision, tabulate_sweep
+from tests.rows import each_row
 from tests.training.small_runs import write_small
 
 CONFIG = load_recipe("small-grocery")
@@ -60,7 +61,7 @@ def test_sweep_runs_have_distinct_folders(values):
     assert [run.config.loss.tau for run in runs] == values
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("sweeps", "message"),
     [
         (["taus=1"], "'taus'.*Did you mean 'tau'"),

@@ -10,6 +10,7 @@ from torch import nn
 
 from hgld.errors import InputError, MissingResourceError
 from hgld.training.models.backbone import load_into, read_weights, weights_file
+from tests.rows import each_row
 
 
 class Net(nn.Module):
@@ -31,7 +32,7 @@ def same(left, right) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
 
 
-@pytest.mark.parametrize("name", ["w.safetensors", "w.bin", "old.pt"])
+@each_row("name", ["w.safetensors", "w.bin", "old.pt"])
 def test_read_weights_reads_every_file_type(tmp_path, name):
     path = tmp_path / name
     if path.suffix == ".safetensors":
@@ -89,7 +90,7 @@ def test_weights_may_lack_the_batch_norm_counters():
     load_into(Net(), given, "w.pt")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "expected"),
     [
         (lambda w: w.pop("conv.bias"), r"1 of 7 are missing \(conv\.bias\)"),
@@ -134,7 +135,7 @@ def test_weights_file_with_a_compressed_member_is_refused(tmp_path):
         read_weights(tmp_path / "bomb.pt")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "content"),
     [("w.pt", b""), ("w.pt", b"\x80\x02nonsense"), ("w.safetensors", b"{}"), ("w.safetensors", b"\xff" * 64)],
 )
@@ -144,7 +145,7 @@ def test_damaged_weights_files_are_refused(tmp_path, name, content):
         read_weights(tmp_path / name)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("saved", "expected"),
     [([1, 2], "holds list"), ({}, "without weights"), ({"a": 1}, "'a' is int"), ({3: torch.zeros(1)}, "3 is Tensor")],
 )

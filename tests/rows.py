@@ -1,0 +1,45 @@
+"""Tests of tables: one test checks all rows and reports every failing row, which saves pytest's time for each row."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+
+def each_row(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator like ``pytest.mark.parametrize``, but with one test for all rows.
+
+    Each row has its own folder ``tmp_path`` and its own changes by ``monkeypatch``.
+    """
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        columns = (names,) if isinstance(names, str) else names
+        signature = inspect.signature(test)
+
+        @functools.wraps(test)
+        def check(**fixtures: Any) -> None:
+            errors = []
+            for number, row in enumerate(rows):
+                given = fixtures | dict(zip(columns, (row,) if isinstance(names, str) else row, strict=True))
+                try:
+                    with ExitStack() as stack:
+                        if "tmp_path" in given:
+                            given["tmp_path"] /= str(number)
+                            given["tmp_path"].mkdir()
+                        if "monkeypatch" in given:
+                            given["monkeypatch"] = stack.enter_context(given["monkeypatch"].context())
+                        test(**given)
+                except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  # the other rows follow
+                    error.add_note(f"in row {number}: {row!r}"[:400])
+                    errors.append(error)
+            if errors:
+                raise errors[0] if len(errors) == 1 else BaseExceptionGroup(f"{len(errors)} rows fail", errors)
+
+        fixtures = [parameter for parameter in signature.parameters.values() if parameter.name not in columns]
+        vars(check)["__signature__"] = signature.replace(parameters=fixtures)
+        return check
+
+    return decorate
