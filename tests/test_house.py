@@ -65,7 +65,7 @@ def _tree(path: Path) -> ast.Module:
 
 @functools.cache
 def _nodes(path: Path) -> list[ast.AST]:
-    """Return all nodes of a module but expressions inside expressions, which hold no import and no docstring."""
+    """Return all nodes of a module but expressions inside expressions, which hold no import."""
     found: list[ast.AST] = []
     ahead: list[ast.AST] = [_tree(path)]
     while ahead:
@@ -77,24 +77,21 @@ def _nodes(path: Path) -> list[ast.AST]:
 
 
 @functools.cache
-def _imports_and_docstrings(path: Path) -> tuple[set[str], list[str]]:
+def _imports(path: Path) -> set[str]:
     found: set[str] = set()
-    docstrings: list[str] = []
     for node in _nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            docstrings.append(node.value.value.strip())  # includes the strings below attributes
-    return found, docstrings
+    return found
 
 
 def _who_imports(*modules: str) -> set[str]:
     return {
         p.relative_to(ROOT).as_posix()
         for p in SOURCES
-        if any(name == m or name.startswith(m + ".") for name in _imports_and_docstrings(p)[0] for m in modules)
+        if any(name == m or name.startswith(m + ".") for name in _imports(p) for m in modules)
     }
 
 
