@@ -9,19 +9,18 @@ Every build is ``hgld build-hierarchy --as-published`` with the number of groups
 k-means as published and once with hgld's default, Ward's linkage. CLIP's weights are not needed: --encoder replaces
 them.
 
-Two simulated reviewers decide every name, or the share of the names (--shares) whose placement the build finds least
-certain. They know the known grouping, but put a share of the names (--mistakes) into
-a random other group. A third person, who makes as many mistakes, decides where the two disagree. The rows are means
-over seeds, with standard deviations. ``right`` is the share of the names in the group that matches their known group,
-one to one.
+Two simulated reviewers decide every name, or the quarter of the names whose placement the build finds least certain.
+They know the known grouping, but put 5 or 10% of the names into a random other group. A third person, who makes as many
+mistakes, decides where the two disagree. The rows are means over seeds, with standard deviations. ``right`` is the
+share of the names in the group that matches their known group, one to one. --scale is the synthetic release's scale.
 """
 
-import argparse
 import csv
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, redirect_stdout
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -29,13 +28,13 @@ from urllib.parse import quote
 
 import numpy as np
 import polars as pl
-from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 ROOT = Path(__file__).resolve().parent.parent
 # lets imports find hgld if it is not installed, and the tests' fake wikis
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
+from measured import make_parser, match_groups  # noqa: E402
 from rehearsed.release import COMMONS  # noqa: E402
 from rehearsed.servers import Wikis  # noqa: E402
 from rehearsed.world import SETS, World  # noqa: E402
@@ -45,6 +44,7 @@ import hgld.cli  # noqa: E402
 WHEN = "2026-01-01T00:00:00Z"
 COLUMNS = ("dataset", "names", "groups", "encoder", "method", "reviewers", "seeds")
 SCORES = ("ARI", "NMI", "right")
+REVIEWS = ((0.25, 0.05), (0.25, 0.1), (1.0, 0.05), (1.0, 0.1))  # shares of reviewed names and of mistakes
 
 
 @dataclass(frozen=True)
@@ -105,11 +105,8 @@ def build(dataset: Dataset, out: Path, flags: list[str]) -> pl.DataFrame:
 
 
 def match(names: pl.DataFrame) -> dict[str, str]:
-    """Match the known groups one to one to labels of the build, with as many shared names as possible."""
-    shared = names.group_by("group", "label").len().pivot("label", index="group", values="len").fill_null(0)
-    rows, columns = linear_sum_assignment(shared.drop("group").to_numpy(), maximize=True)
-    groups, labels = shared["group"].to_list(), shared.columns[1:]
-    return {groups[row]: labels[column] for row, column in zip(rows, columns, strict=True)}
+    """Match the known groups one to one to labels of the build."""
+    return match_groups(Counter(names.select("group", "label").iter_rows()))
 
 
 def score(names: pl.DataFrame) -> dict[str, float]:
@@ -163,19 +160,17 @@ def review(names: pl.DataFrame, share: float, mistakes: float, rng: np.random.Ge
     return [f"--decisions={file}" for file in files]
 
 
-def rows(
-    dataset: Dataset, encoder: str, work: Path, seeds: int, reviews: list[tuple[float, float]]
-) -> Iterator[list[object]]:
+def rows(dataset: Dataset, encoder: str, work: Path, seeds: int) -> Iterator[list[object]]:
     """Yield a row per method and review (share of the names, share of mistakes); None: a build without reviewers."""
     groups = dataset.known["group"].n_unique()
     for method in ("kmeans", "ward"):
         names = pl.DataFrame()
-        found: dict[tuple[float, float] | None, list[dict[str, float]]] = {one: [] for one in (None, *reviews)}
+        found: dict[tuple[float, float] | None, list[dict[str, float]]] = {one: [] for one in (None, *REVIEWS)}
         for seed in range(seeds):
             flags = ["--encoder", encoder, "--method", method, "--groups", str(groups), "--seed", str(seed)]
             names = build(dataset, work / "build", flags)
             found[None].append(score(names))
-            for share, mistakes in reviews:
+            for share, mistakes in REVIEWS:
                 files = review(names, share, mistakes, np.random.default_rng([seed, round(mistakes * 1000)]), work)
                 found[share, mistakes].append(score(build(dataset, work / "build", [*flags, *files])))
         for one, scores in found.items():
@@ -186,29 +181,18 @@ def rows(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--work", type=Path, required=True)
+    parser = make_parser(__doc__, data=Path, work=Path, seeds=5, scale=0.01)
     parser.add_argument("--encoder", action="append", required=True)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--mistakes", type=float, nargs="*", default=[0.05, 0.1])
-    parser.add_argument("--shares", type=float, nargs="*", default=[0.25, 1.0])
-    parser.add_argument("--scale", type=float, default=0.01, help="scale of the synthetic release")
     told = parser.parse_args()
-    reviews = [(share, mistakes) for share in told.shares for mistakes in told.mistakes]
     out = csv.writer(sys.stdout, lineterminator="\n")
     out.writerow([*COLUMNS, *SCORES])
-    with ExitStack() as stack:
-        world = World(told.scale, 0)
-        wikis = stack.enter_context(Wikis(world))
-        for number, make in enumerate(
-            (lambda work: washington(told.data, work), lambda work: synthetic(world, wikis.url, work))
-        ):
-            work = told.work / str(number)
-            work.mkdir(parents=True, exist_ok=True)
-            dataset = make(work)
+    world = World(told.scale, 0)
+    with Wikis(world) as wikis:
+        told.work.mkdir(parents=True, exist_ok=True)
+        for dataset in (washington(told.data, told.work), synthetic(world, wikis.url, told.work)):
+            work = told.work / dataset.name.partition(",")[0].replace(" ", "-")
             for encoder in told.encoder:
-                for row in rows(dataset, encoder, work, told.seeds, reviews):
+                for row in rows(dataset, encoder, work, told.seeds):
                     out.writerow(row)
                     sys.stdout.flush()
 

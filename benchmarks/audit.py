@@ -30,15 +30,17 @@ import numpy as np
 import polars as pl
 import torch
 from cleanlab.rank import get_label_quality_scores  # pyright: ignore[reportMissingImports]
-from measured import Lines
+from measured import Lines, make_parser
 from PIL import Image
 from quality import LEVELS
+from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold
 
 from hgld.label_audit.wrong_labels import find_wrong_labels
 from hgld.losses import NormSoftmax
+from hgld.pipelines.stage import silent
 from hgld.training.config import ModelConfig
 from hgld.training.models.backbones import build_model
 
@@ -75,9 +77,7 @@ def principal_components(data: Path, name: str) -> np.ndarray:
     rows = pixels(data, name).reshape(len(pixels(data, name)), -1).astype(np.float32) / 255
     rows -= rows.mean(axis=1, keepdims=True)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True) + 1e-6
-    rows -= rows.mean(axis=0)
-    _, axes = np.linalg.eigh(rows.T @ rows)
-    return unit(rows @ axes[:, ::-1][:, :_AXES])
+    return unit(PCA(_AXES, svd_solver="covariance_eigh").fit_transform(rows))
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
@@ -175,10 +175,6 @@ def cross_validated(vectors: np.ndarray, labels: np.ndarray, count: int) -> np.n
     return shares
 
 
-def silent(task: str, done: int, total: int | None) -> None:
-    """Show no progress."""
-
-
 # -- plan, run, tables ------------------------------------------------------------------------------------------------
 
 
@@ -228,14 +224,10 @@ def _differences(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--work", type=Path, required=True)
+    seeds, rates = [0, 1, 2, 3, 4], [0.02, 0.05, 0.1]
+    parser = make_parser(__doc__, data=Path, work=Path, seeds=seeds, rates=rates, steps=400)
     parser.add_argument("--sets", nargs="+", choices=LEVELS, default=list(LEVELS))
     parser.add_argument("--encoders", nargs="+", choices=("pixels", "trained"), default=["pixels", "trained"])
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
-    parser.add_argument("--rates", nargs="+", type=float, default=[0.02, 0.05, 0.1])
-    parser.add_argument("--steps", type=int, default=400, help="training steps of the encoder trained")
     parser.add_argument("--table", action="store_true", help="print finished measurements, run nothing")
     options = parser.parse_args()
     lines = Lines(options.work / "audit.jsonl", ("job",))

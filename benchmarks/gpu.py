@@ -1,18 +1,16 @@
 """GPU benchmark in parts of under nine minutes.
 
     python benchmarks/gpu.py --out DIR                      # all parts, about an hour on one GPU
-    python benchmarks/gpu.py --out DIR --part losses        # one part; --list prints all names
+    python benchmarks/gpu.py --out DIR --part losses        # one part; --help lists all names
     python benchmarks/gpu.py --out DIR --part train --data SOP   # happier-sop for 20 minutes, on a dataset directory
 
-The program saves DIR/gpu.json after every case, so that the same command resumes after a stop. If a case fails, its
+The program saves DIR/gpu.jsonl after every case, so that the same command resumes after a stop. If a case fails, its
 traceback is saved and the next case begins. DIR/gpu.md is one table of all cases. Without a GPU, everything runs at toy
 size, which only shows that the program works.
 """
 
-import argparse
 import json
 import os
-import platform
 import re
 import signal
 import subprocess
@@ -28,6 +26,7 @@ from typing import Any
 
 import losses as loss_benchmark
 import torch
+from measured import Lines, head, make_parser, row, together
 from torch import Tensor, nn
 
 Values = dict[str, Any]
@@ -93,28 +92,15 @@ class Bench:
 
 def here(bench: Bench) -> Iterator[Case]:
     def versions() -> Values:
-        found = {"python": platform.python_version(), "torch": torch.__version__}
-        found |= {name: version_of(name) for name in ("hgld", "triton")}
+        from hgld.installation import installation
+
+        found = {name: text for name, text in installation().items() if name in ("hgld", "python", "machine", "torch")}
         if bench.device.type == "cuda":
             facts = torch.cuda.get_device_properties(bench.device)
-            found |= {
-                "gpu": facts.name,
-                "count": torch.cuda.device_count(),
-                "memory_gb": round(facts.total_memory / 1e9),
-            }
-            found |= {"capability": f"{facts.major}.{facts.minor}", "cuda": torch.version.cuda}
-        return found | {"cores": os.cpu_count() or 0}
+            found |= {"memory_gb": round(facts.total_memory / 1e9), "capability": f"{facts.major}.{facts.minor}"}
+        return found
 
     yield "versions", versions
-
-
-def version_of(package: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
 
 
 # -- Triton's kernels, compiled for GPUs that need not be here --------------------------------------------------------
@@ -296,7 +282,7 @@ def losses(bench: Bench) -> Iterator[Case]:
 
 def loss_speed(bench: Bench, side: str, items: int, bank: int = 0) -> Values:
     embeddings, labels = (part.to(bench.device) for part in loss_benchmark.make(max(items, bank), 512))
-    loss = loss_benchmark.loss_of(side, (embeddings, labels) if bank else None, None)
+    loss = loss_benchmark.loss_of(side, (embeddings, labels) if bank else None)
     return timed_loss(bench, loss, embeddings[:items], labels[:items])
 
 
@@ -329,7 +315,7 @@ def positives_speed(bench: Bench, items: int) -> Values:
 def gemm_speed(bench: Bench, items: int) -> Values:
     embeddings, labels = (part.to(bench.device) for part in loss_benchmark.make(items, 512))
     weights = torch.rand(items, items, device=bench.device)
-    return timed_loss(bench, lambda e, _: loss_benchmark.score_matrix(e, e, weights), embeddings, labels)
+    return timed_loss(bench, lambda e, _: (e @ e.T * weights).sum(), embeddings, labels)
 
 
 def memories(bench: Bench) -> Iterator[Case]:
@@ -505,11 +491,8 @@ def loader_speed(bench: Bench, workers: int) -> Values:
     from hgld.samplers import EpochSampler
 
     count, side = (2048, 256) if not bench.toy else (64, 32)
-    folder = bench.out / "made" / f"{count}-{side}"
-    if not (folder / "dataset").exists():
-        jpegs = made_shards.make_jpegs(folder / "jpegs", count, side, side)
-        made_shards.write_hgld(folder / "dataset", [file.read_bytes() for file in jpegs], (side, side))
-    dataset = open_dataset(str(folder / "dataset"), "train")
+    shards, _ = made_shards.make_dataset(bench.out / "made" / f"{count}-{side}", count, side, side)
+    dataset = open_dataset(shards, "train")
     size = 224 if not bench.toy else 16
     items = min(256 if not bench.toy else 16, len(dataset))
     pin = bench.device.type == "cuda"
@@ -565,17 +548,11 @@ def processes(bench: Bench) -> Iterator[Case]:
 
 
 def exchanged(bench: Bench, count: int) -> Values:
-    """Measure a step of DDP and the gathering of embeddings under torchrun."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), __file__]
-    asked = ["--out", str(bench.out), "--exchange", *(["--toy"] if bench.toy else [])]
-    done = subprocess.run([*command, *asked], capture_output=True, text=True, check=False, timeout=_PART_SECONDS)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode or not lines:
-        raise RuntimeError(f"torchrun ended with {done.returncode}: {done.stderr[-3000:]}")
-    return json.loads(lines[-1])
+    """Measure a step of DDP and the gathering of embeddings in several processes."""
+    return together(count, exchange, bench)[0]
 
 
-def exchange(bench: Bench) -> None:
+def exchange(bench: Bench) -> Values:
     """Run one process of :func:`exchanged`."""
     from hgld import distributed
 
@@ -596,10 +573,9 @@ def exchange(bench: Bench) -> None:
 
         ms = there.milliseconds(step)
         flag = there.milliseconds(lambda: distributed.any_process(False, own))
-        if own.is_main:
-            speed = round(own.count * len(images) * 1000 / ms)
-            told = {"gather_ms": round(gather, 3), "flag_ms": round(flag, 3), f"{name} step_ms": round(ms, 2)}
-            print(json.dumps(told | {"images_per_second": speed}), flush=True)
+        speed = round(own.count * len(images) * 1000 / ms)
+        told = {"gather_ms": round(gather, 3), "flag_ms": round(flag, 3), f"{name} step_ms": round(ms, 2)}
+        return told | {"images_per_second": speed}
 
 
 # -- A real run -------------------------------------------------------------------------------------------------------
@@ -652,13 +628,18 @@ PARTS: dict[str, Callable[[Bench], Iterator[Case]]] = {
 # -- Run cases in turn, save each result ------------------------------------------------------------------------
 
 
-def run_part(part: str, bench: Bench, done: dict[str, dict[str, Values]]) -> bool:
+def run_part(part: str, bench: Bench, done: Lines) -> bool:
     """Run the remaining cases of a part; return whether all are done."""
-    own = done.setdefault(part, {})
+
+    def keep(name: str, result: Values) -> None:
+        done.add({"part": part, "case": name, **result})
+        print(f"{part} | {name} | {in_short(result)}", flush=True)
+        write_table(bench.out, done)
+
     bench.deadline = time.monotonic() + _PART_SECONDS
     try:
         for name, case in PARTS[part](bench):
-            if "values" in own.get(name, {}):
+            if "values" in (done.get({"part": part, "case": name}) or {}):
                 continue
             if time.monotonic() > bench.deadline:
                 print(
@@ -668,15 +649,12 @@ def run_part(part: str, bench: Bench, done: dict[str, dict[str, Values]]) -> boo
                 return False
             began = time.monotonic()
             try:
-                own[name] = {"values": case()}
+                result: Values = {"values": case()}
             except Exception:  # noqa: BLE001  # a failed case must not stop the next cases
-                own[name] = {"traceback": traceback.format_exc()}
-            own[name]["seconds"] = round(time.monotonic() - began, 2)
-            print(f"{part} | {name} | {in_short(own[name])}", flush=True)
-            write(bench.out, done)
+                result = {"traceback": traceback.format_exc()}
+            keep(name, {**result, "seconds": round(time.monotonic() - began, 2)})
     except Exception:  # noqa: BLE001  # a failed case must not stop the next cases
-        own["the part itself"] = {"traceback": traceback.format_exc()}
-        write(bench.out, done)
+        keep("the part itself", {"traceback": traceback.format_exc()})
     return True
 
 
@@ -686,46 +664,31 @@ def in_short(result: Values) -> str:
     return ", ".join(f"{name} {value}" for name, value in result["values"].items())
 
 
-def write(out: Path, done: dict[str, dict[str, Values]]) -> None:
-    lines = ["| part | case | found | seconds |", "|---|---|---|---|"]
-    for part, cases in done.items():
-        for name, result in cases.items():
-            found = in_short(result).replace("|", "\\|")
-            lines.append(f"| {part} | {name} | {found} | {result.get('seconds', '')} |")
-    for name, text in (("gpu.json", json.dumps(done, indent=1, default=str)), ("gpu.md", "\n".join(lines))):
-        aside = out / f".{name}.part"
-        aside.write_text(text + "\n", encoding="utf-8")
-        aside.replace(out / name)
+def write_table(out: Path, done: Lines) -> None:
+    lines = [head("part", "case", "found", "seconds")]
+    for one in done.rows.values():
+        cells = one["part"], one["case"], in_short(one).replace("|", "\\|"), one.get("seconds", "")
+        lines.append(row(cells))
+    (out / "gpu.md").write_text("\n".join([*lines, ""]), encoding="utf-8")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
+    parser = make_parser(__doc__, out=Path)
     parser.add_argument(
         "--part", choices=PARTS, action="append", help="part to run; again for more; default: all parts"
     )
     parser.add_argument("--data", type=Path, help="dataset directory of Stanford Online Products, for the part train")
-    parser.add_argument("--list", action="store_true", help="print the names of the parts and stop")
     parser.add_argument("--toy", action="store_true", help="use toy sizes even on a GPU")
-    parser.add_argument("--exchange", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.list:
-        print("\n".join(PARTS))
-        return 0
     on_gpu = torch.cuda.is_available()
     bench = Bench(
         torch.device("cuda" if on_gpu else "cpu"), options.out, options.data, options.toy or not on_gpu, options.toy
     )
-    if options.exchange:
-        exchange(bench)
-        return 0
     options.out.mkdir(parents=True, exist_ok=True)
-    kept = options.out / "gpu.json"
-    done = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
+    done = Lines(options.out / "gpu.jsonl", ("part", "case"))
     whole = [run_part(part, bench, done) for part in options.part or PARTS]
-    write(options.out, done)
-    failed = sum("traceback" in result for cases in done.values() for result in cases.values())
-    print(f"{options.out / 'gpu.md'}: {sum(map(len, done.values()))} cases, {failed} failed", flush=True)
+    failed = sum("traceback" in result for result in done.rows.values())
+    print(f"{options.out / 'gpu.md'}: {len(done.rows)} cases, {failed} failed", flush=True)
     return 0 if all(whole) and not failed else 1
 
 

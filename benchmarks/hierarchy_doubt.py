@@ -20,7 +20,7 @@ taxonomies, without seeds and without names that equal a group. Figures are for 
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import yaml
-from measured import head
+from measured import head, row
 from name_sets import SETS, names_parser, rows_of
 from scipy.optimize import minimize
 from scipy.special import expit, logit
@@ -52,7 +52,6 @@ PENALTY = 0.003
 # features that were chosen on these datasets: spreads are those of a model without them, which fits new data no better
 CHOSEN = ("sure", "together")
 MOST_NAMES = 400  # maximum number of names that the fit uses per placement
-SHARE = 0.2
 
 
 # -- placements -----------------------------------------------------------------------------------------------------
@@ -87,8 +86,8 @@ def names_and_groups(data: Path, dataset: str) -> tuple[list[str], np.ndarray, l
     """Return the distinct names of a dataset that have one group, their group numbers, and the groups' names."""
     _, name, group = SETS[dataset]
     found: dict[str, str] = {}
-    for row in rows_of(data, dataset):
-        found.setdefault(row[name].replace("-", " "), row[group].replace("-", " "))
+    for told in rows_of(data, dataset):
+        found.setdefault(told[name].replace("-", " "), told[group].replace("-", " "))
     names = sorted(found)
     titles = sorted(set(found.values()))
     return names, np.array([titles.index(found[name]) for name in names]), titles
@@ -177,8 +176,8 @@ def accuracies(data: Path, encoders: Sequence[str], count: int, sets: Sequence[s
                 guesses = ((rows @ prototypes.T).argmax(axis=1), *regressed, ours)
                 found.append([(np.where(named >= 0, named, g) == truth)[others].mean() for g in guesses])
             every.append(np.mean(found, axis=0))
-            yield f"| {title} | {spec.partition(':')[0]} | {' | '.join(f'{value:.3f}' for value in every[-1])} |"
-    yield f"| mean | | {' | '.join(f'{value:.3f}' for value in np.mean(every, axis=0))} |"
+            yield row([title, spec.partition(":")[0], *(f"{value:.3f}" for value in every[-1])])
+    yield row(["mean", "", *(f"{value:.3f}" for value in np.mean(every, axis=0))])
 
 
 def against_majorities(groups: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -272,12 +271,6 @@ def auroc(wrong: np.ndarray, score: np.ndarray) -> float:
     return float(roc_auc_score(wrong, score)) if 0 < wrong.sum() < len(wrong) else float("nan")
 
 
-def recall(wrong: np.ndarray, score: np.ndarray) -> float:
-    """Return the recall of errors among the 20% most doubtful names, as a share of the possible recall."""
-    most = np.argsort(-score, kind="stable")[: round(SHARE * len(wrong))]
-    return float(wrong[most].sum() / max(min(wrong.sum(), len(most)), 1))
-
-
 def calibration_error(wrong: np.ndarray, p: np.ndarray) -> float:
     """Return the mean difference of probability and frequency over bins of equal size: 20 names each, or ten bins."""
     order = np.argsort(p, kind="stable")
@@ -292,10 +285,7 @@ class Figures:
     errors: float
     old: float
     auroc: float
-    recall: float
     calibration: float
-    expected: doubt.Expected
-    inside: float
 
 
 def of_fit(found: Sequence[Placements], without: str = "") -> list[Placements]:
@@ -306,19 +296,8 @@ def of_fit(found: Sequence[Placements], without: str = "") -> list[Placements]:
 def figures(p: Placements, model: doubt.Model) -> Figures:
     wrong = model.probabilities(p.marks)
     wrong = wrong if p.given is None else doubt.with_seeds(wrong, p.given, model.spreads)
-    nobody = np.zeros(0), np.zeros(0, bool), np.zeros(0, bool), np.zeros(0), (0, 0)
-    belief = doubt.believe(*nobody, model.spreads)
-    draws = doubt.still_wrong(logit(wrong), np.ones(len(wrong)), p.groups, belief, np.zeros(0))
-    expected = doubt.Expected.of(draws)
-    return Figures(
-        errors=float(p.wrong.mean()),
-        old=auroc(p.wrong, -p.confidence),
-        auroc=auroc(p.wrong, wrong),
-        recall=recall(p.wrong, wrong),
-        calibration=calibration_error(p.wrong, wrong),
-        expected=expected,
-        inside=float(expected.low <= p.wrong.sum() <= expected.high),
-    )
+    error = calibration_error(p.wrong, wrong)
+    return Figures(float(p.wrong.mean()), auroc(p.wrong, -p.confidence), auroc(p.wrong, wrong), error)
 
 
 def table(found: Sequence[Placements], kind: str) -> Iterator[str]:
@@ -328,31 +307,21 @@ def table(found: Sequence[Placements], kind: str) -> Iterator[str]:
     judged = [(p, figures(p, models[p.source])) for p in chosen]
     yield f"Groups {kind}, each taxonomy judged by the model of the others:"
     yield ""
-    heads = ("encoder", "wrong", "AUROC of margin", "AUROC", "recall in a fifth", "calibration error")
-    yield head("set", *heads, "wrong: expected (80%)", "found")
+    yield head("set", "encoder", "wrong", "AUROC of margin", "AUROC", "calibration error")
     own = [(p, f) for p, f in judged if p.number == 1 and not p.seeds]
     for p, f in own:
-        e = f.expected
-        yield (
-            f"| {p.shown} | {p.encoder} | {f.errors:.2f} | {f.old:.2f} | {f.auroc:.2f} | "
-            f"{f.recall:.2f} | {f.calibration:.2f} | "
-            f"{e.mean:.0f} ({e.low:.0f}-{e.high:.0f}) | {p.wrong.sum()} |"
-        )
+        yield _line(p.shown, p.encoder, [f])
     for encoder in dict.fromkeys(p.encoder for p, _ in own):
-        yield _mean(encoder, [f for p, f in own if p.encoder == encoder])
-    yield _mean("all", [f for _, f in own])
-    yield _mean("all numbers of groups", [f for p, f in judged if not p.seeds])
+        yield _line("mean", encoder, [f for p, f in own if p.encoder == encoder])
+    yield _line("mean", "all", [f for _, f in own])
+    yield _line("mean", "all numbers of groups", [f for p, f in judged if not p.seeds])
     if shown := [(p, f) for p, f in judged if p.number == 1 and p.seeds]:
-        yield _mean("five seeds per group", [f for _, f in shown])
+        yield _line("mean", "five seeds per group", [f for _, f in shown])
 
 
-def _mean(title: str, found: Sequence[Figures]) -> str:
-    def mean(name: str) -> str:
-        return f"{np.nanmean([getattr(f, name) for f in found]):.2f}"
-
-    shown = ("errors", "old", "auroc", "recall", "calibration")
-    cells = " | ".join(mean(name) for name in shown)
-    return f"| mean | {title} | {cells} | in the interval: {mean('inside')} | |"
+def _line(title: str, encoder: str, found: Sequence[Figures]) -> str:
+    means = np.nanmean([astuple(one) for one in found], axis=0)
+    return row([title, encoder, *(f"{value:.2f}" for value in means)])
 
 
 def write_model(found: Sequence[Placements], file: Path) -> None:

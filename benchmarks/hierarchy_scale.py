@@ -7,7 +7,6 @@ frequencies follow Zipf's law, and some have several spellings. A third of the l
 prints seconds per stage and the peak memory.
 """
 
-import argparse
 import csv
 import resource
 import tempfile
@@ -16,6 +15,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+from measured import make_parser
 
 from hgld.pipelines.hierarchy.build import build_hierarchy
 from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig
@@ -81,10 +81,7 @@ def write_table(file: Path, landmarks: int, names: list[str], rng: np.random.Gen
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--landmarks", type=int, default=200_000)
-    parser.add_argument("--names", type=int, default=5_700)
-    parser.add_argument("--encoder", default="lexical")
+    parser = make_parser(__doc__, landmarks=200_000, names=5_700, encoder="lexical")
     parser.add_argument("--out", type=Path, help="keep the build in this folder")
     options = parser.parse_args()
     rng = np.random.default_rng(0)

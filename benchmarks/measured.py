@@ -1,13 +1,42 @@
-"""Shared parts of benchmarks: child processes, memory as Linux reports it, and files of finished measurements."""
+"""Shared parts of benchmarks: options, child processes, memory, files of finished measurements, matched groups."""
 
+import argparse
 import json
+import multiprocessing
 import os
 import socket
-import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+
+def make_parser(about: str | None, **defaults: Any) -> argparse.ArgumentParser:
+    """Return a parser with an option per keyword.
+
+    Args:
+        about: docstring of the script.
+        defaults: default values by option; a list takes several values, and an option whose default is a type is
+            required.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in defaults.items():
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(default, type):
+            parser.add_argument(option, type=default, required=True)
+        else:
+            is_list = isinstance(default, list)
+            kind, count = type(default[0] if is_list else default), "+" if is_list else None
+            parser.add_argument(option, type=kind, nargs=count, default=default, help="default: %(default)s")
+    return parser
 
 
 def status_bytes(field: str) -> int:
@@ -16,25 +45,45 @@ def status_bytes(field: str) -> int:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith(field))
 
 
-def in_its_own_process(*words: object, **environment: str) -> dict[str, Any]:
-    """Run a program and return the JSON of its last line; its stderr is shown."""
-    command = [sys.executable, *map(str, words)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment})
-    return json.loads(done.stdout.splitlines()[-1])
+@contextmanager
+def watched_memory() -> Iterator[dict[int, int]]:
+    """Yield a growing table: the peak memory, without the pages of files, of every half second."""
+    peaks, done, start = {0: status_bytes("RssAnon")}, threading.Event(), time.perf_counter()
+
+    def watch() -> None:
+        while not done.wait(0.02):
+            now = int(2 * (time.perf_counter() - start))
+            peaks[now] = max(peaks.get(now, 0), status_bytes("RssAnon"))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield peaks
+    finally:
+        done.set()
+        watcher.join()
 
 
-def together(count: int, *words: object, **environment: str) -> list[dict[str, Any]]:
-    """Run a program in ``count`` processes, with torchrun's variables if more than one; return each one's last line."""
+def in_its_own_process(run: Callable[..., Any], *arguments: object, **environment: str) -> Any:
+    """Return what a function returns in a new process with further environment variables."""
+    os.environ |= environment
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(run, *arguments).result()
+
+
+def together(count: int, run: Callable[..., Any], *arguments: object) -> list[Any]:
+    """Return what a function returns in each of several processes, with torchrun's variables if more than one."""
     with socket.create_server(("127.0.0.1", 0)) as free:
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(count)}
-    started = []
-    for index in range(count):
-        ranks = {"RANK": str(index), "LOCAL_RANK": str(index), **address} if count > 1 else {}
-        every = {**os.environ, **environment, **ranks}
-        command = [sys.executable, *map(str, words)]
-        started.append(subprocess.Popen(command, env=every, stdout=subprocess.PIPE, text=True))
-    said = [process.communicate()[0] for process in started]
-    return [json.loads(text.splitlines()[-1]) for text in said]
+        port = free.getsockname()[1]
+    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
+        return list(pool.map(partial(_run_rank, count, port, run, arguments), range(count)))
+
+
+def _run_rank(count: int, port: int, run: Callable[..., Any], arguments: tuple[Any, ...], rank: int) -> Any:
+    if count > 1:
+        ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_PORT": port}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", **{name: str(value) for name, value in ranks.items()}}
+    return run(*arguments)
 
 
 def head(*names: str) -> str:
@@ -76,3 +125,15 @@ class Lines:
             file.write(f"\n{json.dumps(measured)}")  # an earlier stop may have left an incomplete line
             file.flush()
             os.fsync(file.fileno())
+
+
+def match_groups(shared: Mapping[tuple[Any, str], int]) -> dict[Any, str]:
+    """Match groups one to one to labels, with as many shared names (or items) as possible.
+
+    Args:
+        shared: numbers of shared names by (group, label).
+    """
+    groups, labels = (sorted(set(column)) for column in zip(*shared, strict=True))
+    table = np.array([[shared.get((group, label), 0) for label in labels] for group in groups])
+    rows, columns = linear_sum_assignment(table, maximize=True)
+    return {groups[row]: labels[column] for row, column in zip(rows, columns, strict=True)}

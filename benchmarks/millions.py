@@ -17,17 +17,14 @@ into memory or into the index is not timed. CPU seconds are summed over threads.
 without the pages of the file, which the system can free at any time.
 """
 
-import argparse
-import json
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from measured import head, in_its_own_process, row, status_bytes
+from measured import head, in_its_own_process, make_parser, row, watched_memory
 
 SIDES = ("gemm", "heads", "lists", "torch", "faiss")
 HEADS, LISTS = ("R@1", "R@10", "mAP@100"), ("AP", "R@1", "H-AP", "NDCG", "ASI")
@@ -111,46 +108,27 @@ def measure(side: str, path: Path, queries: int, threads: int) -> dict[str, floa
     prepare = {"torch": in_memory, "faiss": indexed}.get(side, np.asanyarray)
     run(query[:4], prepare(gallery[:5000]))  # warm up
     held = prepare(gallery)
-    peak, done = [status_bytes("RssAnon")], threading.Event()
-
-    def watch() -> None:
-        while not done.wait(0.05):
-            peak.append(max(peak.pop(), status_bytes("RssAnon")))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    start, cpu = time.perf_counter(), time.process_time()
-    run(query[: len(query) // share], held)
-    seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
-    done.set()
-    watcher.join()
-    return {"seconds": seconds * share, "cpu": cpu * share, "bytes": peak[0]}
+    with watched_memory() as peaks:
+        start, cpu = time.perf_counter(), time.process_time()
+        run(query[: len(query) // share], held)
+        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+    return {"seconds": seconds * share, "cpu": cpu * share, "bytes": max(peaks.values())}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--folder", type=Path, required=True, help="folder of the file")
-    parser.add_argument("--items", type=int, default=4_100_000)
-    parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--queries", type=int, default=1000)
-    parser.add_argument("--threads", type=int, default=1)
+    parser = make_parser(__doc__, folder=Path, items=4_100_000, dim=512, queries=1000, threads=1)
     parser.add_argument("--only", nargs="+", choices=SIDES, default=SIDES)
-    parser.add_argument("--measure", metavar="SIDE", help=argparse.SUPPRESS)
     options = parser.parse_args()
     path = options.folder / f"gallery-{options.items}x{options.dim}.npy"
-    if options.measure:
-        print(json.dumps(measure(options.measure, path, options.queries, options.threads)))
-        return
     if not path.exists():
         make(path, options.items, options.dim)
     print(head("side", "seconds", "CPU seconds", "times gemm's CPU", "memory, MB"))
     first = 0.0
     for side in options.only:
-        words = ["--measure", side, "--folder", options.folder, "--items", options.items, "--dim", options.dim]
-        found = in_its_own_process(__file__, *words, "--queries", options.queries, "--threads", options.threads)
+        found = in_its_own_process(measure, side, path, options.queries, options.threads)
         first = first or found["cpu"]
         cells = [side, f"{found['seconds']:.1f}", f"{found['cpu']:.1f}", f"{found['cpu'] / first:.2f}"]
-        print(row([*cells, int(found["bytes"]) >> 20]), flush=True)
+        print(row([*cells, found["bytes"] >> 20]), flush=True)
 
 
 if __name__ == "__main__":

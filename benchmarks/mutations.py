@@ -12,7 +12,6 @@ the mutation. If a run takes over ``--limit`` seconds, the mutation counts as ca
 Results are kept in DIR, so that the same call resumes.
 """
 
-import argparse
 import ast
 import hashlib
 import json
@@ -29,6 +28,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
+
+from measured import head, make_parser, row  # a module beside this script
 
 ROOT = Path(__file__).resolve().parents[1]
 MUTATED = (
@@ -312,24 +313,19 @@ class Copy:
 
 def table(drawn: list[Mutation], results: dict[str, str | None]) -> str:
     """Return the results as a table in Markdown."""
-    lines = ["| line | mutation | caught by |", "| --- | --- | --- |"]
+    lines = [head("line", "mutation", "caught by")]
     for mutation in drawn:
         caught = results.get(mutation.key, "not tried") or "**survived**"
         cells = (f"{mutation.file}:{mutation.line}", f"`{mutation.before}` -> `{mutation.after}`", caught)
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        lines.append(row(cell.replace("|", "\\|") for cell in cells))
     done = [results[mutation.key] for mutation in drawn if mutation.key in results]
     return "\n".join([*lines, "", f"{sum(caught is not None for caught in done)} of {len(done)} caught"])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, required=True, help="folder of the copy and the results")
-    parser.add_argument("--count", type=int, default=40)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--limit", type=float, default=1200, help="seconds of one test session")
+    parser = make_parser(__doc__, work=Path, count=40, seed=0, limit=1200.0)
     parser.add_argument("--nearest", action="store_true", help="run only the nearest test files")
     parser.add_argument("--only", default="", help="only mutations of this FILE:LINE")
-    parser.add_argument("--again", action="store_true", help="try again the mutations that survived before")
     parser.add_argument("--list", action="store_true", help="print the mutations and stop")
     options = parser.parse_args()
     drawn = [m for m in draw(options.count, options.seed) if str(m).startswith(options.only)]
@@ -341,7 +337,7 @@ def main() -> None:
     results: dict[str, str | None] = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
     copy = Copy(options.work.resolve() / "copy", options.limit)
     for mutation in drawn:
-        if mutation.key in results and not (options.again and results[mutation.key] is None):
+        if mutation.key in results:
             continue
         results[mutation.key] = copy.test(mutation, options.nearest)
         kept.write_text(json.dumps(results, indent=1), encoding="utf-8")

@@ -3,7 +3,10 @@
 import argparse
 import csv
 import os
+from collections.abc import Iterable
 from pathlib import Path
+
+from measured import make_parser  # a module beside this script
 
 SETS = {  # printed name: folder, column of names, column of groups
     "washington": ("gldv2_washington_landmarks", "label", "mid"),
@@ -14,7 +17,9 @@ SETS = {  # printed name: folder, column of names, column of groups
     "overture": ("taxonomies/overture_places", "label", "mid"),
     "cub200": ("taxonomies/cub200", "label", "mid"),
     "grocery": ("grocery", "fine", "coarse"),
+    "overture top": ("taxonomies/overture_places", "label", "top"),
 }
+EIGHT = tuple(SETS)[:-1]  # the names of "overture top" are those of "overture"
 
 
 def rows_of(data: Path, name: str, column: str = "") -> list[dict[str, str]]:
@@ -25,13 +30,13 @@ def rows_of(data: Path, name: str, column: str = "") -> list[dict[str, str]]:
     return [row for row in rows if row.get(column or level) and "|" not in row[column or level]]
 
 
-def names_parser(about: str | None) -> argparse.ArgumentParser:
-    """Return a parser with the options that all benchmarks of names share."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+def names_parser(about: str | None, sets: Iterable[str] = EIGHT) -> argparse.ArgumentParser:
+    """Return a parser with the options that all benchmarks of names share, and these datasets by default."""
+    parser = make_parser(about)
     data = os.environ.get("HGLD_DATA")
     parser.add_argument(
         "--data", type=Path, default=data, required=data is None, help="folder of the datasets; default: HGLD_DATA"
     )
     parser.add_argument("--encoder", action="append", help="encoder of build-hierarchy; again for more")
-    parser.add_argument("--sets", default=",".join(SETS), help="names of datasets, separated by commas")
+    parser.add_argument("--sets", default=",".join(sets), help="names of datasets, separated by commas")
     return parser

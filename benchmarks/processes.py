@@ -9,17 +9,14 @@ appends the memory of the process with the highest peak per half second. Memory 
 without the pages of files, which the system can free at any time. ``digest`` is of the values of all queries.
 """
 
-import argparse
 import hashlib
-import json
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from measured import head, row, status_bytes, together
+from measured import head, make_parser, row, together, watched_memory
 
 METRICS = ("AP", "R@1", "mAP@R", "H-AP", "NDCG", "ASI")
 BATCH = 256
@@ -47,17 +44,7 @@ def measure(items: int, dim: int, queries: int, is_processed: bool) -> dict[str,
     from hgld.evaluation.row_table import RowTable, Sharing, shared_folder
 
     torch.set_num_threads(1)
-    done, start = threading.Event(), time.perf_counter()
-    samples: dict[int, int] = {}  # largest number of bytes per half second
-
-    def watch() -> None:
-        while not done.wait(0.02):
-            now = int(2 * (time.perf_counter() - start))
-            samples[now] = max(samples.get(now, 0), status_bytes("RssAnon"))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    with distributed.process_group("cpu", str) as processes:
+    with watched_memory() as samples, distributed.process_group("cpu", str) as processes:
         batches = [np.arange(start, min(start + BATCH, items)) for start in range(0, items, BATCH)]
         own = batches[processes.index :: processes.count]
         asked = np.sort(np.random.default_rng(0).permutation(items)[:queries])
@@ -75,50 +62,33 @@ def measure(items: int, dim: int, queries: int, is_processed: bool) -> dict[str,
                 gallery, query = whitening.apply(gallery, share), whitening.apply(query)
             expansion = (2.0, 10) if is_processed else None
             options = EvaluationOptions(metrics=METRICS, query_expansion=expansion, share=share)
-            ranked = rank(evaluate, options, gallery, query, asked)
+            labels = labels_of(np.arange(items))
+            report = evaluate(query, labels[asked], gallery, labels, levels=("a", "b", "c"), options=options)
             distributed.wait_for_all(processes)
         total = time.perf_counter() - begin, time.process_time() - cpu
-    done.set()
-    watcher.join()
-    return {"embed": embedded, "total": total, "bytes": max(samples.values()), "over_time": samples, "digest": ranked}
-
-
-def rank(evaluate: Any, options: Any, gallery: Any, query: Any, asked: np.ndarray) -> str:
-    labels = labels_of(np.arange(len(gallery)))
-    report = evaluate(query, labels[asked], gallery, labels, levels=("a", "b", "c"), options=options)
-    return hashlib.sha256(report.per_query.to_numpy().tobytes()).hexdigest()[:12]
+    digest = hashlib.sha256(report.per_query.to_numpy().tobytes()).hexdigest()[:12]
+    return {"embed": embedded, "total": total, "over_time": samples, "digest": digest}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--items", type=int, default=300_000)
-    parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--queries", type=int, default=1024)
-    parser.add_argument("--count", type=int, nargs="+", default=[1, 2, 4])
+    parser = make_parser(__doc__, items=300_000, dim=512, queries=1024, count=[1, 2, 4])
     parser.add_argument("--process", action="store_true")
     parser.add_argument("--over-time", type=Path, metavar="FILE", help="CSV to append the memory per half second to")
-    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if asked.measure:
-        print(json.dumps(measure(asked.items, asked.dim, asked.queries, asked.process)))
-        return
-    words = ["--items", str(asked.items), "--dim", str(asked.dim), "--queries", str(asked.queries)]
     table = asked.items * asked.dim * 4
     columns = ("processes", "memory, MB", "allowed, MB", "seconds", "of these embedding", "CPU seconds, all", "digest")
     print(head(*columns), flush=True)
     for count in asked.count:
-        ways = ["--process"] * asked.process
-        found = together(count, __file__, "--measure", *words, *ways)
-        allowed = (1 / count + 0.1) * table + 500e6
+        found = together(count, measure, asked.items, asked.dim, asked.queries, asked.process)
+        largest = max((one["over_time"] for one in found), key=lambda samples: max(samples.values()))
         seconds = [max(one[name][0] for one in found) for name in ("total", "embed")]
-        cells = [count, int(max(one["bytes"] for one in found) / 1e6), int(allowed / 1e6)]
+        cells = [count, int(max(largest.values()) / 1e6), int(((1 / count + 0.1) * table + 500e6) / 1e6)]
         cpu = sum(one["total"][1] for one in found)
         digests = "/".join(sorted({one["digest"] for one in found}))
         if asked.over_time:
-            largest = max(found, key=lambda one: one["bytes"])
             with asked.over_time.open("a", encoding="utf-8") as file:
-                for half, size in largest["over_time"].items():
-                    file.write(f"{count},one file,{int(half) / 2},{size / 1e6:.0f}\n")
+                for half, size in largest.items():
+                    file.write(f"{count},one file,{half / 2},{size / 1e6:.0f}\n")
         print(row([*cells, *(f"{one:.1f}" for one in seconds), f"{cpu:.1f}", digests]), flush=True)
 
 

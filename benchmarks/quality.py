@@ -15,17 +15,18 @@ differently for each pair of class split and seed. Therefore no setting is chose
 Every loss has the same network, batches, steps, schedule and start. Without --pretrained, the start is trained once per
 pair: a network learns without labels, for as many steps, to match two views of an image (recipes ``small-views-SET``).
 Every loss has the same search per dataset: some learning rates times two values of one option of the loss
-(``SEARCHED``). A search run takes a quarter of the steps, and H-AP on val selects the best setting. This setting is
-trained once per pair. Its checkpoint with the best H-AP on val is tested once. Every table also has rows for raw pixels
-(32 px, mean-centred) and for the start. Without --pretrained, a row shows the random network. With --pretrained, rows
-show the network before training, at the image size that is best on val, with and without PCA whitening.
+(``SEARCHED``), or the first --settings of them. A search run takes a quarter of the steps, and H-AP on val selects the
+best setting. This setting is trained once for each of --pairs pairs. Its checkpoint with the best H-AP on val is tested
+once. Every table also has rows for raw pixels (32 px, mean-centred) and for the start. Without --pretrained, a row
+shows the random network. With --pretrained, rows show the network before training, at the image size that is best on
+val, with and without PCA whitening.
 
 The datasets run in turn: first the searches, then all losses pair by pair, so that finished pairs can be
 compared. Each finished run is a line of benchmarks/results/quality.jsonl or quality_pretrained.jsonl (--results) with
 a hash of its split and of the options that differ from hgld's defaults. After a stop the same call resumes, even in the
 middle of a run. --table only prints finished runs. Without --pretrained, a run takes some 2 core-minutes (1,000 steps),
 its start takes as long, and all runs take some 6 core-hours. With --pretrained, a run takes some 13 core-minutes
-(180 steps), and all runs take some 32 core-hours.
+(180 steps), and all runs take some 32 core-hours. --jobs runs at a time take one core each.
 """
 
 import argparse
@@ -44,7 +45,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from measured import Lines
+from measured import Lines, make_parser
 
 from hgld.distributed import ALONE
 from hgld.pipelines.shards.build import build_shards
@@ -451,17 +452,12 @@ def tables(found: Rows, name: str, chosen: Mapping[str, Mapping[str, Any]]) -> I
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--work", type=Path, required=True)
+    parser = make_parser(__doc__, data=Path, work=Path, pairs=5, settings=8, jobs=2)
     parser.add_argument("--pretrained", type=Path, help=f"weights of {NETWORK}; default: train from scratch")
     parser.add_argument("--results", type=Path, help="file of finished runs, one line each")
     parser.add_argument("--sets", nargs="+", choices=LEVELS)
     parser.add_argument("--losses", nargs="*", choices=SEARCHED, default=list(SEARCHED))
-    parser.add_argument("--pairs", type=int, default=5, help="pairs of class split and seed")
     parser.add_argument("--steps", type=int, help="steps of a run; a search run takes a quarter")
-    parser.add_argument("--settings", type=int, default=8, help="settings to search per loss and dataset, at most 8")
-    parser.add_argument("--jobs", type=int, default=2, help="parallel runs, one core each")
     parser.add_argument("--table", action="store_true", help="print finished runs, run nothing")
     options = parser.parse_args()
     setting = setting_of(options)

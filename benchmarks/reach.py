@@ -8,7 +8,6 @@ noise, or 32-pixel images of DIR (``hgld.load_model("pixels")``), three random c
 over seeds, with its standard deviation: distance of the drawn negatives, their share with a loss, and the term.
 """
 
-import argparse
 import csv
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import torch
+from measured import make_parser
 from PIL import Image
 
 import hgld
@@ -70,10 +70,7 @@ def measure(embeddings: torch.Tensor, reach: float, seed: int) -> tuple[float, f
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--seeds", type=int, default=5)
-    told = parser.parse_args()
+    told = make_parser(__doc__, data=Path, seeds=5).parse_args()
     out = csv.writer(sys.stdout, lineterminator="\n")
     out.writerow(["embeddings", "dimensions", "reach", "seeds", "distance", "share with a loss", "retrieval term"])
     made = {f"random, {dim}": lambda seed, dim=dim: directions(dim, seed) for dim in (3, 10, 128, 2048)}

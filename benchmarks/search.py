@@ -3,12 +3,12 @@
 Run with: python benchmarks/search.py [--items 100000 1000000] [--dim 128] [--queries 200] [--spread 1.25]
           [--only exact ivf hnsw]
 
-faiss-cpu is an extra: pip install 'hgld[faiss]'. Every search uses one thread. Times are CPU seconds. "opened" is the
+--spread is the spread of items within a class; with 100 there are almost no clusters. faiss-cpu is an extra: pip
+install 'hgld[faiss]'. Every search uses one thread. Times are CPU seconds. "opened" is the
 time before the first query: an index is checked and read, or embeddings are read and normalised for an exhaustive
 search.
 """
 
-import argparse
 import os
 import tempfile
 import time
@@ -21,7 +21,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # set before imports: the OpenMP libraries 
 
 import numpy as np
 import torch
-from measured import head, row
+from measured import head, make_parser, row
 
 from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.evaluation.scores import exact_products, prepare_embeddings
@@ -105,13 +105,7 @@ def measure(side: str, gallery: np.ndarray, queries: np.ndarray, folder: Path) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--items", type=int, nargs="+", default=[100_000, 1_000_000])
-    parser.add_argument("--dim", type=int, default=128)
-    parser.add_argument("--queries", type=int, default=200)
-    parser.add_argument(
-        "--spread", type=float, default=1.25, help="spread of items within a class; 100: almost no clusters"
-    )
+    parser = make_parser(__doc__, items=[100_000, 1_000_000], dim=128, queries=200, spread=1.25)
     parser.add_argument("--only", nargs="+", choices=SIDES, default=SIDES)
     options = parser.parse_args()
     torch.set_num_threads(1)

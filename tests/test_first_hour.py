@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,9 @@ def test_every_gpu_benchmark_part_runs_at_toy_size(tmp_path):
     command = [sys.executable, str(SCRIPT), "--out", str(tmp_path), "--toy"]
     env = os.environ | {"PYTHONPATH": str(ROOT), "TRITON_DEFAULT_FP_FUSION": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
-    found = json.loads((tmp_path / "gpu.json").read_text())
+    found: dict[str, dict[str, Any]] = {}
+    for one in map(json.loads, filter(None, (tmp_path / "gpu.jsonl").read_text(encoding="utf-8").splitlines())):
+        found.setdefault(one["part"], {})[one["case"]] = one
     failed = {f"{part}: {name}" for part, cases in found.items() for name, one in cases.items() if "traceback" in one}
     assert not failed, done.stdout + done.stderr
     assert done.returncode == 0

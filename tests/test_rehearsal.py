@@ -39,8 +39,9 @@ def test_rehearsal_at_small_scale_recovers_the_true_labels(tmp_path, monkeypatch
 
         monkeypatch.setattr(rehearsal, "run", run)
         rehearsal.main()
-    record = json.loads((tmp_path / "record.json").read_text(encoding="utf-8"))
-    assert all(stage["done"] and stage["attempts"] == 1 for stage in record["stages"].values())
+    lines = (tmp_path / "record.jsonl").read_text(encoding="utf-8").splitlines()
+    stages = [one for one in map(json.loads, filter(None, lines)) if one["stage"]]
+    assert all(stage["code"] == 0 and stage["attempts"] == 1 for stage in stages)
     for name in ("train", "index"):  # the simulated annotator decides according to the true labels
         columns = ["landmark_id", "hierarchical_label", "natural_or_human_made"]
         made, true = (

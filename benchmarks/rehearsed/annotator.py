@@ -6,6 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import polars as pl
+from measured import match_groups
 
 from rehearsed.world import SETS, World
 
@@ -18,7 +19,9 @@ def decide(world: World, build: Path, file: Path) -> int:
     truth = _true_groups(world, pl.read_parquet(stages / "clean" / "landmarks.parquet"))
     names = pl.read_parquet(stages / "review" / "names.parquet").select("name", "label", "landmarks")
     names = names.with_columns(true=pl.col("name").replace_strict(truth, default=None)).drop_nulls("true")
-    chosen = _stand_for(names)
+    shared = names.group_by("true", "label").agg(pl.col("landmarks").sum()).sort("true", "label")
+    homes = match_groups({(true, label): count for true, label, count in shared.iter_rows()})
+    chosen = {label: true for true, label in homes.items()}
     old = set(pl.read_parquet(stages / "review" / "groups.parquet")["label"])
     # Temporary labels, because two groups may swap labels.
     between = {label: f"group {number} in between" for number, label in enumerate(sorted(chosen))}
@@ -26,7 +29,6 @@ def decide(world: World, build: Path, file: Path) -> int:
     titles = [label for label, _ in world.groups]
     decisions = [_rename(label, to) for label, to in sorted(between.items())]
     decisions += [_rename(between[label], titles[true]) for label, true in sorted(chosen.items())]
-    homes = {true: label for label, true in chosen.items()}
     moves, stays = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
     for name, label, true in names.select("name", "label", "true").sort("name").iter_rows():
         (stays if homes.get(true) == label else moves)[true].append(name)
@@ -63,18 +65,6 @@ def _true_groups(world: World, landmarks: pl.DataFrame) -> dict[str, int]:
     )
     counted = named.group_by("name", "true").len().sort("name", "len", "true", descending=[False, True, False])
     return dict(counted.unique("name", keep="first", maintain_order=True).select("name", "true").iter_rows())
-
-
-def _stand_for(names: pl.DataFrame) -> dict[str, int]:
-    """Match groups of the build to true groups one to one, by the number of shared landmarks."""
-    shared = names.group_by("label", "true").agg(pl.col("landmarks").sum())
-    chosen: dict[str, int] = {}
-    for label, true in (
-        shared.sort("landmarks", "label", "true", descending=[True, False, False]).select("label", "true").iter_rows()
-    ):
-        if label not in chosen and true not in chosen.values():
-            chosen[label] = true
-    return chosen
 
 
 if __name__ == "__main__":

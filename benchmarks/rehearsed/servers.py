@@ -1,22 +1,25 @@
 """Servers of a rehearsal on 127.0.0.1: files with byte ranges, and fakes of Commons and Wikidata with failures."""
 
+import asyncio
 import itertools
 import re
-import sys
+import socket
 import threading
-import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import unquote
 
 import numpy as np
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
 
 from rehearsed.world import CATEGORY_ITEM, ITEM, MERGED_ITEM, NOTHING, ROADS, SETS, World
 from tests.pipelines.wikimedia_server import (
-    Asked,
     Fault,
     Wiki,
     WikimediaServer,
@@ -27,97 +30,37 @@ from tests.pipelines.wikimedia_server import (
 )
 
 
-class _QuietServer(ThreadingHTTPServer):
-    request_queue_size = 128  # connections of one client that wait to be accepted
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print no error for killed clients."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
-
-
 class FileServer:
-    """Server of the files in a folder, with ranges; the ETag is the file's size and time.
+    """Server of the files in a folder, with ranges and ETags.
 
     Args:
         folder: folder of the served files.
         port: port to listen on; 0: a free port.
         delay: seconds before each response.
-        failing: every response of this number fails: status 503, or a connection that ends early; 0: none fails.
+        failing: every response of this number has the status 503; 0: none.
     """
 
     def __init__(self, folder: Path, port: int = 0, delay: float = 0.0, failing: int = 0) -> None:
-        handler = partial(_FileHandler, folder.resolve(), delay, failing, itertools.count(1))
-        self._server = _QuietServer(("127.0.0.1", port), handler)
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        files, numbers = Starlette(routes=[Mount("/", StaticFiles(directory=folder))]), itertools.count(1)
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            await asyncio.sleep(delay)
+            is_failing = failing and next(numbers) % failing == 0
+            await (Response(status_code=503) if is_failing else files)(scope, receive, send)
+
+        listening = socket.create_server(("127.0.0.1", port))
+        self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        config = uvicorn.Config(answer, lifespan="off", log_level="critical", timeout_graceful_shutdown=1)
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, args=([listening],), daemon=True)
+        self._thread.start()
 
     def __enter__(self) -> "FileServer":
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
-class _FileHandler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    wbufsize = 1 << 16
-
-    def __init__(self, folder: Path, delay: float, failing: int, numbers: Iterator[int], *given: Any) -> None:
-        self.folder, self.delay, self.failing, self.numbers = folder, delay, failing, numbers
-        super().__init__(*given)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Log nothing, because a rehearsal makes thousands of requests."""
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_GET(self) -> None:
-        time.sleep(self.delay)
-        number = next(self.numbers)
-        turn, is_whole = divmod(number, self.failing) if self.failing else (0, 1)
-        if not is_whole and turn % 2:
-            self._begin(503, 0)
-            return
-        path = (self.folder / unquote(self.path.partition("?")[0]).lstrip("/")).resolve()
-        if not (path.is_relative_to(self.folder) and path.is_file()):
-            self._begin(404, 0)
-            return
-        facts = path.stat()
-        etag, size = f'"{facts.st_size:x}-{facts.st_mtime_ns:x}"', facts.st_size
-        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-        first, last = 0, size - 1
-        headers = {"ETag": etag, "Accept-Ranges": "bytes"}
-        if asked and self.headers.get("If-Range") in (None, etag):
-            first, last = int(asked[1]), min(last, int(asked[2] or last))
-            if first > last:
-                self._begin(416, 0, **{"Content-Range": f"bytes */{size}"})
-                return
-            self._begin(206, last - first + 1, **headers, **{"Content-Range": f"bytes {first}-{last}/{size}"})
-        else:
-            self._begin(200, size, **headers)
-        if self.command == "GET":
-            self._send(path, first, last + 1 if is_whole else (first + last) // 2)
-        self.close_connection |= not is_whole
-
-    def _begin(self, code: int, length: int, **headers: str) -> None:
-        self.send_response(code)
-        for name, value in {**headers, "Content-Length": str(length)}.items():
-            self.send_header(name, value)
-        self.end_headers()
-
-    def _send(self, path: Path, first: int, end: int) -> None:
-        try:
-            with open(path, "rb") as file:
-                file.seek(first)
-                while first < end and (data := file.read(min(1 << 18, end - first))):
-                    self.wfile.write(data)
-                    first += len(data)
-        except ConnectionError:  # a killed client needs no response
-            self.close_connection = True
+        self._server.should_exit = True
+        self._thread.join()
 
 
 # -- Commons and Wikidata ---------------------------------------------------------------------------------------------
@@ -179,7 +122,7 @@ class Wikis(WikimediaServer):
         pages, sitelinks, entities = (cast(dict[str, Any], _Looked(look)) for look in looked)
         super().__init__(Wiki(pages, sitelinks, entities), port=port)
         self.faults = _SomeFaults()
-        self.log = _Counted()
+        self.log = cast(list[Any], deque(maxlen=0))  # a log would grow by thousands of requests
 
     def _place(self, title: str) -> tuple[int, str] | None:
         """Return number and road of a title's place, or None for a missing page; ``moved`` pages have another title."""
@@ -233,17 +176,6 @@ class Wikis(WikimediaServer):
             return _item(item, f"Category {place}", P31=("Q4167836",), P301=(f"Q{ITEM + place}",))
         kinds = [kind for kind in (self._name[place], self._second[place]) if kind >= 0]
         return _item(item, self._world.title(place), P31=tuple(self._world.names[kind].item for kind in kinds))
-
-
-class _Counted(list[Asked]):
-    """A log that keeps only the number of requests."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.requests = 0
-
-    def append(self, object: Asked) -> None:  # noqa: A002
-        self.requests += 1
 
 
 def _item(item: str, label: str, **claims: tuple[str, ...]) -> dict[str, Any]:

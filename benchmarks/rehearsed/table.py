@@ -1,6 +1,7 @@
 """Tables of a rehearsal: the costs of every stage, and the metrics of every model."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,27 +10,17 @@ from measured import head, row
 from rehearsed.stages import RUNS
 
 QUALITY = {"mAP@100": "mAP@100/landmark", "H-AP": "H-AP", "ASI": "ASI", "NDCG": "NDCG"}
-_COSTS = ("wall, s", "CPU, s", "items a CPU second", "peak of a process, MB", "of the others, MB")
-_BYTES = ("read, MB", "written, MB", "disk so far, MB")
+_COSTS = ("wall, s", "CPU, s", "items a CPU second", "peak of a process, MB", "disk so far, MB", "attempts")
 
 
-def markdown(facts: dict[str, Any]) -> str:
-    """Return the record of a rehearsal as a Markdown table."""
-    lines = [head("stage", "items", *_COSTS, *_BYTES)]
-    for name, stage in facts["stages"].items():
-        spent = stage["spent"]
-        largest, *others = [round(peak / 1e6) for peak in spent["peaks"][:4]] or [0]
-        cells = [f"{spent['wall']:,.1f}", f"{spent['cpu']:,.1f}", f"{stage['items'] / max(spent['cpu'], 0.01):,.0f}"]
-        cells += [f"{largest:,}", ", ".join(f"{peak:,}" for peak in others)]
-        cells += [f"{spent['read'] / 1e6:,.1f}", f"{spent['written'] / 1e6:,.1f}", f"{stage['disk'] / 1e6:,.0f}"]
-        lines.append(row([name + _state(stage), f"{stage['items']:,} {stage['unit']}", *cells]))
+def markdown(stages: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the costs of stages as a Markdown table; costs are sums over the attempts."""
+    lines = [head("stage", "items", *_COSTS)]
+    for name, stage in stages.items():
+        cells = [f"{stage['wall']:,.1f}", f"{stage['cpu']:,.1f}", f"{stage['items'] / max(stage['cpu'], 0.01):,.0f}"]
+        cells += [f"{stage['peak'] / 1e6:,.0f}", f"{stage['disk'] / 1e6:,.0f}", stage["attempts"]]
+        lines.append(row([name, f"{stage['items']:,} {stage['unit']}", *cells]))
     return "\n".join(lines)
-
-
-def _state(stage: dict[str, Any]) -> str:
-    """Return a note if a stage is not finished, or its costs are sums over several attempts."""
-    again = f" (in {stage['attempts']} attempts)" if stage.get("attempts", 1) > 1 else ""
-    return again if stage["done"] else f" (not done){again}"
 
 
 def quality(chain: Path) -> str:
