@@ -20,9 +20,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import redirect_stdout
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from urllib.parse import quote
 
@@ -34,12 +32,10 @@ ROOT = Path(__file__).resolve().parent.parent
 # lets imports find hgld if it is not installed, and the tests' fake wikis
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from measured import make_parser, match_groups  # noqa: E402
+from measured import make_parser, match_groups, run_hgld  # noqa: E402
 from rehearsed.release import COMMONS  # noqa: E402
 from rehearsed.servers import Wikis  # noqa: E402
 from rehearsed.world import SETS, World  # noqa: E402
-
-import hgld.cli  # noqa: E402
 
 WHEN = "2026-01-01T00:00:00Z"
 COLUMNS = ("dataset", "names", "groups", "encoder", "method", "reviewers", "seeds")
@@ -88,13 +84,7 @@ def synthetic(world: World, wikis: str, work: Path) -> Dataset:
 
 def build(dataset: Dataset, out: Path, flags: list[str]) -> pl.DataFrame:
     """Build a hierarchy; return name, label, and the known group of most of the name's landmarks."""
-    words = ["build-hierarchy", *dataset.flags, "--as-published", "--out", str(out), *flags]
-    with redirect_stdout(StringIO()):  # hides progress; errors still appear on stderr
-        try:
-            hgld.cli.main(words)
-        except SystemExit as end:
-            if end.code:
-                raise
+    run_hgld("build-hierarchy", *dataset.flags, "--as-published", "--out", out, *flags)
     landmarks = pl.read_parquet(out / "stages" / "clean" / "landmarks.parquet").with_columns(
         pl.col("landmark_id").cast(pl.String)
     )

@@ -107,9 +107,7 @@ def _cell(values: np.ndarray, spread: np.ndarray) -> str:
 
 
 def main() -> None:
-    parser = names_parser(__doc__, SETS)
-    parser.add_argument("--seeds", type=int, default=5)
-    options = parser.parse_args()
+    options = names_parser(__doc__, SETS, seeds=5).parse_args()
     sets = [read_set(options.data, name) for name in options.sets.split(",")]
     for spec in options.encoder or ["lexical"]:
         print(f"\n### {make_encoder(spec, names=['x']).name}\n")

@@ -1,6 +1,7 @@
 """Shared parts of benchmarks: options, child processes, memory, files of finished measurements, matched groups."""
 
 import argparse
+import io
 import json
 import multiprocessing
 import os
@@ -10,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,19 @@ def in_its_own_process(run: Callable[..., Any], *arguments: object, **environmen
     os.environ |= environment
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(run, *arguments).result()
+
+
+def run_hgld(*words: object) -> None:
+    """Run a command of hgld in this process; its output is shown only if it fails."""
+    import hgld.cli
+
+    said = io.StringIO()
+    try:
+        with redirect_stdout(said), redirect_stderr(said):
+            hgld.cli.main(list(map(str, words)))
+    except SystemExit as end:
+        if end.code:
+            raise RuntimeError(f"hgld {' '.join(map(str, words))} ended with {end.code}:\n{said.getvalue()}") from end
 
 
 def together(count: int, run: Callable[..., Any], *arguments: object) -> list[Any]:

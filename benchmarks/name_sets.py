@@ -5,6 +5,7 @@ import csv
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from measured import make_parser  # a module beside this script
 
@@ -30,9 +31,9 @@ def rows_of(data: Path, name: str, column: str = "") -> list[dict[str, str]]:
     return [row for row in rows if row.get(column or level) and "|" not in row[column or level]]
 
 
-def names_parser(about: str | None, sets: Iterable[str] = EIGHT) -> argparse.ArgumentParser:
-    """Return a parser with the options that all benchmarks of names share, and these datasets by default."""
-    parser = make_parser(about)
+def names_parser(about: str | None, sets: Iterable[str] = EIGHT, **defaults: Any) -> argparse.ArgumentParser:
+    """Return a parser with the options that all benchmarks of names share, and options with these defaults."""
+    parser = make_parser(about, **defaults)
     data = os.environ.get("HGLD_DATA")
     parser.add_argument(
         "--data", type=Path, default=data, required=data is None, help="folder of the datasets; default: HGLD_DATA"

@@ -29,12 +29,11 @@ With ``--oracle``, a simulated language model behind ``--propose`` first answers
 answers is right. A wrong answer is one of the three other groups whose names are most similar.
 
 The first seed uses all names. Every other seed chooses a random nine tenths of the names. With ``--mistakes``, the seed
-also chooses the names that the annotator decides wrongly.
+also chooses that share of the names, and the annotator decides them wrongly.
 """
 
 import argparse
 import contextlib
-import io
 import json
 import math
 import re
@@ -52,12 +51,10 @@ from typing import Any, Literal
 
 import numpy as np
 import polars as pl
-from measured import head, row  # a module beside this script
+from measured import head, match_groups, row, run_hgld  # a module beside this script
 from name_sets import SETS, names_parser, rows_of
-from scipy.optimize import linear_sum_assignment
 from starlette.testclient import TestClient
 
-import hgld.cli
 from hgld.local_server import TOKEN_HEADER
 from hgld.pipelines.hierarchy.groups.regression import group_shares
 from hgld.pipelines.hierarchy.review.journal import Journal
@@ -118,26 +115,12 @@ def build(reference: Reference, out: Path, encoder: str, *, are_given: bool, top
     names.write_csv(out / "names.csv")
     groups = sorted(set(reference.groups))
     pl.DataFrame({"name": groups}).write_csv(out / "groups.csv")
-    command = [
-        "build-hierarchy",
-        "--classes",
-        str(out / "names.csv"),
-        "--out",
-        str(out / "build"),
-        "--encoder",
-        encoder,
-    ]
-    command += ["--levels", "item,group,top"] if tops else []
-    command += ["--into", str(out / "groups.csv")] if are_given else []
     counts = [0 if are_given else len(groups), *[tops] * bool(tops)]
-    command += ["--groups", ",".join(map(str, counts))] if any(counts) else []
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            hgld.cli.main(command)
-    except SystemExit as end:
-        if end.code:
-            raise RuntimeError(f"{' '.join(command)} ended with {end.code}:\n{said.getvalue()}") from end
+    flags = ["--levels", "item,group,top"] if tops else []
+    flags += ["--into", str(out / "groups.csv")] if are_given else []
+    flags += ["--groups", ",".join(map(str, counts))] if any(counts) else []
+    classes = out / "names.csv"
+    run_hgld("build-hierarchy", "--classes", classes, "--out", out / "build", "--encoder", encoder, *flags)
     return out / "build"
 
 
@@ -239,12 +222,10 @@ class Annotator:
 
     def _match(self, place: Mapping[str, str]) -> None:
         """Match machine-made groups to reference groups one to one, so that most names are right."""
-        groups, labels = sorted(set(self.truth.values())), sorted(set(place.values()))
-        shared = Counter((place[name], group) for name, group in self.truth.items())
-        table = np.array([[shared[label, group] for group in groups] for label in labels])
-        rows, columns = linear_sum_assignment(-table)
-        taken = {groups[c]: labels[r] for r, c in zip(rows, columns, strict=True) if table[r, c]}
-        free = {group: group if group not in labels else f"{group} (new)" for group in groups}
+        shared = Counter((group, place[name]) for name, group in self.truth.items())
+        taken = {group: label for group, label in match_groups(shared).items() if shared[group, label]}
+        labels = {*place.values()}
+        free = {group: group if group not in labels else f"{group} (new)" for group in self.truth.values()}
         self.target = {name: taken.get(group, free[group]) for name, group in self.truth.items()}
 
     def _propose(self, folder: Path, learner: Learner, right: float, seed: int) -> Path:
@@ -574,9 +555,7 @@ def arms(name: str, options: argparse.Namespace, work: Path) -> Iterator[Arm]:
 
 
 def arguments() -> argparse.Namespace:
-    parser = names_parser(__doc__)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--mistakes", type=float, default=0.0, help="share of names that the annotator decides wrongly")
+    parser = names_parser(__doc__, seeds=5, mistakes=0.0)
     parser.add_argument(
         "--order", choices=("items", "names"), default="items", help="order of the queue, like --order of hgld review"
     )

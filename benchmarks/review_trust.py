@@ -4,8 +4,8 @@ Run with: python benchmarks/review_trust.py --data DIR --encoder lexical [--enco
           [--screens 12] [--work DIR]
 
 Every dataset is built with the reference's group names (``--into``) and with as many groups of hgld's own. If the
-reference has a level above the groups, hgld clusters the groups into classes. Three people work through the queue, with
-the screens of classes in the middle, and answer about names that are asked again:
+reference has a level above the groups, hgld clusters the groups into classes. Three people work through at most
+--screens screens of the queue, with the screens of classes in the middle, and answer about names that are asked again:
 
 * *careful*: every decision is right;
 * *5% mistakes*: a twentieth of the decisions name a random other group;
@@ -211,8 +211,7 @@ def measured(
 
 def main() -> None:
     warnings.filterwarnings("ignore", category=DeprecationWarning)
-    parser = names_parser(__doc__)
-    parser.add_argument("--screens", type=int, default=12, help="most screens that a person decides")
+    parser = names_parser(__doc__, screens=12)
     parser.add_argument("--work", type=Path, help="folder of the builds; default: a temporary folder")
     options = parser.parse_args()
     held: dict[tuple[str, str, str, str], list[tuple[bool, bool]]] = {}
