@@ -113,10 +113,7 @@ class _Handler(SilentHandler):
 
 
 def revision(files: dict[str, bytes]) -> str:
-    digest = hashlib.sha1(usedforsecurity=False)
-    for path, content in sorted(files.items()):
-        digest.update(path.encode() + hashlib.sha256(content).digest())
-    return digest.hexdigest()
+    return hashlib.sha1(repr(sorted(files.items())).encode(), usedforsecurity=False).hexdigest()
 
 
 def object_id(content: bytes) -> str:

@@ -14,7 +14,7 @@ from torchvision.transforms.v2 import functional
 
 from hgld.data.batch import normalize
 from hgld.data.decode import decode_batch
-from hgld.data.images import EncodedImage
+from hgld.data.images import EncodedImage, read_header
 from hgld.data.views import TestView, TrainView, View, apply_policy, change_colors, color_matrices
 from hgld.errors import InputError
 from tests.hgld.reference_decoding import decode_by
@@ -40,8 +40,7 @@ def encoded(data: bytes, orientation: int = 1, box: tuple[int, int, int, int] | 
 def boxed_size(image: EncodedImage) -> tuple[int, int]:
     if image.box is not None:
         return image.box[2] - image.box[0], image.box[3] - image.box[1]
-    width, height = Image.open(io.BytesIO(image.data)).size
-    return (height, width) if image.orientation > 4 else (width, height)
+    return read_header(image.data)._replace(orientation=image.orientation).upright
 
 
 def decoded(images: list[EncodedImage], view: View, path, seed: int = 0) -> np.ndarray:

@@ -105,11 +105,8 @@ def test_plot_has_one_row_per_level_with_bar_widths_equal_to_item_counts(tree):
 def test_expand_returns_coarser_labels_and_counts_are_per_level(tree):
     assert tree.expand([1, 2, 0, -1]).tolist() == [[1, 0, 0], [2, 1, 1], [0, -1, -1], [-1, -1, -1]]
     assert tree.expand([1, -1], "group").tolist() == [[1, 1], [-1, -1]]
-    assert {level: counts.tolist() for level, counts in tree.counts().items()} == {
-        "landmark": [1] * 5,
-        "group": [2, 2],
-        "top": [2, 2],
-    }
+    counts = {level: found.tolist() for level, found in tree.counts().items()}
+    assert counts == {"landmark": [1] * 5, "group": [2, 2], "top": [2, 2]}
     assert tree.counts(np.array([1, 1, 1, 2, -1]))["group"].tolist() == [3, 1]
 
 

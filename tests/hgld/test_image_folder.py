@@ -18,12 +18,12 @@ def make(tmp_path):
     """Return a function that writes images, or texts for other suffixes, into a folder and opens it."""
     rng = np.random.default_rng(0)
 
-    def write(*paths, split=None, **options):
+    def write(*paths, split=None):
         for path in paths:
             file = tmp_path / "photos" / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(jpeg(rng) if path.lower().endswith((".jpg", ".jpeg")) else b"text")
-        return hgld.open_dataset(tmp_path / "photos", split, **options)
+        return hgld.open_dataset(tmp_path / "photos", split)
 
     return write
 
