@@ -127,11 +127,6 @@ def test_only_distributed_module_imports_torch_distributed():
     assert _who_imports("torch.distributed") <= {"hgld/distributed.py"}
 
 
-def test_only_cli_imports_argument_parsers():
-    parsing = _who_imports("argparse", "click", "optparse", "getopt")
-    assert all(path.startswith("hgld/cli/") for path in parsing), parsing
-
-
 def test_no_module_unpickles():
     assert not _who_imports("cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal")
     for path in SOURCES:
@@ -290,10 +285,3 @@ def test_no_folder_exceeds_its_token_ceiling():
         sizes[room] += _tokens(path)
     above = {room: (size, ceilings[room]) for room, size in sizes.items() if size > ceilings[room]}
     assert not above, f"tokens, and the ceiling: {above}"
-
-
-def test_only_terminal_modules_write_to_terminals():
-    assert _who_imports("rich.progress", "tqdm") <= {"hgld/terminal.py", "training/progress.py"}
-    assert _who_imports("rich.console") <= {"hgld/cli/output.py", "hgld/terminal.py", "training/progress.py"}
-    for path in SOURCES:
-        assert not re.search(r"sys\.(stdout|stderr)\.write\(", path.read_text(encoding="utf-8")), path

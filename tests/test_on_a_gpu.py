@@ -54,12 +54,6 @@ def evaluated(to: To, *, tied: bool) -> Any:
     return hgld.evaluate(*items, levels=LEVELS, metrics=NAMES).values
 
 
-def of_the_set(to: To, *, tied: bool) -> Any:
-    # untied: among equal points, rounding would decide the result of k-means
-    items = to(embeddings(tied=False)), to(labels())
-    return hgld.evaluate(*items, levels=LEVELS, metrics=("NMI", "dists@intra", "dists@inter")).values
-
-
 def against_a_gallery(to: To, *, tied: bool) -> Any:
     items, of = to(embeddings(tied=tied)), to(labels())
     own = to(torch.arange(7))
@@ -132,7 +126,6 @@ def classified(to: To, *, tied: bool) -> Any:
 # Each case has a limit for the number of times that the host waits for results; a wait per query would exceed it.
 CASES: dict[str, tuple[Callable[..., Any], int]] = {
     "evaluate": (evaluated, 17),
-    "metrics of the set": (of_the_set, 8),  # the embeddings are copied once for all metrics and levels
     "a gallery": (against_a_gallery, 23),
     "query expansion": (expanded, 30),
     "judged": (judged, 10),

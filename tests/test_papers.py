@@ -203,12 +203,6 @@ def test_sweeps_are_drawn_with_the_published_values_at_their_settings(tmp_path, 
     assert drawn["smooth-ap-vggface2, AP/identity, yours"] == [(64, 0.5), (128, 0.6), (256, 0.7)]
 
 
-def test_sweeps_of_words_are_not_drawn(tmp_path):
-    [ties] = find_experiments("Listwise tie-aware AP")
-    write_sweeps(tmp_path, ties, (0.1, 0.2, 0.3))
-    assert read_sweeps(ties, tmp_path) == []
-
-
 def test_toy_without_the_synthetic_releases_says_what_is_missing(hgld, tmp_path, monkeypatch):
     monkeypatch.setattr("hgld.cli.reproduce_commands._CHECKOUT", tmp_path)
     code, _, err = hgld("reproduce", "SupRank Table X", "--toy")

@@ -7,6 +7,7 @@ import pytest
 
 from hgld.training.batches import evaluation_view
 from hgld.training.config import TrainConfig, flat, read_config, with_fields
+from hgld.training.log import RunSummary
 from hgld.training.recipes import RECIPES, load_recipe
 from tests.rows import each_row
 from tests.training.small_runs import QUICK, same, weights
@@ -165,13 +166,17 @@ def test_size_flag_scales_the_resize_of_the_recipe(hgld):
         assert (view.size, view.resize) == (images.size, max(images.resize, images.size))
 
 
+def told_by(monkeypatch, *, finished):
+    """Replace the training by a summary."""
+
+    def trained(config, data, out, **options):
+        return RunSummary(finished, 3, 0, {}, {}, 1.0, 2.0, 0.1, 0, str(out))
+
+    monkeypatch.setattr("hgld.training.loop.train", trained)
+
+
 def test_stopped_train_command_exits_with_code_130(hgld, data, tmp_path, monkeypatch):
-    def stopped(config, data, out, **options):
-        from hgld.training.log import RunSummary
-
-        return RunSummary(False, 3, 0, {}, {}, 1.0, 2.0, 0.1, 0, str(out))
-
-    monkeypatch.setattr("hgld.training.loop.train", stopped)
+    told_by(monkeypatch, finished=False)
     code, out, _ = hgld("train", RECIPE, "--data", data, "--out", tmp_path / "run", *FLAGS)
     assert code == 130
     assert "the same command resumes it" in out
@@ -181,13 +186,6 @@ def test_stopped_train_command_exits_with_code_130(hgld, data, tmp_path, monkeyp
 
 
 def test_only_the_main_process_prints(hgld, data, tmp_path, monkeypatch):
-    def done(config, data, out, **options):
-        from hgld.training.log import RunSummary
-
-        return RunSummary(True, 3, 1, {}, {}, 1.0, 2.0, 0.1, 0, str(out))
-
-    monkeypatch.setattr("hgld.training.loop.train", done)
+    told_by(monkeypatch, finished=True)
     monkeypatch.setenv("RANK", "1")
-    _, out, told = hgld("train", RECIPE, "--data", data, "--out", tmp_path / "run", *FLAGS)
-    assert out == told == ""
-    assert not (tmp_path / "run").exists()
+    assert hgld("train", RECIPE, "--data", data, "--out", tmp_path / "run", *FLAGS)[1:] == ("", "")

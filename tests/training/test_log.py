@@ -7,7 +7,6 @@ from types import ModuleType
 
 import pytest
 
-from hgld.errors import InputError
 from hgld.report_page.runs import read_runs
 from hgld.training.log import EVALUATIONS, FAULTS, LOG, PLUGINS, RunLog, read_rows, write_faults
 from hgld.training.loop import train
@@ -214,9 +213,3 @@ def test_run_without_tensorboard_is_logged_and_a_note_says_so(tmp_path, monkeypa
     assert "pip install 'hgld[tensorboard]'" in log.note
     assert [path.name for path in tmp_path.iterdir()] == [LOG]
     assert len(read_rows(tmp_path / LOG)) == 1
-
-
-def test_log_with_invalid_utf8_is_refused(tmp_path):
-    (tmp_path / "log.csv").write_bytes(b"step,loss\n1,\xff\n")
-    with pytest.raises(InputError, match=r"log\.csv: not a table of UTF-8 text"):
-        read_rows(tmp_path / "log.csv")

@@ -27,7 +27,7 @@ from hgld.training.models.embedding_model import (
     init_projection_pca,
     rmac_regions,
 )
-from hgld.training.models.small_net import SmallNet, SmallResNet, StandardizedConv2d
+from hgld.training.models.small_net import SmallResNet, StandardizedConv2d
 from tests.rows import each_row
 
 
@@ -413,14 +413,6 @@ def test_standardized_kernels_have_mean_0_and_norm_1():
         centred = kernel - sum(kernel.flatten().tolist()) / kernel.numel()
         norm = sum(value**2 for value in centred.flatten().tolist()) ** 0.5
         torch.testing.assert_close(found, centred / norm, rtol=1e-7, atol=1e-9)
-
-
-def test_small_net_features_do_not_depend_on_the_batch():
-    net = SmallNet(8)
-    images = torch.randn(5, 3, 33, 17)
-    whole = net(images)
-    assert whole.shape == (5, net.num_features, 5, 3)
-    torch.testing.assert_close(net(images[3:4]), whole[3:4], rtol=1e-4, atol=1e-5)
 
 
 def test_small_resnet_equals_a_reference_in_functional_torch():

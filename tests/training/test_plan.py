@@ -11,7 +11,7 @@ from hgld.data.views import TestView
 from hgld.distributed import ALONE
 from hgld.errors import ConfigError, HgldError
 from hgld.training import machine, plan
-from hgld.training.config import CONFIG, TrainConfig, flat, read_config, with_fields
+from hgld.training.config import CONFIG, flat, read_config, with_fields
 from hgld.training.finetune import DERIVED, STARTS, finetune_config
 from hgld.training.log import RunSummary
 from hgld.training.plan import NetworkFacts, PlanLine, SetFacts, derive, derive_network, plan_lines, plan_table
@@ -153,13 +153,6 @@ def test_micro_batch_size_fits_the_free_memory(monkeypatch):
     monkeypatch.setattr(machine, "free_memory", lambda processes: image // processes)
     with pytest.raises(ConfigError, match="normalise every micro-batch by itself"):
         plan.try_machine(with_norm, ALONE)
-
-
-def test_activation_bytes_grow_with_image_area():
-    model = plan.build_without_weights(with_fields(TrainConfig(), {"backbone": "small", "dim": 0}))
-    small, large = (machine.bytes_of_image(model, size) for size in (16, 32))
-    assert 3.5 < large / small < 4.5
-    assert machine.free_memory(2) == pytest.approx(machine.free_memory(1) / 2, rel=0.2)
 
 
 # -- conflicts --------------------------------------------------------------------------------------------------------

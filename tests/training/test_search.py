@@ -1,6 +1,5 @@
 """Search by images, exhaustive or with an index that the user's cache keeps."""
 
-import io
 import json
 import shutil
 from dataclasses import replace
@@ -10,11 +9,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from hgld import open_dataset
 from hgld.cli import main
-from hgld.data.dataset import dataset_of_images
 from hgld.distributed import ALONE
 from hgld.errors import ConfigError, InputError, StorageError
 from hgld.evaluation.neighbors import nearest_neighbors
@@ -65,22 +62,6 @@ def test_every_query_image_finds_itself_first(embedder, dataset, items, tmp_path
         assert [match.rank for match in one.matches] == [1, 2, 3]
     assert found[0].matches[0].classes == {"fine": "0", "coarse": "0"}
     assert found[-1].matches[0].classes == {"fine": None, "coarse": None}
-
-
-def test_search_order_equals_sorted_inner_products(embedder, dataset, tmp_path):
-    file = tmp_path / "one.png"
-    file.write_bytes(png_of(7))
-    (found,) = search(embedder, [file], dataset, k=99).found
-    scores = (embedder.embed_dataset(dataset) @ embedder.embed_dataset(dataset_of_images([file]))[0]).tolist()
-    assert [match.index for match in found.matches] == sorted(range(len(dataset)), key=lambda i: -scores[i])
-    assert [match.score for match in found.matches] == pytest.approx(sorted(scores, reverse=True), abs=1e-5)
-
-
-def png_of(seed):
-    file = io.BytesIO()
-    pixels = np.random.default_rng(seed).integers(0, 256, (30, 30, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
 
 
 def test_saved_embeddings_of_another_model_are_refused(embedder, dataset, tmp_path):
