@@ -284,7 +284,9 @@ class CSL(ClassSoftmax):
     def from_sums(self, lead: Tensor, sums: Tensor) -> Tensor:
         # A level without negatives has the logarithm of nothing, and adds 0.
         columns = zip(sums.unbind(1), self.margins, strict=True)
-        return torch.stack([nn.functional.softplus(s - lead + self.scale * margin) for s, margin in columns]).sum(0)
+        gaps = torch.stack([s - lead + self.scale * margin for s, margin in columns])
+        # By default torch takes softplus(x) for x above 20, which is 2e-9 too little for float64.
+        return nn.functional.softplus(gaps, threshold=50).sum(0)
 
     def extra_repr(self) -> str:
         return f"{len(self.proxies)} proxies, margins={self.margins}, scale={self.scale}"
