@@ -11,12 +11,12 @@ reference and sends requests to the review server. An action is a request, a pos
 * One action puts the remaining names of a block of similar names into a group.
 * One action accepts the remaining names of a screen.
 
-The table also counts keys and clicks. A name takes a click, unless the page put the cursor on it. A block takes a click
-on its line left of the names, which selects it. A group among the first 35 of the screen takes one
-key. Other groups take ``0``, and in its list a digit, after the first letters of a word if necessary. A new group takes
-``+``, its name and Enter; Enter accepts. A single name may instead take one click on one of the three groups in its
-row. The annotator decides about the name under the cursor, or its block, if it is wrong, and otherwise about the block
-or name that corrects most.
+The table also counts keys and clicks. A name takes a click, unless the page put the cursor on it. A block takes
+a click on its line left of the names, which selects it. A group among the first 35 of the screen takes one key.
+Other groups take ``0``, and in its list a digit, after the first letters of a word if necessary. A new group
+takes ``+``, its name and Enter; Enter accepts. Instead, one click may move a single name into one of the four
+groups in its row, or a block into one of the two groups beside its line. The annotator decides about the name
+under the cursor, or its block, if it is wrong, and otherwise about the block or name that corrects most.
 
 A name is right if it is in its reference group. Without predefined names (``--found``), machine-made groups are first
 matched to reference groups one to one, so that most names are right. The tables show the number of actions, as a share
@@ -69,7 +69,7 @@ BARS = (0.8, 0.9, 0.95)
 DRAWN = 0.9
 MARGIN = "margin sampling"
 KEYED = 35  # groups of a screen with a digit or letter key
-NEAR = 3  # groups in the row of a name
+NEAR, AROUND = 4, 2  # groups in the row of a name, and beside the line of a block
 MOST_LISTED = 9  # groups with a digit key in the list of groups
 EXCEPTION = 1.3  # keys for a name that is moved before its block: every other one needs a click
 WORD, WITH_DIGIT = re.compile(r"\b\w"), re.compile(r"\d")  # the first letter of a word; a label with a digit
@@ -333,8 +333,7 @@ class Annotator:
     def _press(self, names: Sequence[str], screen: Mapping[str, Any], left: Sequence[str]) -> None:
         """Count the keys and clicks that select names of a screen and give them a group."""
         group, targets = self.says[names[0]], screen["targets"]
-        near = (targets[i] for i in screen["near"][screen["names"].index(names[0])])
-        if len(names) == 1 and group in [one for one in near if one != self.place[names[0]]][:NEAR]:
+        if any(group == targets[i] for i in self._near(names, screen, left)):
             self._keys += 1
             return
         if len(names) > 1 or self._cursor not in names:
@@ -348,12 +347,20 @@ class Annotator:
         else:
             self._keys += 2 + len(group)
 
+    def _near(self, names: Sequence[str], screen: Mapping[str, Any], left: Sequence[str]) -> list[int]:
+        """Return the groups that one click moves the names of a screen into, as indices of its targets."""
+        shown, targets, most = screen["names"], screen["targets"], NEAR if len(names) == 1 else AROUND
+        ranges = [*screen["blocks"], *((i, i + 1, near) for i, near in enumerate(screen["near"]))]
+        fitting = ((i - j, near) for i, j, near in ranges if [n for n in shown[i:j] if n in left] == [*names])
+        _, near = max(fitting, default=(0, []))
+        return [i for i in near if any(self.place[name] != targets[i] for name in names)][:most]
+
     def _best(
-        self, blocks: Sequence[Sequence[int]], names: Sequence[str], left: Sequence[str]
+        self, blocks: Sequence[Sequence[Any]], names: Sequence[str], left: Sequence[str]
     ) -> tuple[list[str], str]:
         """Return the block, and its group, of the plan with the fewest keys: at the cursor, or where most is wrong."""
         place = {name: i for i, name in enumerate(left)}
-        within = {tuple(sorted(place[n] for n in names[start:stop] if n in place)) for start, stop in blocks}
+        within = {tuple(sorted(place[n] for n in names[start:stop] if n in place)) for start, stop, _ in blocks}
         nested = sorted(
             {(b[0], b[-1] + 1) for b in within if len(b) > 1} | {(0, len(left))}, key=lambda b: (b[0], -b[1])
         )

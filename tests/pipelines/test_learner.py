@@ -215,23 +215,27 @@ def test_queue_screens_are_small_disjoint_and_sorted_by_item_count():
     assert len(set(shown)) == len(shown)
     for screen in found:
         assert len(screen.names) == len(screen.near) <= SCREEN
-        assert len(screen.names) == 1 or screen.blocks[0] == (0, len(screen.names))
-        assert all(0 <= start < stop - 1 < len(screen.names) for start, stop in screen.blocks)
+        assert len(screen.names) == 1 or screen.blocks[0][:2] == (0, len(screen.names))
+        assert all(0 <= start < stop - 1 < len(screen.names) for start, stop, _ in screen.blocks)
     heavy = np.where(np.isin(names, found[-1].names), 1000, 1)
     assert {*screens(items=heavy)[1][0].names} & {*found[-1].names}
     assert screens("names", heavy)[1] == found
 
 
-def test_targets_of_a_screen_are_the_most_probable_groups_of_its_names():
+def test_targets_of_a_screen_are_the_most_probable_groups_that_its_names_are_not_in():
     toy = Toy(60)
     now = toy.fit(said(Move, names=(toy.names[0],), to="lake"))
     shown = Queue(toy.learner.rows).screens(now)
     for screen in shown:
-        total = dict.fromkeys(LABELS.values(), 0.0)
-        for name, near in zip(screen.names, screen.near, strict=True):
-            shares = dict(zip(now.labels, now.shares[toy.names.index(name)].tolist(), strict=True))
-            assert [shares[screen.targets[k]] for k in near] == sorted(shares.values(), reverse=True)[: len(near)]
-            for label, share in shares.items():
-                total[label] += share
+        rows = [toy.names.index(name) for name in screen.names]
+        shares = now.shares[rows][:, [now.labels.index(label) for label in screen.targets]]
+        for groups, part in [
+            *zip(screen.near, shares, strict=True),
+            *((groups, shares[start:stop].sum(axis=0)) for start, stop, groups in screen.blocks),
+        ]:
+            assert list(part[list(groups)]) == sorted(part, reverse=True)[: len(groups)]
+        moved = now.shares[rows]
+        moved[np.arange(len(rows)), now.standing[rows]] = 0
+        total = dict(zip(now.labels, moved.sum(axis=0).tolist(), strict=True))
         assert list(screen.targets) == sorted(total, key=lambda label: -total[label])
     assert len({screen.targets for screen in shown}) > 1

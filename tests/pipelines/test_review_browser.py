@@ -44,6 +44,7 @@ GROUP = """(label =>
 ROWS = "[...document.querySelectorAll('#names .row')]"
 SHOWN = f"{ROWS}.map((row) => row.querySelector('.label').textContent)"
 SELECTED = f"{ROWS}.filter((row) => row.ariaSelected === 'true').map((row) => row.querySelector('.label').textContent)"
+LEFT = f"{ROWS}.filter((row) => !row.matches('.decided')).map((row) => row.querySelector('.label').textContent)"
 ACTIVE = "document.querySelector('#names .active .label').textContent"
 GROUPS = {
     0: ("bridge", "human-made", dict.fromkeys(("arch bridge", "beam bridge", "castle keep"), (5, 0.5, False, 1))),
@@ -308,15 +309,24 @@ def test_one_key_or_click_puts_a_name_or_its_block_into_any_group_of_a_screen(tm
         page.run(f"{row}.querySelector('.near').click()")
         after(page, 2)
         forks = "document.querySelectorAll('.fork')"
+        around = "[...document.querySelectorAll('.near')].filter((one) => /^\\d+ /.test(one.textContent))"
+        pair = f"{around}.find((one) => one.textContent.startsWith('2 '))"
+        row = f"{pair}.closest('.row')"
+        shown, joined = page.run(SHOWN), page.run(f"{row}.querySelector('.label').textContent")
+        there = page.run(f"{pair}.querySelector('bdi').textContent")
+        page.run(f"{pair}.click()")
+        after(page, 3)
+        similar = [name for name in shown if name not in (active, near[0]) and name not in page.run(LEFT)]
+        assert joined == similar[1]
         blocks = page.run(f"[...{forks}].map((_, at) => ({forks}[at].click(), {SELECTED}))")
         block = max(blocks, key=len)
-        assert {*block} == {*page.run(SHOWN)} - {active, near[0]}
+        assert {*block} == {*shown} - {active, near[0], *similar}
         assert len({*map(frozenset, blocks)}) == len(block) - 1
         page.run(f"{forks}[{blocks.index(block)}].click()")
         page.press(key)
-        after(page, 3)
+        after(page, 4)
     assert told(build)[0] in ((Move, (active,), group), (Accept, group, (active,)))
-    assert told(build)[1:] == [(Move, (near[0],), near[1]), (Move, tuple(block), group)]
+    assert told(build)[1:] == [(Move, (near[0],), near[1]), (Move, tuple(similar), there), (Move, tuple(block), group)]
 
 
 def test_hostile_names_and_decisions_of_another_annotator_are_shown_as_text(tmp_path, chromium):

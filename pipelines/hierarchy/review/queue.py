@@ -26,7 +26,7 @@ from .learner import Estimates
 
 SCREEN = 80  # maximum number of names per screen; 40 need 6% more actions and show as many names in all
 TARGETS = 44  # groups per screen: 35 with a digit or letter key, nine that the page's list of groups begins with
-NEAR = 4  # groups per name: its own, and three that one click moves it into
+NEAR = 5  # groups per name or block: its own, and those that one click moves it into
 SCREENS = 12  # maximum number of screens in a queue
 TOGETHER = 5  # names to ask again wait until there are this many, or until nothing else is asked
 MOST_LINKED = 2000
@@ -43,9 +43,10 @@ class Screen:
     Attributes:
         names: names in the order of the tree.
         items: expected number of items (or names, if the queue counts names) that one action corrects.
-        blocks: (start, stop) ranges of ``names`` that are subtrees, the range of the whole screen first.
+        blocks: (start, stop, groups) of the ranges of ``names`` that are subtrees, the range of the whole screen first,
+            with the most probable groups of its names, as indices of ``targets``.
         again: whether the person accepted these names before.
-        targets: the most probable groups of the names, the most probable first; empty for classes.
+        targets: the most probable groups that the names are not in, the most probable first; empty for classes.
         near: the most probable groups of each name, as indices of ``targets``.
         level: level above the groups, if the page asks for the class of the groups in ``names`` at this level; None:
             ``names`` are names.
@@ -53,7 +54,7 @@ class Screen:
 
     names: tuple[str, ...]
     items: float
-    blocks: tuple[tuple[int, int], ...] = ()
+    blocks: Sequence[tuple[int, int, Sequence[int]]] = ()
     again: bool = False
     targets: Sequence[str] = ()
     near: Sequence[Sequence[int]] = ()
@@ -125,15 +126,18 @@ class Queue:
             if len(found) > 1:
                 blocks.add((found[0], found[-1] + 1))
         nested = tuple(sorted(blocks, key=lambda block: (block[0], -block[1])))
-        return Screen(tuple(now.names[i] for i in names), round(score, 1), nested, **_targets(now, names))
+        return Screen(tuple(now.names[i] for i in names), round(score, 1), **_targets(now, names, nested))
 
 
-def _targets(now: Estimates, names: np.ndarray | list[int]) -> dict[str, Any]:
-    """Return the most probable groups of names together, and of each name."""
-    shares = now.shares[names]
-    best = np.argsort(-shares.sum(axis=0), kind="stable")[:TARGETS]
-    near = np.argsort(-shares[:, best], axis=1, kind="stable")[:, :NEAR]
-    return {"targets": tuple(now.labels[k] for k in best), "near": tuple(map(tuple, near.tolist()))}
+def _targets(now: Estimates, names: np.ndarray | list[int], blocks: Sequence[tuple[int, int]] = ()) -> dict[str, Any]:
+    """Return the most probable groups of names together, of each name and of each block; acceptance needs no group."""
+    shares, own = now.shares[names], now.standing[names][:, None]
+    moved = np.where(own == np.arange(shares.shape[1]), 0, shares)
+    best = np.argsort(-moved.sum(axis=0), kind="stable")[:TARGETS]
+    sums = [shares[start:stop].sum(axis=0) for start, stop in blocks]
+    near = np.argsort(-np.vstack([shares, *sums])[:, best], axis=1, kind="stable")[:, :NEAR].tolist()
+    around = [(*block, groups) for block, groups in zip(blocks, near[len(names) :], strict=True)]
+    return {"targets": tuple(now.labels[k] for k in best), "near": near[: len(names)], "blocks": around}
 
 
 def class_screens(groups: pl.DataFrame, levels: Sequence[str]) -> list[Screen]:

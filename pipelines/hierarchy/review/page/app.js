@@ -196,10 +196,14 @@ function fork(index) {
   return [line];
 }
 
-// The next most probable groups of a name; a click moves it there, or the selected names if it is one of them.
+// The next most probable groups of a name, and of the similar names above and below, with their number. A click moves the name (or
+// the selected names, if it is one of them), or the similar names, there.
 function nearGroups(item, index) {
-  return screen.near(index).map((label) => node("span", { className: "chip near", title: `move to ${label}`, ariaHidden: "true",
-    onclick: (event) => { event.stopPropagation(); put(names.selected.has(item.name) ? names.chosen : [item], label); } }, [own(label)]));
+  const [block, groups] = screen.around(index);
+  const chip = (items, label, before = "") => node("span", { className: "chip near", title: `move ${before && `these ${before}similar names `}to ${label}`, ariaHidden: "true",
+    onclick: (event) => { event.stopPropagation(); put(items, label); } }, [before, own(label)]);
+  const chosen = names.selected.has(item.name) ? names.chosen : [item];
+  return [node("span", { className: "nears" }, [...screen.near(index).map((label) => chip(chosen, label)), ...groups.map((label) => chip(block, label, `${block.length} `))])];
 }
 
 // True if names have different numbers of items; in a plain list, each name has one item.

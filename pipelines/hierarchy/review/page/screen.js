@@ -2,7 +2,7 @@
 // The names keep their order while the screen is open, even if their estimates change.
 
 const DIGITS = [..."123456789"], LETTERS = [..."abcdefghijklmnopqrstuvwxyz"]; // one key per group; classes have only digits
-const NEAR = 3;
+const NEAR = 4, AROUND = 2; // groups that one click moves a name, or a range of similar names, into
 const letterOf = new Map(); // the last letter key of each group: a group keeps its letter if it can
 export const LONGEST = 10000; // maximum number of names per decision
 
@@ -20,7 +20,7 @@ export class Screen {
     const before = [0]; // number of remaining names before each name
     for (const one of kept) before.push(before.at(-1) + one);
     const names = asked.names.filter((_, index) => kept[index]);
-    const blocks = new Map(asked.blocks.map(([start, stop]) => [`${before[start]} ${before[stop]}`, [before[start], before[stop]]]));
+    const blocks = new Map(asked.blocks.map(([start, stop, groups]) => [`${before[start]} ${before[stop]}`, [before[start], before[stop], groups]]));
     return { ...asked, names, near: asked.near.filter((_, index) => kept[index]), blocks: [...blocks.values()] };
   }
 
@@ -65,9 +65,9 @@ export class Screen {
   chain(index) {
     const before = [0], found = new Map(); // number of undecided names before each name; smallest range by number of these
     for (const item of this.items) before.push(before.at(-1) + this.isLeft(item));
-    for (const [start, stop] of this.asked.blocks) {
+    for (const [start, stop, groups] of this.asked.blocks) {
       const size = before[stop] - before[start], known = found.get(size);
-      if (start <= index && index < stop && size > 1 && (!known || stop - start < known[1] - known[0])) found.set(size, [start, stop]);
+      if (start <= index && index < stop && size > 1 && (!known || stop - start < known[1] - known[0])) found.set(size, [start, stop, groups]);
     }
     return [...found].sort(([a], [b]) => a - b).map(([, range]) => range);
   }
@@ -94,10 +94,16 @@ export class Screen {
   }
 
   // The groups that one click moves a name of the screen into.
-  near(index) {
-    const { label } = this.item(this.asked.names[index]);
-    return (this.asked.near[index] ?? []).map((one) => this.asked.targets[one]).filter((one) => one !== label).slice(0, NEAR);
+  near(index) { return this.others([this.items[index]], this.asked.near[index]).slice(0, NEAR); }
+
+  // The undecided names of the range that a row joins, and the groups that one click moves them into.
+  around(index) {
+    const [start, stop, groups] = this.chain(index)[this.fork(index)] ?? [0, 0];
+    const items = this.items.slice(start, stop).filter((item) => this.isLeft(item));
+    return [items, this.others(items, groups).slice(0, AROUND)];
   }
+
+  others(items, groups) { return (groups ?? []).map((one) => this.asked.targets[one]).filter((one) => items.some((item) => item.label !== one)); }
 
   // The next most probable groups, which the list of groups begins with.
   get nextTargets() { return this.asked.targets.slice(DIGITS.length + LETTERS.length); }
