@@ -71,12 +71,10 @@ def test_embed_uses_the_chosen_checkpoint(places, tmp_path, hgld):
         )
         assert code == 0
         labels = str(tmp_path / f"{which}.labels.parquet")
-        told = {"embeddings": str(out), "labels": labels, "faults": None}
+        selection = {"best": "chosen by H-AP on val", "last": "the last of its run"}[which]
+        told = {"embeddings": str(out), "labels": labels, "faults": None, "selection": selection}
         told |= {"items": 7, "unreadable": 0, "dimensions": 6, "levels": ["fine", "coarse"]}
-        found = json.loads(printed)
-        assert found.pop("checkpoint").startswith("step-")
-        assert found.pop("selection") == {"best": "chosen by H-AP on val", "last": "the last of its run"}[which]
-        assert found == told
+        assert told.items() <= json.loads(printed).items()
         expected = embed(model, dataset, view=TestView(24, 28)).numpy()
         np.testing.assert_allclose(np.load(out), expected, atol=1e-5)
         assert pl.read_parquet(labels)["key"].to_list() == dataset.keys.to_list()
@@ -96,15 +94,13 @@ def test_resize_mode_and_scale_flags_change_the_preprocessing(places, tmp_path, 
     assert {name: settings[name] for name in facts} == facts
 
 
-@pytest.mark.parametrize("sides", [("--split", "test"), ("--query-split", "test", "--gallery-split", "gallery")])
-def test_evaluating_a_checkpoint_equals_evaluating_its_saved_embeddings(places, tmp_path, hgld, sides):
-    folder = places[0]
-    for split in ("test", "gallery"):
-        hgld("embed", *of_run(folder, "--split", split, "--out", tmp_path / f"{split}.npy"))
-    files = ["--embeddings", tmp_path / "test.npy", "--labels", tmp_path / "test.labels.parquet"]
-    if len(sides) > 2:
-        labels = tmp_path / "gallery.labels.parquet"
-        files += ["--gallery-embeddings", tmp_path / "gallery.npy", "--gallery-labels", labels]
+def test_evaluating_a_checkpoint_equals_evaluating_its_saved_embeddings(places, tmp_path, hgld):
+    folder, sides, files = places[0], [], []
+    for split, side, prefix in (("test", "--query-split", "--"), ("gallery", "--gallery-split", "--gallery-")):
+        out, labels = tmp_path / f"{split}.npy", tmp_path / f"{split}.labels.parquet"
+        hgld("embed", *of_run(folder, "--split", split, "--out", out))
+        files += [f"{prefix}embeddings", out, f"{prefix}labels", labels]
+        sides += [side, split]
     options = ["--metrics", "AP/coarse,H-AP,R@2/coarse", "--query-expansion", "2,2", "--json"]
     code, of_files, _ = hgld("evaluate", *files, "--levels", "fine,coarse", *options)
     assert code == 0
@@ -184,21 +180,15 @@ def test_leaderboard_of_several_models_includes_raw_pixels(places, no_figures, t
     board = json.loads(printed)
     dimensions = {model["model"]: model["dimensions"] for model in board["models"]}
     assert dimensions == {"raw pixels, 32 px": 3072, "run": 6, "small": 144}
-    parameters = {model["model"]: model["parameters"] for model in board["models"]}
-    assert parameters["raw pixels, 32 px"] == 0
-    assert parameters["run"] > parameters["small"] > 1000, "the run has a projection"
     metric = [row for row in board["scores"] if row["metric"] == board["scores"][0]["metric"]]
     assert metric == sorted(metric, key=lambda row: -row["value"]), "the best model is listed first"
     assert [row["p_value"] is None for row in metric] == [True, False, False]
     for form in ("board", "board.html"):
         assert hgld("evaluate", *models[:4], "--size", 24, *weights[:2], *of, "--out", tmp_path / form)[0] == 0
-    assert {path.name for path in (tmp_path / "board").glob("*.json")} == {
-        "raw pixels, 32 px.json",
-        "run.json",
-        "small.json",
-    }
+    assert {path.stem for path in (tmp_path / "board").glob("*.json")} == dimensions.keys()
     costs = (tmp_path / "board.html").read_text().partition("<h3>Size and cost</h3>")[2].partition("</table>")[0]
-    assert all(name in costs for name in ("raw pixels, 32 px", ">3,072<", ">run<", f">{parameters['run']:,}<"))
+    parameters = max(model["parameters"] for model in board["models"])
+    assert all(name in costs for name in ("raw pixels, 32 px", ">3,072<", ">run<", f">{parameters:,}<"))
     code, printed, err = hgld("report", tmp_path / "board", "--latex", tmp_path / "t.tex", "--json")
     assert code == 0, err
     assert "    small & " in (tmp_path / "t.tex").read_text()

@@ -55,11 +55,9 @@ def test_every_query_image_finds_itself_first(embedder, dataset, items, tmp_path
     for file, item in zip(files, items, strict=True):
         file.write_bytes(item.data)
     found = search(embedder, files, dataset, k=3).found
-    assert [one.image for one in found] == [str(file) for file in files]
     for i, one in enumerate(found):
         first = one.matches[0]
         assert (first.key, first.index, first.score) == (dataset.keys[i], i, pytest.approx(1, abs=1e-5))
-        assert [match.rank for match in one.matches] == [1, 2, 3]
     assert found[0].matches[0].classes == {"fine": "0", "coarse": "0"}
     assert found[-1].matches[0].classes == {"fine": None, "coarse": None}
 
@@ -140,7 +138,7 @@ def clustered(count, dimensions=32, clusters=40, seed=0):
 
 
 @KINDS
-def test_approximate_index_has_high_recall_against_exhaustive_search(kind, tmp_path, monkeypatch):
+def test_approximate_index_has_high_recall_against_exhaustive_search(kind):
     vectors = clustered(2_100)
     gallery, query = vectors[:2_000], vectors[2_000:]
     index = SearchIndex.of(gallery, kind)
@@ -150,7 +148,6 @@ def test_approximate_index_has_high_recall_against_exhaustive_search(kind, tmp_p
     assert recall > 0.95
     np.testing.assert_allclose(scores, np.einsum("qd,qkd->qk", query, gallery[found]), atol=1e-5)
     assert (np.diff(scores, axis=1) <= 0).all()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     KeptIndex(KeptFolder("indexes", {}), kind).make(gallery, np.arange(2_000))
     opened = KeptIndex(KeptFolder("indexes", {}), kind).load()
     assert opened is not None
@@ -185,8 +182,7 @@ def test_index_refuses_invalid_queries():
 
 
 @pytest.fixture
-def indexed_dataset(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def indexed_dataset(tmp_path):
     write_dataset(tmp_path / "data", items_of_classes([3, 4], ["test", "gallery"]))
     return open_dataset(tmp_path / "data", "test")
 
@@ -238,53 +234,35 @@ def test_failed_index_write_is_a_storage_error(kept, monkeypatch):
 # -- ``hgld search --index`` --
 
 
+SEARCH = ["search", "one.jpg", "--checkpoint", "run", "--data", "data", "--device", "cpu", "--json"]
+
+
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     write_dataset(tmp_path / "data", items_of_classes([4, 4, 3], ["test"]))
     write_run(tmp_path / "run")
     (tmp_path / "one.jpg").write_bytes(open_dataset(tmp_path / "data").read(2))
     return tmp_path
 
 
-@pytest.fixture
-def search_command(folder, capfd, monkeypatch):
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-
-    def run(*arguments):
-        words = ["search", "one.jpg", "--checkpoint", "run", "--data", "data", "--device", "cpu", *arguments]
-        with pytest.raises(SystemExit) as stop:
-            main(words)
-        return (stop.value.code, *capfd.readouterr())
-
-    return run
-
-
-def test_search_index_is_built_reused_and_rebuilt_for_another_checkpoint(search_command, folder):
-    exact = search_command("--json")
-    assert exact[0] == 0
-    for _ in range(2):
-        code, out, err = search_command("--index", "hnsw", "--json")
-        assert (code, err) == (0, "")
-        (found,), (expected,) = (json.loads(printed)["queries"] for printed in (out, exact[1]))
-        assert {match["key"] for match in found["matches"]} == {match["key"] for match in expected["matches"]}
-        assert found["matches"][0]["score"] == pytest.approx(expected["matches"][0]["score"], abs=1e-5)
-    code, out, err = search_command("--index", "hnsw", "--checkpoint-choice", "last")
-    assert (code, err) == (0, "")
-    assert (
-        search_command("--checkpoint-choice", "last")[1].splitlines()[3].split()[-1] == out.splitlines()[3].split()[-1]
-    )
-    assert len(list((folder / "cache/hgld/indexes").glob("*/index.faiss"))) == 2
-    for index in (folder / "cache/hgld/indexes").glob("*/index.faiss"):
+def test_search_index_is_built_reused_and_rebuilt_for_another_checkpoint(folder, hgld):
+    for checkpoint in ("best", "last"):
+        asked = [*SEARCH, "--checkpoint-choice", checkpoint]
+        found = hgld(*asked, "--index", "hnsw")
+        answers = [json.loads(out)["queries"][0]["matches"] for _, out, _ in (found, hgld(*asked))]
+        assert sorted(match["key"] for match in answers[0]) == sorted(match["key"] for match in answers[1])
+        assert answers[0][0]["score"] == pytest.approx(answers[1][0]["score"], abs=1e-5)
+        assert hgld(*asked, "--index", "hnsw") == found == (0, found[1], "")
+    kept = list((folder / "cache/hgld/indexes").glob("*/index.faiss"))
+    assert len(kept) == 2
+    for index in kept:
         index.write_bytes(b"IHNf")  # a damaged index is rebuilt
-    assert search_command("--index", "hnsw", "--checkpoint-choice", "last") == (0, out, "")
+    assert hgld(*asked, "--index", "hnsw") == found
 
 
 @pytest.mark.slow
-def test_two_processes_build_one_search_index(folder, monkeypatch):
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-    words = "search one.jpg --checkpoint run --data data --device cpu --index ivf --json"
-    result = together(main, words.split(), folder=folder)
+def test_two_processes_build_one_search_index(folder):
+    result = together(main, [*SEARCH, "--index", "ivf"], folder=folder)
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["queries"][0]["matches"][0]["key"] == open_dataset(folder / "data").keys[2]
