@@ -26,7 +26,8 @@ of the names at a time. It has the review's evidence and examples. A name takes 
 most probable.
 
 With ``--oracle``, a simulated language model behind ``--propose`` first answers every question. The given share of its
-answers is right. A wrong answer is one of the three other groups whose names are most similar.
+answers is right. A wrong answer is one of the three other groups whose names are most similar. The model errs again in
+half of the triplets about names that it placed wrongly.
 
 The first seed uses all names. Every other seed chooses a random nine tenths of the names. With ``--mistakes``, the seed
 also chooses that share of the names, and the annotator decides them wrongly.
@@ -73,6 +74,7 @@ NEAR, AROUND = 4, 2  # groups in the row of a name, and beside the line of a blo
 MOST_LISTED = 9  # groups with a digit key in the list of groups
 EXCEPTION = 1.3  # keys for a name that is moved before its block: every other one needs a click
 WORD, WITH_DIGIT = re.compile(r"\b\w"), re.compile(r"\d")  # the first letter of a word; a label with a digit
+ERRS_AGAIN = 0.5  # share of wrong triplets about names that the model placed wrongly
 TOKEN = "benchmark"  # token of the review page; requests bypass the network
 
 
@@ -238,7 +240,11 @@ class Annotator:
         for name, target in sorted(self.target.items()):
             nearest = [groups[i] for i in np.argsort(-(means @ rows[name])) if groups[i] != target]
             votes[name] = target if rng.random() < right else str(rng.choice(nearest[:3]))
-        with oracle_server(votes) as url:
+        rng, erring = np.random.default_rng([seed, 1]), set[str]()
+        for name, target in sorted(self.target.items()):
+            rate = (1 - right) * (1 - ERRS_AGAIN) / right if votes[name] == target else ERRS_AGAIN
+            erring |= {name} if rng.random() < rate else set()
+        with oracle_server(votes, self.target, erring) as url:
             return propose(folder, url, "oracle", requests=10_000).file
 
     # -- requests -------------------------------------------------------------------------------------------------
@@ -401,16 +407,28 @@ class Annotator:
 
 
 @contextlib.contextmanager
-def oracle_server(votes: Mapping[str, str]) -> Iterator[str]:
-    """Run a chat server that knows a group per name and keeps the names of groups; yield its URL."""
+def oracle_server(votes: Mapping[str, str], target: Mapping[str, str], erring: Collection[str]) -> Iterator[str]:
+    """Run a chat server that simulates a model; yield its URL.
+
+    Args:
+        votes: the group that the model places each name in.
+        target: the right group of each name.
+        erring: names about which the model answers triplets wrongly.
+    """
+
+    def choose(name: str, groups: Sequence[Mapping[str, Any]]) -> int:
+        right = sum(group["number"] for group in groups if group["label"] == target.get(name))
+        return (1, 2, 1)[right] if name in erring else right
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             listed = body["response_format"]["json_schema"]["name"]
             data = json.loads(body["messages"][1]["content"])
-            number = {group["label"]: group["number"] for group in data["groups"]}
-            if listed == "names":
+            number = {group["label"]: group["number"] for group in data.get("groups", ())}
+            if listed == "triplets":
+                said = [{"name": n["number"], "group": choose(n["name"], n["groups"])} for n in data["names"]]
+            elif listed == "names":
                 said = [{"name": n["number"], "group": number.get(votes.get(n["name"]), 0)} for n in data["names"]]
             elif listed == "groups":
                 said = [{"group": n, "name": label, "description": ""} for label, n in number.items()]

@@ -111,6 +111,16 @@ def test_wrong_votes_count_less_and_per_group():
     assert (after.shares[lake, 1] > after.shares[tower, 2] + 0.3).all()
 
 
+def test_contradicted_votes_have_a_reliability_of_their_own():
+    kept, contradicted = (
+        grouping_of(dict.fromkeys(names, "tower"), who)
+        for names, who in ((NAMES[:20], "model:m"), (NAMES[20:], "model:m contradicted"))
+    )
+    said = {name: "tower" if i < 10 else ("castle", "lake")[i % 2] for i, name in enumerate(NAMES[:30]) if i % 20 < 10}
+    after = learner().fit(grouping_of(said), [kept, contradicted])
+    assert after.shares[10:20, 2].min() > after.shares[30:, 2].max() + 0.3
+
+
 def test_second_model_is_heard_too():
     one, other = (grouping_of({NAMES[1]: "tower", NAMES[3]: to}, f"model:{to}") for to in ("tower", "castle"))
     shares = [learner().fit(grouping_of({}), models).shares for models in ([one], [one, other])]

@@ -47,6 +47,10 @@ def ask(build, server, **options):
 
 def sensible(listed, data):
     """Answer as a model that is always right, for example: a mountain pass is a pass."""
+    if listed == "triplets":
+        return {
+            listed: [{"name": n["number"], "group": 1 + (n["groups"][1]["label"] == "pass")} for n in data["names"]]
+        }
     if listed != "names":
         named, classes = {"ship": "vessel", "pass": "gap"}, {"ship": "vehicle", "boat": "vehicle", "pass": "boat"}
         answers = obedient(listed, data)
@@ -96,9 +100,9 @@ def test_answers_of_a_model_become_its_decisions_and_a_table_of_predefined_group
         "boat": ("a boat", ("vehicle",)),
     }
     assert found.dropped == {"name that fits no group": 3}
-    assert (found.asked, found.cached, found.unasked, found.requests) == (3, 0, 0, 3)
+    assert (found.asked, found.cached, found.unasked, found.requests) == (4, 0, 0, 4)
     assert "0 more are answered already. At most 100 requests." in said[0]
-    tokens = sum(len(json_text(body)) for body, _ in server.log) // 4
+    tokens = sum(len(json_text(body)) for body, _ in server.log[:3]) // 4
     assert f"3 questions, about {tokens:,} tokens" in said[0]
 
 
@@ -110,7 +114,7 @@ def test_all_groups_are_offered_and_without_a_request_nothing_is_asked(build, se
     assert "3 questions" in said[0]
     ask(build, server)
     data = [json.loads(body["messages"][1]["content"]) for body, _ in server.log]
-    (placed,) = [each for each in data if "names" in each]
+    (placed,) = [each for each in data if {"groups", "names"} == each.keys() - {"task"}]
     assert {group["label"] for group in placed["groups"]} == {"mountain", "ship", "pass", "boat"}
     assert len(placed["names"]) == 7
 
@@ -120,7 +124,7 @@ def test_answered_questions_are_not_asked_again(build, server):
     first = ask(build, server)
     kept = first.file.read_bytes()
     again = ask(build, server)
-    assert (again.asked, again.cached, again.requests, len(server.log)) == (0, 3, 0, 3)
+    assert (again.asked, again.cached, again.requests, len(server.log)) == (0, 4, 0, 4)
     assert first.file.read_bytes() == kept
     assert again.dropped == first.dropped
     for damage in (b"{", b'{"schema_version":1,"when":"2026-01-01","answer":"{}"}'):
@@ -128,7 +132,7 @@ def test_answered_questions_are_not_asked_again(build, server):
         file.write_bytes(damage)
         assert ask(build, server).asked == 1
     with ChatServer(sensible) as other:
-        assert ask(build, other).asked == 3, "another server may have a different model with this name"
+        assert ask(build, other).asked == 4, "another server may have a different model with this name"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +148,7 @@ def test_malformed_answers_are_dropped_and_their_questions_asked_again(build, se
     server.faults = [fault]
     found = ask(build, server)
     assert found.dropped["answer of another form"] == 1
-    assert (found.asked, found.unasked, found.note) == (2, 1, "answers did not fit")
+    assert (found.asked, found.unasked, found.note) == (3, 1, "answers did not fit")
     assert ask(build, server).asked == 1
 
 
@@ -183,7 +187,7 @@ def test_predefined_groups_keep_their_names(build, server):
     groups.with_columns(method=given).write_parquet(file)
     ask(build, server)
     data = [json.loads(body["messages"][1]["content"]) for body, _ in server.log]
-    *named, placed = data
+    *named, placed, _ = data
     assert [[group["label"] for group in each["groups"]] for each in named] == [["boat"], ["boat"]]
     assert [group["label"] for group in placed["groups"] if "about" in group] == ["mountain", "ship", "pass"]
 
@@ -216,6 +220,37 @@ def test_instructions_in_class_names_change_nothing(build, server):
         assert "tools" not in body
 
 
+@pytest.mark.parametrize(
+    ("fault", "said", "contradicted"),
+    [
+        (answer, 1, ["mountain pass"]),
+        (answer, 2, []),
+        (answer, 0, ["mountain pass"]),
+        (answer, 3, []),
+        (text("{", "length"), 1, []),
+        (text('{"merge": [[1, 2]]}'), 1, []),
+    ],
+)
+def test_triplets_only_mark_the_placements_that_they_contradict(build, server, fault, said, contradicted):
+    asked = list[tuple[str, list[tuple[str, list[str]]]]]()
+
+    def torn(listed, data):
+        if listed != "triplets":
+            return sensible(listed, data)
+        server.faults = [fault]
+        asked.extend((n["name"], [(group["label"], group["names"]) for group in n["groups"]]) for n in data["names"])
+        return {listed: [{"name": 1, "group": said}]}
+
+    server.say = torn
+    found = ask(build, server)
+    assert asked == [("mountain pass", [("mountain", ["mountain"]), ("pass", ["water gap"])])]
+    votes = [entry.decision for entry in read_decisions([found.file]) if entry.decision.action == "move"]
+    placed = {name: vote.to for vote in votes for name in vote.names}
+    assert placed == {"mountain": "mountain", "tug": "ship", "mountain pass": "pass", "water gap": "pass"}
+    marked = [name for vote in votes if vote.who == "model:small contradicted" for name in vote.names]
+    assert marked == contradicted
+
+
 # -- servers that fail ---------------------------------------------------------------------------------------------
 
 
@@ -232,11 +267,11 @@ def test_instructions_in_class_names_change_nothing(build, server):
 def test_question_is_asked_twice_then_skipped_and_the_next_is_asked(build, server, fault, kind):
     server.faults, timeout = [fault, fault], 0.25 if fault is late else 20
     found = ask(build, server, timeout=timeout)
-    assert (found.asked, found.unasked, found.dropped[f"no answer ({kind})"]) == (2, 1, 1)
+    assert (found.asked, found.unasked, found.dropped[f"no answer ({kind})"]) == (2, 2, 1)
     assert "some got no answer" in found.note
     server.faults = [fault]
     found = ask(build, server, timeout=timeout)
-    assert (found.asked, found.unasked, found.requests) == (1, 0, 2)
+    assert (found.asked, found.unasked, found.requests) == (2, 0, 3)
 
 
 def test_server_that_answers_no_question_raises_an_error(build, server):
@@ -304,7 +339,7 @@ def test_run_stops_at_its_request_budget_and_the_next_run_resumes(build, server)
     assert (len(server.log), found.requests, found.asked, found.unasked) == (2, 2, 1, 2)
     assert "the budget is spent" in found.note
     assert found.file.is_file()
-    assert ask(build, server).asked == 2
+    assert ask(build, server).asked == 3
 
 
 @pytest.mark.parametrize(
@@ -314,7 +349,7 @@ def test_run_stops_at_its_request_budget_and_the_next_run_resumes(build, server)
         ("http://127.0.0.1/v1?key=abc", "m", "--propose is not the URL of a server"),
         ("http://127.0.0.1/v1", "", "--propose-model"),
         ("http://127.0.0.1/v1", "m", KEY_VARIABLE),
-        ("http://127.0.0.1/v1", "m" * 100, "--propose-model: who has 106 characters"),
+        ("http://127.0.0.1/v1", "m" * 100, "--propose-model: who has 119 characters"),
     ],
 )
 def test_invalid_proposal_options_are_refused_without_showing_secrets(build, monkeypatch, url, model, message):

@@ -33,7 +33,8 @@ from hgld.files import parse_json, read_json, write_atomic
 from ...stage import Progress, json_text, silent
 from ..groups.given import NONE, has_given_levels
 from ..names.clean import name_key
-from .decisions import MODEL, MOST_NAMES, Decision, Move, Rename, check_text, file_header, format_decision
+from .decisions import MODEL, MOST_NAMES, Decision, Entry, Move, Rename, check_text, file_header, format_decision
+from .grouping import Grouping
 from .learner import Learner
 from .queue import NameTree
 from .tables import BuildTables
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 KEY_VARIABLE = "HGLD_PROPOSE_KEY"
 CACHE = "proposals"
+CONTRADICTED = " contradicted"  # end of the annotator of placements that the answer to a triplet contradicts
 REQUESTS = 100
 TIMEOUT = 180.0  # seconds to wait for an answer: local models on a CPU take minutes
 _ATTEMPTS = 2
@@ -57,6 +59,8 @@ _GROUPS_ASKED, _NAMES_ASKED = 12, 24  # maximum number of groups to describe, an
 # maximum number of groups per question that names can be placed in; 30 would leave out the right group of up to half of
 # the names
 _GROUPS_OFFERED = 100
+_TORN = 0.05  # a name is torn if its second most probable group is at least this share as probable as the first
+_TORN_ASKED, _LIKE = 12, 4  # maximum number of torn names per question, and of names shown per group
 _CLASSED = 200  # maximum number of groups per question about classes
 _A_TOKEN = 4  # characters, roughly
 _JSON_TYPES = {"integer": int, "string": str}
@@ -79,6 +83,14 @@ _TASKS: Mapping[str, tuple[str, Mapping[str, str], int]] = {
     ),
     "names": (
         "Say of every name the number of the group that it belongs to, or 0 if it belongs to none.",
+        {"name": "integer", "group": "integer"},
+        24,
+    ),
+    "triplets": (
+        (
+            "Say of every name which of its two groups has names of the same kind: the number of this group, or 0 if "
+            "neither has."
+        ),
         {"name": "integer", "group": "integer"},
         24,
     ),
@@ -127,13 +139,13 @@ class Question:
         listed: name of the list in the answer, a key of ``_TASKS``.
         data: JSON that the model sees.
         members: the groups or names that the question is about.
-        groups: groups that names can be placed in.
+        choices: per member, the groups that it can be placed in.
     """
 
     listed: str
     data: Mapping[str, Any]
     members: Sequence[Any]
-    groups: Sequence[int] = ()
+    choices: Sequence[Sequence[int]] = ()
 
     def body(self, model: str) -> dict[str, Any]:
         """Return the request."""
@@ -206,6 +218,7 @@ class _Answers:
         texts: name and description by group.
         classes: class by group.
         places: group by name.
+        contradicted: names that another answer does not put into the group in ``places``.
         dropped: number of dropped parts by reason.
         latest: time of the latest answer.
     """
@@ -213,6 +226,7 @@ class _Answers:
     texts: dict[int, tuple[str, str]] = field(default_factory=dict)
     classes: dict[int, str] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
+    contradicted: set[str] = field(default_factory=set)
     dropped: Counter[str] = field(default_factory=Counter)
     latest: datetime = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -251,27 +265,32 @@ def propose(
     who = _who(model)
     server = _Server(_endpoint(url), model, _key(), build / CACHE)
     tables = BuildTables(build)
-    questions = list(_questions(build, tables))
-    found, open_questions = _Answers(), []
-    for question in questions:
-        cached = server.cached(question)
-        if cached is None or not _take(question, cached[0], found):
-            open_questions.append(question)
-        else:
-            found.latest = max(found.latest, cached[1])
-    sent = sum(len(json_text(question.body(model))) for question in open_questions)
-    say(
-        f"{model} at {server.endpoint}: {len(open_questions):,} questions, about {sent // _A_TOKEN:,} tokens, "
-        f"{len(questions) - len(open_questions):,} more are answered already. At most {requests:,} requests."
-    )
     from ...web import PoliteClient
 
     client = PoliteClient(
         (server.endpoint,), rate=_RATE, timeout=timeout, retries=_ATTEMPTS, request_budget=requests, sleep=sleep
     )
-    asked, note = 0, "nothing was asked"
-    if requests:
-        asked, note = _ask_all(open_questions, server, client, found, progress)
+    found, asked, kept, left = _Answers(), 0, 0, 0
+    note = "" if requests else "nothing was asked"
+    for ask in (_questions, _triplets):
+        questions = list(ask(build, tables, found))
+        open_questions = list[Question]()
+        for question in questions:
+            cached = server.cached(question)
+            if cached is None or not _take(question, cached[0], found):
+                open_questions.append(question)
+            else:
+                found.latest = max(found.latest, cached[1])
+        kept, left = kept + len(questions) - len(open_questions), left + len(open_questions)
+        sent = sum(len(json_text(question.body(model))) for question in open_questions)
+        say(
+            f"{model} at {server.endpoint}: {len(open_questions):,} questions, about {sent // _A_TOKEN:,} tokens, "
+            f"{len(questions) - len(open_questions):,} more are answered already. At most {requests:,} requests."
+        )
+        if not note:
+            answered, note = _ask_all(open_questions, server, client, found, progress)
+            asked += answered
+    note = note or ("answers did not fit" if asked < left else "")
     decisions = _decisions(tables, found, who)
     file = build / f"proposals-{re.sub('[^A-Za-z0-9._-]+', '-', model)}.yaml"
     write_atomic(file, file_header() + "".join(map(format_decision, decisions)))
@@ -285,8 +304,8 @@ def propose(
         decisions=dict(Counter(decision.action for decision in decisions)),
         dropped=dict(sorted(found.dropped.items())),
         asked=asked,
-        cached=len(questions) - len(open_questions),
-        unasked=len(open_questions) - asked,
+        cached=kept,
+        unasked=left - asked,
         requests=client.requests,
         note=note,
     )
@@ -327,7 +346,7 @@ def _ask_all(
     progress("ask the model", len(questions), len(questions))
     if last and not asked:
         raise ServiceError(f"{last}. No question was answered; check the address, the model and the server.")
-    return asked, f"some got no answer ({last})" if last else "answers did not fit" if asked < len(questions) else ""
+    return asked, f"some got no answer ({last})" if last else ""
 
 
 def _stop_if_refused(error: "AnswerError", endpoint: str) -> None:
@@ -360,28 +379,19 @@ def proposals_text(found: Proposals) -> str:
 # -- questions and answers -----------------------------------------------------------------------------------------
 
 
-def _questions(build: Path, tables: BuildTables) -> Iterator[Question]:
+def _questions(build: Path, tables: BuildTables, _: _Answers) -> Iterator[Question]:
     """Yield the questions about a build: groups that clustering found, then names, the most doubtful first."""
     members: dict[int, list[str]] = defaultdict(list)
     largest = tables.names.sort(["landmarks", "name"], descending=[True, False])
     for name, group in largest.select("name", "group").iter_rows():
         members[group].append(name)
-    evidence = tables.label_evidence
-    own = [group for group in tables.labels if not evidence[group].startswith(_GIVEN)]
+    own = [group for group in tables.labels if not tables.label_evidence[group].startswith(_GIVEN)]
     own.sort(key=lambda group: (-len(members[group]), group))
 
-    def shown(groups: Sequence[int], examples: int) -> list[dict[str, Any]]:
-        found = list[dict[str, Any]]()
-        for number, group in enumerate(groups, 1):
-            stated = {"about": evidence[group][:_LONGEST_ABOUT]} if evidence[group].startswith(_GIVEN) else {}
-            names = [name[:_LONGEST] for name in members[group][:examples]]
-            found.append({"number": number, "label": tables.labels[group][:_LONGEST], **stated, "names": names})
-        return found
-
     for part in _parts(own, _GROUPS_ASKED):
-        yield Question("groups", {"groups": shown(part, _EXAMPLES)}, part)
+        yield Question("groups", {"groups": _shown(tables, part, members, _EXAMPLES)}, part)
     for part in _parts(own, _CLASSED):
-        yield Question("classes", {"groups": shown(part, 2)}, part)
+        yield Question("classes", {"groups": _shown(tables, part, members, 2)}, part)
     if has_given_levels(build):
         return
     learner = Learner.of(build / "stages")
@@ -396,7 +406,47 @@ def _questions(build: Path, tables: BuildTables) -> Iterator[Question]:
         choices = [groups[k] for k in sorted(best.tolist()) if tables.labels[groups[k]] != NONE]
         names = [learner.names[i] for i in part]
         listed = [{"number": number, "name": name[:_LONGEST]} for number, name in enumerate(names, 1)]
-        yield Question("names", {"groups": shown(choices, 3), "names": listed}, names, choices)
+        data = {"groups": _shown(tables, choices, members, 3), "names": listed}
+        yield Question("names", data, names, [choices] * len(names))
+
+
+def _triplets(build: Path, tables: BuildTables, found: _Answers) -> Iterator[Question]:
+    """Yield the questions about placed names that are torn between two groups, the closest groups first."""
+    if not found.places or len(tables.labels) < 2:
+        return
+    start = Grouping.of(tables.place, tables.labels, tables.classes)
+    moves = _moves(tables, found.places, who=MODEL, when=found.latest)
+    now = Learner.of(build / "stages").fit(start, [start.copy().apply_all(Entry(move, Path(), 0) for move in moves)])
+    groups = [int(group) for group in now.groups]
+    shares = np.where(np.array(now.labels) == NONE, 0, now.shares)
+    pairs = np.sort(np.argsort(-shares, axis=1, kind="stable")[:, :2], axis=1)  # the order tells no probability
+    both = np.take_along_axis(shares, pairs, axis=1)
+    closeness = both.min(axis=1) / both.max(axis=1)
+    likely: dict[int, list[str]] = {group: [] for group in groups}
+    for i in np.argsort(-shares.max(axis=1), kind="stable").tolist():
+        likely[groups[now.standing[i]]].append(now.names[i])
+    order = np.argsort(-closeness, kind="stable").tolist()
+    torn = [i for i in order if closeness[i] >= _TORN and now.names[i] in found.places]
+    for part in _parts(torn, _TORN_ASKED):
+        names, choices = [now.names[i] for i in part], [[groups[k] for k in pairs[i]] for i in part]
+        listed = list[dict[str, Any]]()
+        for number, (name, two) in enumerate(zip(names, choices, strict=True), 1):
+            others = {group: [one for one in likely[group][: _LIKE + 1] if one != name] for group in two}
+            listed.append({"number": number, "name": name[:_LONGEST], "groups": _shown(tables, two, others, _LIKE)})
+        yield Question("triplets", {"names": listed}, names, choices)
+
+
+def _shown(
+    tables: BuildTables, groups: Sequence[int], members: Mapping[int, Sequence[str]], examples: int
+) -> list[dict[str, Any]]:
+    """Return groups with some of their names, as the model sees them."""
+    found = list[dict[str, Any]]()
+    for number, group in enumerate(groups, 1):
+        evidence = tables.label_evidence[group]
+        stated = {"about": evidence[:_LONGEST_ABOUT]} if evidence.startswith(_GIVEN) else {}
+        names = [name[:_LONGEST] for name in members[group][:examples]]
+        found.append({"number": number, "label": tables.labels[group][:_LONGEST], **stated, "names": names})
+    return found
 
 
 def _parts(members: Sequence[Any], size: int) -> list[Sequence[Any]]:
@@ -431,21 +481,26 @@ def _take(question: Question, content: str, found: _Answers) -> bool:
         is_whole = is_whole and all(type(member[name]) is _JSON_TYPES[kind] for name, kind in types.items())
         number, *said = (member[name] for name in types) if is_whole else (0,)
         is_new = 1 <= number <= len(question.members) and number not in answered
-        if not is_new or (question.groups and not 0 <= said[0] <= len(question.groups)):
+        if not is_new or (question.choices and not 0 <= said[0] <= len(question.choices[number - 1])):
             found.dropped["member of another form"] += 1
             continue
         answered.add(number)
-        _keep(question, question.members[number - 1], said, found)
+        _keep(question, number - 1, said, found)
     if missing := len(question.members) - len(answered):
         found.dropped["left unsaid"] += missing
     return bool(answered)
 
 
-def _keep(question: Question, of: Any, said: Sequence[Any], found: _Answers) -> None:
+def _keep(question: Question, index: int, said: Sequence[Any], found: _Answers) -> None:
     """Add a valid answer about one member."""
-    if question.listed == "names":
-        if said[0]:
-            found.places[of] = question.groups[said[0] - 1]
+    of = question.members[index]
+    if question.choices:
+        group = question.choices[index][said[0] - 1] if said[0] else None
+        if question.listed == "triplets":
+            if group != found.places[of]:
+                found.contradicted.add(of)
+        elif group is not None:
+            found.places[of] = group
         else:
             found.dropped["name that fits no group"] += 1
         return
@@ -459,13 +514,10 @@ def _keep(question: Question, of: Any, said: Sequence[Any], found: _Answers) -> 
 def _decisions(tables: BuildTables, found: _Answers, who: str) -> list[Decision]:
     """Return the decisions of valid answers: moves before renames, because moves use the labels before the renames."""
     by: dict[str, Any] = {"who": who, "when": found.latest}
-    labels, decisions, moves = tables.labels, list[Decision](), defaultdict[int, list[str]](list)
-    for name, group in found.places.items():
-        moves[group].append(name)
-    for group in sorted(moves):
-        names = sorted(moves[group])
-        why = "Proposed by a model: the group of these names"
-        decisions += [Move(names=tuple(p), to=labels[group], why=why, **by) for p in _parts(names, MOST_NAMES)]
+    labels, decisions = tables.labels, list[Decision]()
+    for end in ("", CONTRADICTED):  # the review learns the reliability of each annotator
+        place = {n: group for n, group in found.places.items() if (n in found.contradicted) == bool(end)}
+        decisions += _moves(tables, place, who=who + end, when=found.latest)
     taken = set(labels.values())
     for group, (name, _) in sorted(found.texts.items()):
         if name == labels[group]:
@@ -479,6 +531,19 @@ def _decisions(tables: BuildTables, found: _Answers, who: str) -> list[Decision]
         except InputError:
             found.dropped["name that is no label, too long or taken"] += 1
     return decisions
+
+
+def _moves(tables: BuildTables, place: Mapping[str, int], **by: Any) -> list[Decision]:
+    """Return the decisions that put names into groups."""
+    moves = defaultdict[int, list[str]](list)
+    for name in sorted(place):
+        moves[place[name]].append(name)
+    by["why"] = "Proposed by a model: the group of these names"
+    return [
+        Move(names=tuple(part), to=tables.labels[group], **by)
+        for group in sorted(moves)
+        for part in _parts(moves[group], MOST_NAMES)
+    ]
 
 
 def _group_table(tables: BuildTables, found: _Answers, decisions: Sequence[Decision]) -> pl.DataFrame:
@@ -519,7 +584,7 @@ def _who(model: str) -> str:
     who = unicodedata.normalize("NFC", f"{MODEL}{model}")
     try:
         check_text("the name", model)
-        check_text("who", who)
+        check_text("who", who + CONTRADICTED)
     except InputError as error:
         raise ConfigError(f"--propose-model: {error} Expected the model's name at the server.") from error
     return who
