@@ -53,23 +53,16 @@ def test_calibrate_writes_its_result_and_settings_into_the_run(world):
     made = Calibration.load(world / "run" / "calibration.json")
     assert made.levels == ("fine", "coarse")
     assert {name: risks[0].queries for name, risks in made.risks.items()} == {"val": 3 * 20, "test": 3 * 20}
-    assert {name: made.facts[name] for name in ("split", "items", "gallery_items", "checkpoint")} == {
-        "split": "val",
-        "items": 20,
-        "gallery_items": 60,
-        "checkpoint": "step-00000001",
-    }
+    facts = {"split": "val", "items": 20, "gallery_items": 60, "checkpoint": "step-00000001"}
+    assert facts.items() <= made.facts.items()
 
 
 def test_prediction_level_depends_on_minimum_confidence(hgld):
     code, out, err = hgld(*SEARCH, "--min-confidence", "0", "--json")
     assert (code, err) == (0, "")
     (found,) = json.loads(out)["queries"]
-    assert list(found) == ["image", "answer", "matches"]
     answer = found["answer"]
-    assert answer["level"] == "fine"
-    assert list(answer["path"]) == ["fine", "coarse"]
-    assert len(found["matches"]) == 10
+    assert (answer["level"], list(answer["path"])) == ("fine", ["fine", "coarse"])
     first = found["matches"][0]
     assert first["key"] in answer["support"] or first["classes"]["fine"] != answer["path"]["fine"]
     path = f"{answer['path']['coarse']} › {answer['path']['fine']}"
@@ -78,10 +71,8 @@ def test_prediction_level_depends_on_minimum_confidence(hgld):
     assert (coarse["answer"]["level"], list(coarse["answer"]["path"])) == ("coarse", ["coarse"])
     assert coarse["answer"]["confidence"] >= answer["confidence"]
     assert f"not sure; best guess: {path} (confidence: coarse 0." in hgld(*SEARCH, "--min-confidence", "1.1")[1]
-    assert (
-        json.loads(hgld(*SEARCH, "--min-confidence", "0", "--index", "ivf", "--json")[1])["queries"][0]["answer"]
-        == answer
-    )
+    (indexed,) = json.loads(hgld(*SEARCH, "--min-confidence", "0", "--index", "ivf", "--json")[1])["queries"]
+    assert indexed["answer"] == answer
 
 
 def test_search_restricted_to_a_class_returns_only_images_of_that_class(hgld):
@@ -99,12 +90,12 @@ def test_search_ignores_a_calibration_made_with_other_weights_and_prints_a_note(
     said = "it was made with other weights, so no class is predicted. Calibrate again: hgld calibrate"
     assert (code, err) == (0, f"run/calibration.json: {said}\n")
     assert "answer" not in json.loads(out)["queries"][0]
-    code, _, err = hgld(*SEARCH, "--checkpoint-choice", "last", "--calibration", "run/calibration.json")
-    assert code == 2
-    assert "run/calibration.json: it was made with other weights. Calibrate again" in err
-    code, _, err = hgld(*SEARCH, "--checkpoint-choice", "last", "--min-confidence", "0.5")
-    assert code == 2
-    assert "--min-confidence and --level affect only predictions" in err
+    for words, said in (
+        (("--calibration", "run/calibration.json"), "it was made with other weights. Calibrate again"),
+        (("--min-confidence", "0.5"), "--min-confidence and --level affect only predictions"),
+    ):
+        code, _, err = hgld(*SEARCH, "--checkpoint-choice", "last", *words)
+        assert (code, said in err) == (2, True)
 
 
 @pytest.mark.slow

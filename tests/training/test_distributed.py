@@ -86,6 +86,14 @@ def test_dropout_differs_by_process_and_step_and_is_reproducible(chunk):
     assert not torch.equal(first != 0, embedded(0, 8) != 0)
 
 
+def set_variables(monkeypatch, variables):
+    """Remove the variables of torchrun and SLURM, and set some."""
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "RANK", "WORLD_SIZE"))]:
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+
 @each_row(
     ("variables", "message"),
     [
@@ -95,10 +103,7 @@ def test_dropout_differs_by_process_and_step_and_is_reproducible(chunk):
     ],
 )
 def test_incomplete_torchrun_or_slurm_environment_is_refused(variables, message, monkeypatch):
-    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+    set_variables(monkeypatch, variables)
     with pytest.raises(ConfigError, match=message):
         launch("cpu")
 
@@ -115,10 +120,7 @@ def test_incomplete_torchrun_or_slurm_environment_is_refused(variables, message,
     ],
 )
 def test_main_process_is_found_from_environment_variables(variables, main, monkeypatch):
-    for name in ("RANK", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+    set_variables(monkeypatch, variables)
     assert is_main_process() == main
 
 
@@ -147,10 +149,7 @@ def test_sync_batch_norm_on_cpu_and_unknown_devices_are_refused():
     ],
 )
 def test_each_process_takes_its_own_gpu(visible, local, slurm, chosen, monkeypatch):
-    for name in ("SLURM_LOCALID", "SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND", "SLURM_NTASKS_PER_GPU"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in slurm.items():
-        monkeypatch.setenv(name, value)
+    set_variables(monkeypatch, slurm)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
     if chosen is None:
         with pytest.raises(ConfigError, match=rf"process {local} .*no GPU of its own.*--gpus-per-task 1"):

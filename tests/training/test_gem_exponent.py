@@ -17,6 +17,7 @@ from hgld.training.inference.embedding import embed
 from hgld.training.inference.gem_exponent import best_gem_p, choose_gem_p, set_gem_p
 from hgld.training.models.embedding_model import AveragePool, EmbeddingModel, GeM
 from tests.hgld.small_dataset import items_of_classes, write_dataset
+from tests.reference import precision_at_k
 from tests.training.untrained_run import CONFIG_OF_RUN, write_run
 
 CHANNELS, VIEWS, IMAGES = 8, 4, 12
@@ -38,14 +39,13 @@ def views() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def slow_score(embeddings: torch.Tensor, instances: torch.Tensor) -> float:
+    """Return the mean precision at R of the images with another view."""
     shares = []
-    for query in range(len(instances)):
-        order = sorted(
-            (i for i in range(len(instances)) if i != query), key=lambda i: -float(embeddings[query] @ embeddings[i])
-        )
-        others = [i for i in order if instances[i] == instances[query]]
-        if others:
-            shares.append(len(set(order[: len(others)]) & set(others)) / len(others))
+    for query, instance in enumerate(instances.tolist()):
+        others = [i for i in range(len(instances)) if i != query]
+        positive = [int(instances[i] == instance) for i in others]
+        if any(positive):
+            shares.append(precision_at_k((embeddings[others] @ embeddings[query]).tolist(), positive, sum(positive)))
     return sum(shares) / len(shares)
 
 

@@ -12,7 +12,6 @@ import torch
 
 from hgld.data.index import read_index
 from hgld.errors import ConfigError, DivergenceError, InputError, StorageError
-from hgld.files import file_lock
 from hgld.training import loop, state
 from hgld.training.checkpoint import find_checkpoint, read_checkpoint, selection_of
 from hgld.training.config import read_config
@@ -56,14 +55,9 @@ def test_run_with_zero_epochs_evaluates_the_initial_model(data, tmp_path):
     config = options(epochs=0, warmup_steps=30, frozen_epochs=5, schedule="step", milestones=(3,), select_on_test=True)
     summary = train(config, data, tmp_path / "run")
     assert (summary.finished, summary.step, summary.epoch) == (True, 0, 0)
-    assert summary.best == {
-        "metric": "H-AP",
-        "value": summary.values["test"]["H-AP"],
-        "epoch": 0,
-        "step": 0,
-        "on": "test",
-        "top": summary.values["test"]["H-AP"],
-    }
+    value = summary.values["test"]["H-AP"]
+    assert summary.best == {"metric": "H-AP", "value": value, "epoch": 0, "step": 0, "on": "test", "top": value}
+    assert "on test: the initial model" in summary.to_text()
     assert read_rows(tmp_path / "run" / "evaluations.csv")
     assert (tmp_path / "run" / "reports" / "test-epoch-0.json").is_file()
     again = train(config, data, tmp_path / "run")
@@ -347,6 +341,3 @@ def test_refused_run_leaves_no_folder(data, tmp_path):
     with pytest.raises(InputError):
         train(options(**STILL), str(tmp_path / "nothing"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    (tmp_path / "kept").mkdir()
-    with file_lock(tmp_path / "kept" / LOCK, "busy"), pytest.raises(StorageError, match="another training"):
-        train(options(**STILL), data, tmp_path / "kept")

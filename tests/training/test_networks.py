@@ -12,6 +12,7 @@ import torchvision
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from torch.nn.functional import normalize
+from torchvision.transforms import CenterCrop, Compose, Normalize, Resize, ToTensor
 
 from hgld import open_dataset
 from hgld.data.views import TestView
@@ -23,6 +24,7 @@ from hgld.training.models.networks import Network, build_network, embed_texts
 from tests.hgld.small_dataset import Item, write_dataset
 from tests.rows import each_row
 
+COLORS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # means and deviations of ImageNet
 SIZES = [(300, 240), (240, 300), (260, 260)]
 
 
@@ -118,14 +120,10 @@ def test_unsupported_preprocessing_requires_resize_mode_and_size(data, monkeypat
 
 def test_raw_pixel_embeddings_are_centred_on_the_dataset_mean(data):
     dataset = open_dataset(data, "test")
-    rows = []
-    for i in range(len(dataset)):
-        small = dataset.image(i).resize((32, 32), Image.Resampling.BILINEAR)
-        values = np.asarray(small, dtype=np.float64) / 255
-        rows.append(((values - (0.485, 0.456, 0.406)) / (0.229, 0.224, 0.225)).transpose(2, 0, 1).ravel())
-    centred = np.array(rows) - np.mean(rows, axis=0)
-    expected = centred / np.linalg.norm(centred, axis=1, keepdims=True)
-    assert np.abs(embedded(Network("pixels"), data).numpy() - expected).max() < 5e-3
+    transform = Compose([Resize((32, 32)), ToTensor(), Normalize(*COLORS)])
+    rows = torch.stack([transform(dataset.image(i)).flatten() for i in range(len(dataset))])
+    expected = normalize(rows - rows.mean(dim=0), dim=1)
+    torch.testing.assert_close(embedded(Network("pixels"), data), expected, atol=5e-3, rtol=0)
 
 
 # -- ONNX: small graphs made node by node --
@@ -145,34 +143,27 @@ def mean_over(axes, image="images"):
     return helper.make_node("ReduceMean", [image], ["made"], axes=axes, keepdims=0)
 
 
-def means(data, side, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)):
+def means(data, side, colors=COLORS):
     """Return (N, 3) normalised mean colours of the central squares of the images."""
-    rows = []
-    for i in range(3):
-        picture_ = open_dataset(data, "test").image(i)
-        factor = side * 256 / 224 / min(picture_.size)
-        resized = picture_.resize([round(s * factor) for s in picture_.size], Image.Resampling.BILINEAR)
-        left, top = ((s - side) / 2 for s in resized.size)
-        square = np.asarray(resized.crop((round(left), round(top), round(left) + side, round(top) + side)), float)
-        rows.append(((square / 255 - mean) / std).mean((0, 1)))
-    return normalize(torch.tensor(np.array(rows), dtype=torch.float32), dim=1)
+    transform = Compose([Resize(side * 256 // 224), CenterCrop(side), ToTensor(), Normalize(*colors)])
+    return by_library(data, transform, lambda images: images.mean((2, 3)))
 
 
-@pytest.mark.parametrize("case", ["any size", "fixed", "one image at a time", "half"])
-def test_onnx_networks_get_their_input_size_and_dtype(data, tmp_path, case):
-    images = {
-        "any size": ("b", 3, "h", "w"),
-        "fixed": ("b", 3, 56, 56),
-        "one image at a time": (1, 3, 56, 56),
-        "half": ("b", 3, 56, 56),
-    }[case]
-    nodes = [mean_over([2, 3])]
-    kind = TensorProto.FLOAT16 if case == "half" else TensorProto.FLOAT
-    if case == "half":
-        nodes = [helper.make_node("Cast", ["images"], ["cast"], to=TensorProto.FLOAT), mean_over([2, 3], "cast")]
-    network = onnx_file(tmp_path / "m.onnx", nodes, image=images, kind=kind)
+CAST = [helper.make_node("Cast", ["images"], ["cast"], to=TensorProto.FLOAT), mean_over([2, 3], "cast")]
+
+
+@each_row(
+    ("image", "kind", "size"),
+    [
+        (("b", 3, "h", "w"), TensorProto.FLOAT, 224),
+        ((1, 3, 56, 56), TensorProto.FLOAT, 56),  # one image at a time
+        (("b", 3, 56, 56), TensorProto.FLOAT16, 56),
+    ],
+)
+def test_onnx_networks_get_their_input_size_and_dtype(data, tmp_path, image, kind, size):
+    network = onnx_file(tmp_path / "m.onnx", CAST, image=image, kind=kind)
     found = embedded(network, data, batch_size=2)
-    torch.testing.assert_close(found, means(data, 224 if case == "any size" else 56), atol=0.02, rtol=0)
+    torch.testing.assert_close(found, means(data, size), atol=0.02, rtol=0)
 
 
 def test_onnx_feature_maps_and_tokens_use_the_requested_pooling(data, tmp_path):
@@ -197,12 +188,11 @@ def test_onnx_feature_maps_and_tokens_use_the_requested_pooling(data, tmp_path):
 
 
 def test_exported_network_uses_the_preprocessing_in_its_record(data, tmp_path):
-    nodes = [helper.make_node("Cast", ["images"], ["cast"], to=TensorProto.FLOAT), mean_over([2, 3], "cast")]
-    network = onnx_file(tmp_path / "m.onnx", nodes, image=("b", 3, 28, 28), kind=TensorProto.UINT8)
+    network = onnx_file(tmp_path / "m.onnx", CAST, image=("b", 3, 28, 28), kind=TensorProto.UINT8)
     record = tmp_path / "m.onnx.json"
     record.write_text('{"view": {"size": 28, "resize": 32, "resize_mode": "crop"}}', encoding="utf-8")
     found = embedded(network, data)
-    torch.testing.assert_close(found, means(data, 28, (0, 0, 0), (1, 1, 1)), atol=0.02, rtol=0)
+    torch.testing.assert_close(found, means(data, 28, ((0, 0, 0), (1, 1, 1))), atol=0.02, rtol=0)
     record.write_text("[]", encoding="utf-8")
     with pytest.raises(InputError, match=r"m\.onnx\.json: not a record of hgld export .*Remove or rename it"):
         build_network(network)
@@ -214,13 +204,7 @@ def outside(tmp_path) -> Network:
     passed = helper.make_node("Conv", ["images", "kernel"], ["made"])
     network = onnx_file(tmp_path / "out.onnx", [passed], made=("b", 3, "h", "w"), more=[kernel])
     model = onnx.load(tmp_path / "out.onnx")
-    (tmp_path / "secret").write_bytes(bytes(36))
-    tensor = model.graph.initializer[0]
-    tensor.ClearField("raw_data")
-    tensor.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", "secret"), ("length", "36")):
-        tensor.external_data.add(key=key, value=value)
-    (tmp_path / "out.onnx").write_bytes(model.SerializeToString())
+    onnx.save(model, tmp_path / "out.onnx", save_as_external_data=True, location="secret", size_threshold=0)
     return network
 
 

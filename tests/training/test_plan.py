@@ -13,9 +13,9 @@ from hgld.errors import ConfigError, HgldError
 from hgld.training import machine, plan
 from hgld.training.config import CONFIG, flat, read_config, with_fields
 from hgld.training.finetune import DERIVED, STARTS, finetune_config
-from hgld.training.log import RunSummary
 from hgld.training.plan import NetworkFacts, PlanLine, SetFacts, derive, derive_network, plan_lines, plan_table
 from hgld.training.recipes import RECIPES
+from hgld.training.runs import load_config
 from tests.rows import each_row
 from tests.training.small_runs import STEPS, same, weights, write_small
 
@@ -199,8 +199,6 @@ def test_train_from_python_refuses_invalid_arguments(fields, words, data, tmp_pa
 
 def yaml_of(tmp_path, text):
     (tmp_path / "own.yaml").write_text(text)
-    from hgld.training.runs import load_config
-
     return load_config(tmp_path / "own.yaml")
 
 
@@ -257,13 +255,6 @@ def test_resumed_run_reuses_its_saved_plan(data, tmp_path, monkeypatch):
     assert same(before, weights(tmp_path / "run"))
     with pytest.raises(ConfigError, match=r"--lr is .*, was "):
         hgld.train(data, tmp_path / "run", progress=False, **QUICK, lr=0.5)
-
-
-def test_summary_says_if_no_epoch_is_better_than_the_initial_model():
-    best = {"metric": "H-AP", "value": 0.5, "epoch": 0, "step": 0, "on": "val"}
-    values = {"val": {"H-AP": 0.25}}
-    summary = RunSummary(True, 12, 2, best, values, 1.0, 2.0, 0.0, 0, "run", start={"val": {"H-AP": 0.5}})
-    assert "best: H-AP 50.00 on val: the initial model, which no epoch could beat" in summary.to_text()
 
 
 def test_train_prints_the_plan_before_the_first_step(data, tmp_path, hgld):

@@ -111,15 +111,14 @@ def test_checkpoint_is_evaluated_by_the_protocol_of_the_dataset(place, judged, t
     header = [cell.strip() for cell in out.splitlines()[0].split("|")[1:-1]]
     assert header == ["", "R@1/fine", "R@2/fine", "R@4/fine", "R@8/fine", "AP/fine", "H-AP", "ASI", "NDCG"]
     code, out, _ = hgld(*of_run, judged)
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines()[:5]]
-    assert [row[0] for row in rows] == ["small", "---", "easy", "medium", "hard"]
+    assert [line.split("|")[1].strip() for line in out.splitlines()[:5]] == ["small", "---", "easy", "medium", "hard"]
     assert code == 0
-    code, out, err = hgld(*of_run, judged, "--query-split", "query", "--gallery-split", "gallery")
-    assert (code, out) == (2, "")
-    assert "no query has a relevant item" in err
-    code, _, err = hgld(*of_run, judged, "--protocol", "classification")
-    assert code == 2
-    assert "needs the split val" in err
+    for words, said in (
+        (("--query-split", "query", "--gallery-split", "gallery"), "no query has a relevant item"),
+        (("--protocol", "classification"), "needs the split val"),
+    ):
+        code, out, err = hgld(*of_run, judged, *words)
+        assert (code, out, said in err) == (2, "", True)
 
 
 def test_search_uses_the_gallery_of_the_protocol(place, judged):

@@ -14,7 +14,6 @@ from hgld.training.log import RunSummary
 from hgld.training.recipes import load_recipe
 from hgld.training.sweep import TABLE, plan_sweep, run_sweep, share_precision, tabulate_sweep
 from tests.rows import each_row
-from tests.training.small_runs import write_small
 
 CONFIG = load_recipe("small-grocery")
 
@@ -100,9 +99,8 @@ def test_sweep_stops_after_a_stopped_run_and_continues_after_a_diverged_run(tmp_
     assert [row["finished"] for row in rows_of(runs, tmp_path, second)] == ["1 of 1", "0 of 1", "1 of 1"]
 
 
-def test_sweep_runs_share_the_precision_of_the_first_run(tmp_path, monkeypatch):
-    place, out = str(write_small(tmp_path / "data")), tmp_path / "runs"
-    alone, tried = ALONE, []
+def test_sweep_runs_share_the_precision_of_the_first_run(data, tmp_path, monkeypatch):
+    tried = []
 
     def trial(config, processes):
         tried.append(config.images.size)
@@ -110,11 +108,10 @@ def test_sweep_runs_share_the_precision_of_the_first_run(tmp_path, monkeypatch):
 
     monkeypatch.setattr(plan, "_trials", trial)
     given = {"backbone": "small", "batch_size": 8, "images_per_class": 2, "epochs": 1}
-    runs = share_precision(
-        plan_sweep(with_fields(finetune_config(), given), ["size=16,32"], seeds=2), place, out, alone
-    )
+    planned = plan_sweep(with_fields(finetune_config(), given), ["size=16,32"], seeds=2)
+    runs = share_precision(planned, data, tmp_path, ALONE)
     assert tried == [16]
     for run in runs:
         assert (run.config.optimizer.amp, dict(run.config.plan)["amp"]) == ("bf16", "trial 1")
     recipe = plan_sweep(CONFIG, ["tau=0.01,0.02"])
-    assert share_precision(recipe, "nowhere", out, alone) == recipe  # the recipe derives no fields, so no trial runs
+    assert share_precision(recipe, "nowhere", tmp_path, ALONE) == recipe  # a recipe derives no fields

@@ -11,6 +11,7 @@ from torch import nn
 from hgld.errors import InputError, MissingResourceError
 from hgld.training.models.backbone import load_into, read_weights, weights_file
 from tests.rows import each_row
+from tests.training.small_runs import same
 
 
 class Net(nn.Module):
@@ -26,10 +27,6 @@ def state(seed: int = 0) -> dict[str, torch.Tensor]:
     weights = net.state_dict()
     weights["norm.running_mean"].uniform_()
     return weights
-
-
-def same(left, right) -> bool:
-    return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
 
 
 @each_row("name", ["w.safetensors", "w.bin", "old.pt"])
