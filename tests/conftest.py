@@ -93,6 +93,18 @@ def hgld(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
 
 
 @pytest.fixture
+def refusal(hgld: Callable[..., tuple[int, str, str]]) -> Callable[..., str]:
+    """``refusal(*words)`` runs a command that must refuse its input without output, and returns stderr."""
+
+    def run(*words: object) -> str:
+        code, out, err = hgld(*words)
+        assert (code, out) == (2, "")
+        return err
+
+    return run
+
+
+@pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make report pages without figures, to save time."""
     from tests.undrawn import without_figures

@@ -178,11 +178,9 @@ def hierarchical_distance(scores: Scores, grades: Grades, num_levels: int, k: in
     return mean([num_levels - grade for grade in listed(scores, grades)[:k]]) if num_levels in grades else NAN
 
 
-def metric(
-    name: str, scores: Scores, grades: Grades, levels: Sequence[str], relevance: Sequence[float] | None = None, **kind
-) -> float:
+def metric(name: str, scores: Scores, grades: Grades, levels: Sequence[str], **kind) -> float:
     """Return the value of any metric, given its name."""
-    worth = relevances(grades, len(levels), **kind) if relevance is None else relevance
+    worth = relevances(grades, len(levels), **kind)
     head, _, level = name.partition("/")
     base, _, cut = head.partition("@")
     if level:

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any
@@ -43,3 +44,22 @@ def each_row(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[Cal
         return check
 
     return decorate
+
+
+def refused(call: Callable[..., object], rows: Iterable[Any], error: Any = None) -> Callable[..., None]:
+    """Return a test of refusals: the last value of each row is a part or a pattern of the expected error message.
+
+    Args:
+        call: function that is called with the other values of a row, and must raise an error.
+        rows: values of the calls.
+        error: expected type of all errors; None: the value before the last one of each row.
+    """
+
+    @each_row("row", rows)
+    def check(row: Any) -> None:
+        *arguments, words = row
+        with pytest.raises(error or arguments.pop()) as caught:
+            call(*arguments)
+        assert words in str(caught.value) or re.search(words, str(caught.value))
+
+    return check

@@ -10,19 +10,21 @@ import tokenize
 import tomllib
 from pathlib import Path
 
+import grimp  # installed with import-linter
 import networkx  # installed with torch
 import pytest
 
 import hgld
 from hgld.cli import VERBS
+from tests.rows import each_row
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("hgld", "pipelines", "training", "data_cards")
 SOURCES = sorted(p for room in ROOMS for p in (ROOT / room).rglob("*.py"))
 
 
-def run_tool(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False)
+def run_tool(*command: str, flag: str = "-m") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, flag, *command], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.checks
@@ -40,7 +42,8 @@ def test_pyright_finds_no_errors():
 
 @pytest.mark.checks
 def test_import_contracts_hold():
-    result = _lint_imports()
+    command = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    result = run_tool(command, flag="-c")
     assert result.returncode == 0, result.stdout + result.stderr
 
 
@@ -53,67 +56,31 @@ def test_import_contract_lists_every_library_module():
     assert {f"hgld.{name}" for name in here - {"__init__", "__main__", "cli", *ROOMS}} == set(sources)
 
 
-def _lint_imports() -> subprocess.CompletedProcess[str]:
-    command = "from importlinter.cli import lint_imports_command; lint_imports_command()"
-    return subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
-
-
 @functools.cache
 def _tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-@functools.cache
-def _nodes(path: Path) -> list[ast.AST]:
-    """Return all nodes of a module but expressions inside expressions, which hold no import."""
-    found: list[ast.AST] = []
-    ahead: list[ast.AST] = [_tree(path)]
-    while ahead:
-        for node in ast.iter_child_nodes(ahead.pop()):
-            found.append(node)
-            if not isinstance(node, ast.expr):
-                ahead.append(node)
-    return found
-
-
-@functools.cache
-def _imports(path: Path) -> set[str]:
-    found: set[str] = set()
-    for node in _nodes(path):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
+def _files_with(pattern: str) -> set[str]:
+    found = re.compile(pattern, re.MULTILINE)
+    return {p.relative_to(ROOT).as_posix() for p in SOURCES if found.search(p.read_text(encoding="utf-8"))}
 
 
 def _who_imports(*modules: str) -> set[str]:
-    return {
-        p.relative_to(ROOT).as_posix()
-        for p in SOURCES
-        if any(name == m or name.startswith(m + ".") for name in _imports(p) for m in modules)
-    }
+    packages = [module.rpartition(".") for module in modules if "." in module]
+    named = [re.escape(module) for module in modules] + [rf"{a} import .*\b{name}" for a, _, name in packages]
+    return _files_with(rf"^\s*(?:from|import) (?:{'|'.join(named)})\b")
 
 
 def test_packages_import_each_other_as_parts_of_hgld():
     """A user may have a module ``training`` or ``data_cards``, which Python would import in place of ours."""
-    named = re.compile(rf"^\s*(from|import) ({'|'.join(ROOMS[1:])})\b", re.MULTILINE)
-    assert not [path for path in SOURCES if named.search(path.read_text(encoding="utf-8"))]
+    assert not _who_imports(*ROOMS[1:])
 
 
-def test_only_tables_module_refers_to_polars_errors():
-    """Polars panics on some damaged parquet files. The tables module turns its errors and panics into one type."""
-    naming = {
-        path.relative_to(ROOT).as_posix() for path in SOURCES if "PolarsError" in path.read_text(encoding="utf-8")
-    }
-    assert naming == {"hgld/tables.py"}
-
-
-def test_only_tables_module_calls_polars_readers():
-    """The readers of the tables module do not expand glob characters, and check the footer before decoding."""
-    reading = re.compile(r"\bpl\.(read|scan)_\w+\(")
-    names = {path.relative_to(ROOT).as_posix() for path in SOURCES if reading.search(path.read_text(encoding="utf-8"))}
-    assert names <= {"hgld/tables.py"}
+@each_row("pattern", ["PolarsError", r"\bpl\.(read|scan)_\w+\("])
+def test_only_tables_module_calls_polars_readers_and_catches_their_errors(pattern):
+    """Polars panics on some damaged parquet files, expands glob characters, and decodes bombs; the module does not."""
+    assert _files_with(pattern) == {"hgld/tables.py"}
 
 
 @pytest.mark.checks
@@ -215,36 +182,10 @@ for call in {calls!r}:
 # -- import cycles -----------------------------------------------------------------------------------------------------
 
 
-def _module_of(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    parts = parts if parts[0] == "hgld" else ("hgld", *parts)
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-MODULES = {_module_of(path) for path in SOURCES}
-
-
-def _imported_modules(path: Path) -> set[str]:
-    """Return the modules of hgld that a module imports, at its top or in functions, but not only for type checkers."""
-    own, nodes = _module_of(path), _nodes(path)
-    package = own if path.name == "__init__.py" else own.rpartition(".")[0]
-    blocks = [node for node in nodes if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    for_types = {node for block in blocks for statement in block.body for node in ast.walk(statement)}
-    names: set[str] = set()
-    for node in set(nodes) - for_types:
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            above = package.rsplit(".", node.level - 1)[0] if node.level else ""
-            base = ".".join(filter(None, (above, node.module)))
-            inner = {alias.name: f"{base}.{alias.name}" for alias in node.names}
-            names |= {whole if whole in MODULES else base for whole in inner.values()}
-    lazy = set(hgld._EXPORTS.values()) if own == "hgld" else set()
-    return ((names & MODULES) | lazy) - {own}
-
-
 def test_no_import_cycles():
-    graph = networkx.DiGraph((_module_of(path), other) for path in SOURCES for other in _imported_modules(path))
+    imports = grimp.build_graph("hgld", exclude_type_checking_imports=True, cache_dir=None)
+    graph = networkx.DiGraph(("hgld", module) for module in hgld._EXPORTS.values())
+    graph.add_edges_from((one, to) for one in imports.modules for to in imports.find_modules_directly_imported_by(one))
     circles = [circle for circle in networkx.strongly_connected_components(graph) if len(circle) > 1]
     assert not [sorted(circle) for circle in circles]
 

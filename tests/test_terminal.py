@@ -1,9 +1,7 @@
 """Control characters in foreign text, such as class names and table cells, are escaped on terminals."""
 
-import io
 import json
 import re
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from hgld.evaluation.report import markdown
 from hgld.report_page.latex import escape_latex
 from hgld.terminal import printable, printable_json
 from tests.hgld.small_dataset import items_of_classes
+from tests.hgld.test_stream_bare import facts, write_tar
 from tests.training.untrained_run import write_run
 
 CLI = Path(__file__).parents[1] / "hgld" / "cli"
@@ -29,17 +28,12 @@ def shards(tmp_path) -> Path:
     """Folder with one tar whose class names, and the name of one member, contain control characters."""
     folder = tmp_path / "shards"
     folder.mkdir()
-    with tarfile.open(folder / "test-000000.tar", "w") as tar:
-        for i, item in enumerate(items_of_classes([2, 2, 2], ["test"])):
-            names = [f"{EVIL}{item.labels[0]}", "top"]
-            facts = {"labels": [item.labels[0], 0], "names": names, "split": "test", "source": "x"}
-            text = json.dumps(facts | {"levels": ["fine", "coarse"]})
-            for name, data in ((f"k{i}.jpg", item.data), (f"k{i}.json", text.encode())):
-                member = tarfile.TarInfo(name)
-                member.size = len(data)
-                tar.addfile(member, io.BytesIO(data))
-        tar.addfile(tarfile.TarInfo(f"{EVIL}.jpg"))
-        (folder.parent / "photo.jpg").write_bytes(items_of_classes([1])[0].data)
+    members = []
+    for i, item in enumerate(items_of_classes([2, 2, 2])):
+        names = {"names": [f"{EVIL}{item.labels[0]}", "top"], "levels": ["fine", "coarse"], "split": "test"}
+        members += [(f"k{i}.jpg", item.data), (f"k{i}.json", facts(item.labels[0], 0, **names))]
+    write_tar(folder / "test-000000.tar", [*members, (f"{EVIL}.jpg", b"")])
+    (folder.parent / "photo.jpg").write_bytes(members[0][1])
     return folder
 
 
@@ -61,17 +55,6 @@ def test_control_characters_in_tar_names_are_escaped(hgld, shards):
     assert code == EXIT_CHECK_FAILED
     assert SPELLED in "".join(out.split("\n"))
     assert not COMMANDS.search(out)
-
-
-def test_control_characters_in_table_cells_are_escaped(hgld, tmp_path):
-    head, rows = "landmark_id,hierarchical_label\n", enumerate(zip([EVIL] * 3 + ["lake"] * 2, "xxyyy", strict=True))
-    for file, cells in zip(
-        ("a.csv", "b.csv"), zip(*((f"{i},{a}", f"{i},{b}") for i, (a, b) in rows), strict=True), strict=True
-    ):
-        (tmp_path / file).write_text(head + "\n".join(cells), encoding="utf-8")
-    code, out, _ = hgld("compare", tmp_path / "a.csv", tmp_path / "b.csv")
-    assert (code, COMMANDS.search(out)) == (0, None)
-    assert r"evil\x1b" in out
 
 
 @given(st.text(st.characters(), max_size=60))

@@ -51,7 +51,8 @@ from hgld.training.models.backbones import BackboneOptions
 from hgld.training.models.onnx_network import onnx_network
 from tests.fake_releases.__main__ import maker
 from tests.fake_releases.pictures import jpeg, png
-from tests.hgld.streamed_dataset import VIEW, grouped_items, write_streamed
+from tests.hgld.small_dataset import write_dataset
+from tests.hgld.streamed_dataset import VIEW, grouped_items
 from tests.hgld.test_taxonomy_formats import WHOLE
 
 
@@ -90,7 +91,7 @@ def file_reader(name: str, file: str, make: str | Callable[[Path], object], read
 
 
 def _dataset(folder: Path) -> None:
-    write_streamed(folder, grouped_items([4] * 8), per_shard=16)
+    write_dataset(folder, grouped_items([4] * 8), per_shard=16)
 
 
 @reader("open_dataset", _dataset)

@@ -74,14 +74,12 @@ def proxy_losses(dim: int, tree: Hierarchy) -> dict[str, Make]:
 
 
 @st.composite
-def rankings(draw, spacing: float = 1 / 64, most: float = 1.0, shift: float = 0.0):
+def rankings(draw, spacing: float = 1 / 64):
     """Draw binary grades and scores (Q, G); the scores are on a grid of exact numbers, which gives ties."""
-    shape, steps = (draw(st.integers(1, 2)), draw(st.integers(1, 9))), round(most / spacing)
+    shape, steps = (draw(st.integers(1, 2)), draw(st.integers(1, 9))), round(1 / spacing)
     cell = st.integers(-steps, steps) | st.sampled_from([-steps, 0, steps])
     scores = torch.from_numpy(draw(hnp.arrays(np.int64, shape, elements=cell)))
-    return scores.double() * spacing + shift, torch.from_numpy(
-        draw(hnp.arrays(np.uint8, shape, elements=st.integers(0, 1)))
-    )
+    return scores.double() * spacing, torch.from_numpy(draw(hnp.arrays(np.uint8, shape, elements=st.integers(0, 1))))
 
 
 def check_rows(fast, reference, case: tuple[Tensor, Tensor], dtype: torch.dtype) -> None:

@@ -70,7 +70,6 @@ class RangeServer(LocalServer):
         headers: headers of the last request.
         failures: error status codes of the next responses; each is used once.
         cut_after: number of body bytes after which the server closes the connection; None: never.
-        ranges: True if the server supports the Range header.
         planned: functions that respond to the next requests, keyed by path; each is used once.
         lie: function that sends an invalid response for files whose name contains ``about``; None: no lies.
         about: part of the names of the files with invalid responses.
@@ -78,7 +77,7 @@ class RangeServer(LocalServer):
     """
 
     def __init__(self, folder: Path, certificate: Path | None = None) -> None:
-        self.folder, self.about, self.count, self.ranges = folder, ".tar", 0, True
+        self.folder, self.about, self.count = folder, ".tar", 0
         self.requests: list[str] = []
         self.headers: Mapping[str, str] = {}
         self.failures: list[int] = []
@@ -101,7 +100,7 @@ class _Handler(SilentHandler):
         site.requests.append(f"{self.command} {self.path} {wanted or 'all'}")
         path = site.folder / unquote(urlsplit(self.path).path).lstrip("/")
         status = site.failures.pop(0) if site.failures else 200 if path.is_file() else 404
-        asked = Asked(self, path.read_bytes() if status == 200 else b"", 0, wanted if site.ranges else "")
+        asked = Asked(self, path.read_bytes() if status == 200 else b"", 0, wanted)
         if status != 200:
             asked.head("Content-Length: 0", status=f"{status} Refused")
         elif plan := site.planned.get(self.path.lstrip("/")):

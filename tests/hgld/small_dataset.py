@@ -62,6 +62,7 @@ def write_dataset(
     judgements: pl.DataFrame | None = None,
     levels: Sequence[str] = LEVELS,
     edit: Callable[[pl.DataFrame], pl.DataFrame] = lambda frame: frame,
+    protocol: str = "",
 ) -> pl.DataFrame:
     """Write the directory and return its index; the function ``edit`` may change the index before it is written."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -89,7 +90,7 @@ def write_dataset(
         if (folder / name).exists()
         for data in [(folder / name).read_bytes()]
     }
-    manifest = Manifest("small", tuple(levels), 2, split_facts(index, levels), tuple(shards), files)
+    manifest = Manifest("small", tuple(levels), 2, split_facts(index, levels), tuple(shards), files, protocol=protocol)
     (folder / MANIFEST).write_text(manifest.to_json())
     return index
 

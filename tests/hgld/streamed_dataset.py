@@ -1,6 +1,5 @@
 """Datasets for the tests of streams: groups of two or more items of a class, shuffled over shards as in a build."""
 
-import json
 import random
 import re
 from collections import Counter
@@ -14,7 +13,6 @@ import torch
 
 import hgld
 from hgld.data.batch import Batch, Fault
-from hgld.data.format import MANIFEST
 from hgld.data.storage import is_shard
 from hgld.data.streaming import ShardStream
 from hgld.data.views import TrainView
@@ -25,30 +23,22 @@ VIEW = TrainView(size=16)
 P, K = 8, 2
 
 
-def grouped_items(sizes: Sequence[int], k: int = K, seed: int = 0) -> list[Item]:
-    """Return ``sizes[c]`` items of class c in shuffled groups of k to 2k - 1; four classes share a coarse class."""
-    rng = np.random.default_rng(seed)
+def grouped_items(sizes: Sequence[int]) -> list[Item]:
+    """Return ``sizes[c]`` items of class c in shuffled groups of K to 2K - 1; four classes share a coarse class."""
+    rng = np.random.default_rng(0)
     groups = []
     for c, size in enumerate(sizes):
         items = [Item((c, c // 4) if c >= 0 else (-1, -1), "train", jpeg(rng)) for _ in range(size)]
-        begins = [k * i for i in range(max(size // k, 1))]
+        begins = [K * i for i in range(max(size // K, 1))]
         groups += [items[begin:end] for begin, end in zip(begins, [*begins[1:], size], strict=True)]
-    random.Random(seed).shuffle(groups)
+    random.Random(0).shuffle(groups)
     return [item for group in groups for item in group]
-
-
-def write_streamed(folder: Path, items: Sequence[Item], *, per_shard: int = 40, k: int = K) -> pl.DataFrame:
-    """Write a dataset whose manifest states a group size of k."""
-    index = write_dataset(folder, items, per_shard=per_shard)
-    manifest = json.loads((folder / MANIFEST).read_text())
-    (folder / MANIFEST).write_text(json.dumps(manifest | {"group_size": k}))
-    return index
 
 
 def typical(folder: Path) -> pl.DataFrame:
     """Write a dataset of 24 classes with 2 to 13 items in 5 shards."""
     sizes = np.random.default_rng(1).integers(2, 14, size=24)
-    return write_streamed(folder, grouped_items(sizes.tolist()))
+    return write_dataset(folder, grouped_items(sizes.tolist()), per_shard=40)
 
 
 def damage(folder: Path, index: pl.DataFrame, rows: Sequence[int], how: Callable[[bytes], bytes]) -> list[str]:
@@ -102,7 +92,7 @@ def stream(root: str | Path | list[str], **options: Any) -> ShardStream:
     return hgld.stream(root, P, K, **{"view": VIEW, "num_streams": 4, **length, **options})
 
 
-def is_pk(batch: Batch, p: int = P, k: int = K) -> bool:
-    """Return True if a batch has p x k items, and the number of items of every class is a multiple of k."""
+def is_pk(batch: Batch) -> bool:
+    """Return True if a batch has P x K items, and the number of items of every class is a multiple of K."""
     counts = Counter(batch.labels[:, 0].tolist())
-    return len(batch.labels) == p * k and all(count % k == 0 for count in counts.values())
+    return len(batch.labels) == P * K and all(count % K == 0 for count in counts.values())

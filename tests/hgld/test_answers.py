@@ -20,6 +20,7 @@ from hgld.prediction.calibration import (
 )
 from hgld.prediction.votes import complete_labels, count_votes
 from tests import reference
+from tests.rows import refused
 
 LEVELS = ("fine", "middle", "coarse")
 
@@ -124,8 +125,8 @@ def test_level_and_self_index_restrict_predictions():
     assert answer.neighbors[0] == 3
 
 
-@pytest.mark.parametrize(
-    ("labels", "wrong", "error", "words"),
+test_predict_refuses_invalid_arguments = refused(
+    lambda labels, wrong: predict(GALLERY[:3], GALLERY, labels, **wrong),
     [
         (TREE, {"level": "kind"}, ConfigError, "level is 'kind'"),
         (TREE, {"min_confidence": float("nan")}, ConfigError, "min_confidence is nan"),
@@ -137,9 +138,6 @@ def test_level_and_self_index_restrict_predictions():
         (np.arange(5), {"self_index": np.arange(3), "within": {"level0": 0}}, InputError, "only one gallery item"),
     ],
 )
-def test_predict_refuses_invalid_arguments(labels, wrong, error, words):
-    with pytest.raises(error, match=words):
-        predict(GALLERY[:3], GALLERY, labels, **wrong)
 
 
 def test_unknown_coarse_labels_are_filled_from_the_same_fine_class():

@@ -16,13 +16,13 @@ from tests.hgld.test_audit_classes import classes_of
 TREE = np.array([[0, 0, 0], [1, 0, 0], [2, 1, 0], [3, 1, 0], [4, 2, 1], [5, 2, 1], [6, 3, 1]])
 
 
-def clusters(seed: int = 0, each: int = 8, noise: float = 0.3) -> tuple[np.ndarray, np.ndarray]:
+def clusters(seed: int = 0, each: int = 8) -> tuple[np.ndarray, np.ndarray]:
     """Return unit embeddings and their classes in TREE; classes of the same parent are nearer to each other."""
     rng = np.random.default_rng(seed)
     parts = [scale * rng.standard_normal((7, 16))[TREE[:, level]] for level, scale in enumerate((0.6, 0.8, 1))]
     centres = np.sum(parts, axis=0)
     classes = np.repeat(np.arange(7), each)
-    rows = centres[classes] + noise * rng.standard_normal((len(classes), 16))
+    rows = centres[classes] + 0.3 * rng.standard_normal((len(classes), 16))
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), classes
 
 

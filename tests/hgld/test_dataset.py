@@ -236,7 +236,7 @@ def plain(items: list[dict]) -> list[tuple]:
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 # Torch warns if the machine has one core.
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
-@pytest.mark.parametrize("url", ["http"], indirect=True)
+@pytest.mark.parametrize("url", ["local", "http"], indirect=True)
 def test_forked_torch_workers_read_the_same_images_as_the_main_process(url):
     dataset = open_dataset(url, "train", transform=pil_to_tensor)
     # Files and connections are already open when the workers start.

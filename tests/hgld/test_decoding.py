@@ -18,6 +18,7 @@ from hgld.data.images import EncodedImage, read_header
 from hgld.data.views import TestView, TrainView, View, apply_policy, change_colors, color_matrices
 from hgld.errors import InputError
 from tests.hgld.reference_decoding import decode_by
+from tests.rows import each_row
 
 
 def make_image(width: int, height: int, *, noise: float = 0.0, seed: int = 0) -> Image.Image:
@@ -43,10 +44,10 @@ def boxed_size(image: EncodedImage) -> tuple[int, int]:
     return read_header(image.data)._replace(orientation=image.orientation).upright
 
 
-def decoded(images: list[EncodedImage], view: View, path, seed: int = 0) -> np.ndarray:
+def decoded(images: list[EncodedImage], view: View, path) -> np.ndarray:
     """Return the images decoded by one of the two paths, (B, S, S, 3); the two use different memory layouts."""
     widths, heights = zip(*map(boxed_size, images), strict=True)
-    parameters = view.parameters(widths, heights, seed=seed, epoch=0, positions=np.arange(len(images)))
+    parameters = view.parameters(widths, heights, seed=0, epoch=0, positions=np.arange(len(images)))
     layout = torch.channels_last if path == "fast" else torch.contiguous_format
     out = torch.empty(len(images), 3, *parameters.shape, dtype=torch.uint8, memory_format=layout)
     decode_by(path, images, parameters, out)
@@ -114,7 +115,7 @@ def test_augmentation_policies_equal_autoaugment_of_torchvision(monkeypatch):
     assert len(seen) > 20
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("make", "tolerance", "average"),
     [
         (lambda: Image.fromarray(load_sample_image("china.jpg")), 6, 2.5),
@@ -154,7 +155,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_row("kind", KINDS)
 def test_unusual_image_modes_decode_equally_by_both_paths(kind):
     make, tolerance = KINDS[kind]
     image, view = encoded(make(), 1, (5, 3, 45, 43)), TestView(40, 40)
@@ -212,7 +213,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("kind", BROKEN)
+@each_row("kind", BROKEN)
 def test_broken_images_fail_with_their_name_and_become_black(kind):
     good = encoded(stored(make_image(90, 90)))
     parameters = TestView(32, 32).parameters([90, 90], [90, 90])
@@ -227,7 +228,7 @@ def test_broken_images_fail_with_their_name_and_become_black(kind):
     assert out[1].float().std() > 0
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@each_row("kind", ["JPEG", "PNG"])
 def test_image_whose_size_differs_from_the_index_fails(kind):
     image = encoded(stored(make_image(90, 60), kind), orientation=6)
     out = torch.empty(1, 3, 32, 32, dtype=torch.uint8)
@@ -273,7 +274,7 @@ def test_harmless_libjpeg_warnings_raise_no_error():
     assert np.array_equal(decoded([image], TrainView(24), "fast"), decoded([encoded(seed)], TrainView(24), "fast"))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@each_row("dtype", [torch.float32, torch.bfloat16])
 def test_normalize_equals_normalize_of_torchvision(dtype):
     images = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

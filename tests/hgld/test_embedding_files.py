@@ -16,6 +16,7 @@ from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import Whitening, expand_queries
 from hgld.evaluation.report import RetrievalReport
 from hgld.labels import label_codes
+from tests.rows import each_row
 
 LEVELS = ("product", "category")
 LABELS = np.array([[0, 0], [0, 0], [1, 0], [1, 0], [2, 1], [2, 1], [3, 1], [3, -1]])
@@ -153,7 +154,7 @@ def test_unsupported_embedding_formats_are_refused(tmp_path, embeddings):
         read_embeddings(tmp_path / "e.safetensors")
 
 
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@each_row("suffix", ["csv", "parquet"])
 def test_empty_class_names_are_unknown_and_match_nothing(tmp_path, suffix):
     path = tmp_path / f"l.{suffix}"
     names = pl.DataFrame({"product": ["", " ", "cat", "cat ", None], "category": [""] * 5})
@@ -168,7 +169,7 @@ def test_empty_class_names_are_unknown_and_match_nothing(tmp_path, suffix):
     assert label_codes([table, ids], ["category"])[1].tolist() == [[1], [2]]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("texts", "codes"),
     [
         ("1,12,-1,,0", [1, 12, -1, -1, 0]),  # all cells are canonical integers, so they are class ids
@@ -195,6 +196,14 @@ def test_unusable_labels_are_refused(files, name, text, said):
     path.write_text(text)
     with pytest.raises(TableError, match=said):
         evaluate_files(files[0], path, levels=LEVELS)
+
+
+@each_row(
+    ("words", "said"),
+    [("", "missing --embeddings"), ("--embeddings e.npy --labels l.csv", "missing --levels")],
+)
+def test_command_names_missing_options(refusal, words, said):
+    assert said in refusal("evaluate", *words.split())
 
 
 def test_command_prints_json_or_a_table_and_writes_the_report(files, embeddings, hgld, tmp_path):

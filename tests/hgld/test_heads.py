@@ -18,7 +18,7 @@ def ranked(query, labels, gallery, others, self_index):
     return evaluate_labelled((query, labels), (gallery, others), self_index=self_index, options=options).per_query
 
 
-def table(kind, seed=0, size=5000, queries=21):
+def table(kind, seed=0, size=5000):
     rng = np.random.default_rng(seed)
     gallery = rng.standard_normal((size, 8)).astype(np.float16)
     if kind == "ties":
@@ -28,8 +28,8 @@ def table(kind, seed=0, size=5000, queries=21):
     fine = rng.integers(-1, 500, size)
     middle = np.where(fine >= 0, fine % 60, rng.integers(-1, 60, size))
     coarse = np.where(middle >= 0, middle % 5, rng.integers(-1, 5, size))
-    index = rng.permutation(size)[:queries]
-    self_index = np.where(rng.random(queries) < 0.7, index, -1)
+    index = rng.permutation(size)[:21]
+    self_index = np.where(rng.random(21) < 0.7, index, -1)
     return gallery, np.stack([fine, middle, coarse], axis=1), index, self_index
 
 

@@ -12,22 +12,21 @@ import torch
 from hgld import evaluate
 from hgld.errors import InputError, TableError
 from hgld.labels import class_numbers, distinct
+from tests.rows import each_row, refused
 
 TABLE = {"animal": ["cat", "dog", None, "cat"], "kind": ["pet", "pet", "pet", "pet"]}
 CELLS = [3, 1, None, 3]
 DATASET = SimpleNamespace(levels=("animal", "kind"), labels=torch.tensor([[0, 0], [1, 0], [-1, 0], [0, 0]]))
 
 
-@pytest.mark.parametrize(
-    "given", [[], [5], [7, -1, 7, 0], [10**12, 3, 3], [-(2**63), 2**63 - 1], np.array([-128, 100] * 60, np.int8)]
-)
+@each_row("given", [[], [5], [7, -1, 7, 0], [10**12, 3, 3], [-(2**63), 2**63 - 1], np.array([-128, 100] * 60, np.int8)])
 def test_distinct_labels_equal_numpy_unique(given):
     given = np.asarray(given, None if len(given) else np.int64)
     for mine, other in zip(distinct(given), np.unique(given, return_inverse=True), strict=True):
         np.testing.assert_array_equal(mine, other)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "table",
     [DATASET, TABLE, pd.DataFrame(TABLE), pd.DataFrame(TABLE).astype("category"), pl.DataFrame(TABLE), pa.table(TABLE)],
 )
@@ -40,7 +39,7 @@ def test_datasets_and_tables_of_every_library_give_equal_numbers_and_levels(tabl
         class_numbers(table, levels=["top"])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "column",
     [CELLS, pd.Series(CELLS), pd.Series(CELLS, dtype="Int64"), pl.Series(CELLS), pa.array(CELLS)],
 )
@@ -55,8 +54,8 @@ def test_class_name_has_the_same_number_in_queries_and_gallery():
     assert class_numbers([("a", "x"), ("b", "x")])[0][0].tolist() == [[0, 0], [1, 0]]
 
 
-@pytest.mark.parametrize(
-    ("sides", "said"),
+test_invalid_labels_are_refused = refused(
+    lambda sides: class_numbers(*sides),
     [
         (["abc"], "labels are str; expected integers or class names"),
         ([3], "labels are int"),
@@ -71,10 +70,8 @@ def test_class_name_has_the_same_number_in_queries_and_gallery():
         ([{"a": [1.5]}], "column 'a' of labels: found float"),
         ([pl.Series([True])], "holds Boolean"),
     ],
+    (InputError, TableError),
 )
-def test_invalid_labels_are_refused(sides, said):
-    with pytest.raises((InputError, TableError), match=said):
-        class_numbers(*sides)
 
 
 def test_evaluate_accepts_names_and_tables():

@@ -105,8 +105,8 @@ def test_images_from_a_failing_server_are_read_ahead_and_give_the_same_batches(d
     assert not server.failures
 
 
-def wait_until(holds, seconds=20.0):
-    end = time.monotonic() + seconds
+def wait_until(holds):
+    end = time.monotonic() + 20
     while not holds():
         assert time.monotonic() < end
         threading.Event().wait(0.01)

@@ -5,6 +5,7 @@ import torch
 
 from hgld import losses
 from hgld.errors import ConfigError
+from tests.rows import each_row, refused
 
 # equal numbers, because Smooth-AP of the library confuses the number of classes with the items per class
 CLASSES, ITEMS, DIM = 4, 4, 6
@@ -27,7 +28,7 @@ SAME = {  # the library's name of a loss: its arguments there, and the loss of h
 CASES = [(name, {}) for name in SAME] + [("PNPLoss", {"variant": variant}) for variant in ("Ds", "Dq", "Iu", "Ib")]
 
 
-@pytest.mark.parametrize(("name", "more"), CASES)
+@each_row(("name", "more"), CASES)
 def test_losses_with_pytorch_metric_learning_names_equal_hgld_losses(name, more):
     """This test also runs without pytorch-metric-learning."""
     loss, own = getattr(losses, name)(**SAME[name][0], **more), SAME[name][1](**more)
@@ -38,7 +39,7 @@ def test_losses_with_pytorch_metric_learning_names_equal_hgld_losses(name, more)
     assert found > 0
 
 
-@pytest.mark.parametrize(("name", "more"), CASES)
+@each_row(("name", "more"), CASES)
 def test_pytorch_metric_learning_names_build_equal_losses(name, more):
     theirs = getattr(pytest.importorskip("pytorch_metric_learning.losses"), name)(**SAME[name][0], **more)
     loss = getattr(losses, name)(**SAME[name][0], **more)
@@ -48,19 +49,16 @@ def test_pytorch_metric_learning_names_build_equal_losses(name, more):
     torch.testing.assert_close(loss(EMBEDDINGS, LABELS), theirs(EMBEDDINGS, LABELS), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes", "argument", "answer"),
+test_library_argument_raises_an_error_with_the_hgld_argument = refused(
+    lambda name, sizes, argument: getattr(losses, name)(*sizes, **{argument: 8}),
     [
         ("SmoothAP", (), "temperature", "SmoothAP has no argument 'temperature'; use tau."),
         ("FastAP", (), "num_bins", "use bins."),
         ("ProxyNCApp", (3, 4), "softmax_scale", "use temperature=1 / softmax_scale."),
         ("CrossBatchMemory", (torch.nn.Identity(), 4), "memory_size", "use size."),
     ],
+    ConfigError,
 )
-def test_library_argument_raises_an_error_with_the_hgld_argument(name, sizes, argument, answer):
-    with pytest.raises(ConfigError) as refused:
-        getattr(losses, name)(*sizes, **{argument: 8})
-    assert answer in str(refused.value)
 
 
 def test_unknown_arguments_and_names_raise_python_errors():

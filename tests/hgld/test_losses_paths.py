@@ -14,6 +14,7 @@ from hgld.losses.kernels import operator
 from hgld.losses.kernels.objectives import DiscountedGain, PrecisionMean, RecallMean, Sigmoid, SupStep
 from hgld.losses.surrogate_losses import grade_counts
 from hgld.relevance import GainFunction
+from tests.rows import each_row
 
 OBJECTIVES = {
     "precision": PrecisionMean(),
@@ -75,12 +76,12 @@ PAIRWISE = [  # all pairs of surrogate, objective and method occur
 ]
 
 
-@pytest.mark.parametrize(("surrogate", "objective", "method"), PAIRWISE)
+@each_row(("surrogate", "objective", "method"), PAIRWISE)
 def test_float32_implementations_agree_with_float64(surrogate, objective, method):
     check_float32(ranking(3, 400), OBJECTIVES[objective], SURROGATES[surrogate], method)
 
 
-@pytest.mark.parametrize(("surrogate", "size", "spread"), [("smooth", 5000, 0.2), ("sup", 2000, 15.0)])
+@each_row(("surrogate", "size", "spread"), [("smooth", 5000, 0.2), ("sup", 2000, 15.0)])
 def test_rounding_error_stays_bounded_for_large_galleries_and_wide_scores(surrogate, size, spread):
     table = ranking(2, size, share=0.02, spread=spread, seed=1)
     check_float32(table, PrecisionMean(), SURROGATES[surrogate], "pair")
@@ -108,7 +109,7 @@ def test_number_of_blocks_and_threads_does_not_change_results(monkeypatch):
     torch.testing.assert_close(together, alone, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("method", ["pair", "eager"])
+@each_row("method", ["pair", "eager"])
 def test_the_rank_operator_passes_torch_opcheck(method):
     scores, grades, gains, norms = ranking(3, 40)
     args = (scores.requires_grad_(), grades, gains, norms, "precision", [], [0.01, 100.0, 0.05, 1.5], method)

@@ -17,6 +17,7 @@ from hgld.losses.surrogate_losses import PNP, pnp_loss
 from hgld.losses.wrappers import ClassWeighted
 from tests import reference, reference_losses
 from tests.hgld.loss_modules import check_rows, rankings
+from tests.rows import each_row
 
 TIES: list[Any] = ["ignored", "relaxed", "integral"]
 # No score is at the centre of one of 8 or 11 bins or at a threshold of a pair loss, because gradients jump there.
@@ -91,7 +92,7 @@ def test_blackbox_ap_equals_its_reference(case, margin):
 # -- average precision -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ties", ["ignored", "relaxed"])
+@each_row("ties", ["ignored", "relaxed"])
 def test_soft_bin_ap_loss_with_one_item_per_bin_is_one_minus_ap(ties):
     torch.manual_seed(1)
     scores = torch.stack([torch.randperm(65)[:30] for _ in range(5)]).double() / 32 - 1
@@ -133,7 +134,7 @@ IN_BLOCKS = {
 }
 
 
-@pytest.mark.parametrize("name", IN_BLOCKS)
+@each_row("name", IN_BLOCKS)
 def test_queries_in_blocks_give_equal_losses_and_gradients(monkeypatch, name):
     torch.manual_seed(6)
     scores, grades = torch.rand(9, 13, requires_grad=True), torch.randint(0, 2, (9, 13))
@@ -142,7 +143,7 @@ def test_queries_in_blocks_give_equal_losses_and_gradients(monkeypatch, name):
     torch.testing.assert_close(value_and_gradient(IN_BLOCKS[name], scores, grades), expected)
 
 
-@pytest.mark.parametrize("loss", [SoftBinAP(), FastAP(), BlackboxAP(), PNP(), Triplet()])
+@each_row("loss", [SoftBinAP(), FastAP(), BlackboxAP(), PNP(), Triplet()])
 def test_autograd_keeps_one_table_of_scores_and_one_byte_per_pair(loss):
     torch.manual_seed(7)
     embeddings, labels = torch.randn(64, 4, requires_grad=True), torch.arange(64) // 4
@@ -244,7 +245,7 @@ def test_the_margin_loss_is_the_mean_over_the_sampled_pairs(case, seed, reductio
     assert found.item() == pytest.approx((terms.sum() / count.clamp(min=1)).item(), abs=1e-9)
 
 
-@pytest.mark.parametrize("reach", [1.4, 2.0])
+@each_row("reach", [1.4, 2.0])
 def test_negatives_are_sampled_in_inverse_proportion_to_the_density_of_distances(reach):
     dim, distances = 16, torch.tensor([[0.1, 0.6, 0.9, 1.2, 1.35, 1.6, 0.7]], dtype=torch.float64)
     negative = torch.tensor([[True] * 6 + [False]])

@@ -19,7 +19,8 @@ from hgld.pipelines.download import Downloader, RemoteFile
 from hgld.pipelines.web import AnswerError, PoliteClient
 from tests.hgld.lying_server import LIES
 from tests.hgld.range_server import Asked, RangeServer, serve
-from tests.hgld.streamed_dataset import VIEW, grouped_items, write_streamed
+from tests.hgld.small_dataset import write_dataset
+from tests.hgld.streamed_dataset import VIEW, grouped_items
 
 SHORT = {"connect": 2, "headers": 0.4, "silence": 0.4, "whole": 0.8, "slowest": 1 << 22, "attempts": 2}
 DEADLINE = 20.0  # seconds per reading on a busy machine; the limits above sum to two seconds
@@ -29,7 +30,7 @@ MOST_MEMORY = 100 << 20  # maximum bytes by which a reading may increase memory;
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("streamed")
-    write_streamed(folder, grouped_items([4] * 16), per_shard=16)
+    write_dataset(folder, grouped_items([4] * 16), per_shard=16)
     return folder
 
 
@@ -138,10 +139,8 @@ def test_downloads_from_a_lying_server_end_with_a_complete_file_or_one_error(lie
 
 
 @pytest.mark.parametrize("verb", ["verify", "index"])
-def test_subcommands_for_local_folders_refuse_urls(verb, hgld):
-    code, _, err = hgld(verb, "http://127.0.0.1:9/set")
-    assert code == 2
-    assert "'http://127.0.0.1:9/set' is a URL" in err
+def test_subcommands_for_local_folders_refuse_urls(verb, refusal):
+    assert "'http://127.0.0.1:9/set' is a URL" in refusal(verb, "http://127.0.0.1:9/set")
 
 
 # -- redirects, credentials and certificates -----------------------------------------------------------------------

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hgld.errors import ConfigError
 from hgld.evaluation.metric import resolve
 from hgld.metrics import Metric
+from tests.rows import each_row, refused
 
 KINDS = ["AP", "mAP@R", "R@{}", "TR@{}", "P@{}", "mAP@{}"]
 GRADED = ["HD@{}", "H-AP", "H-R@{}", "H-P@{}", "NDCG", "NDCG@{}", "ASI", "wAP"]
@@ -26,7 +27,7 @@ def test_metric_name_survives_parsing_and_printing(kind, number, level):
     assert metric.depth == (number if "@{}" in kind else None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     ["", "R", "R@", "R@k", "R@0", "R@-1", "R@01", "R@1.5", "R@1 ", "best@5", "AP/", "AP#1", "H-AP/fine",
      "NDCG@", "recall@k", "R#1", "R@1\n", "mAP@1000000000"],
@@ -36,7 +37,7 @@ def test_unknown_metric_name_error_lists_known_names(name):
         Metric.parse(name)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("habit", "name"),
     [
         ("recall@10", "R@10"),
@@ -57,10 +58,8 @@ def test_binary_metric_without_level_means_every_level():
     assert [str(m) for m in resolve("ASI", ["fine"])] == ["ASI"]
 
 
-@pytest.mark.parametrize(
-    ("names", "message"),
+test_unknown_level_and_empty_metrics_are_refused = refused(
+    lambda names: resolve(names, ["fine", "coarse"]),
     [(["AP/no"], "level 'no' is unknown; expected fine, coarse"), ([], "no metrics")],
+    ConfigError,
 )
-def test_unknown_level_and_empty_metrics_are_refused(names, message):
-    with pytest.raises(ConfigError, match=message):
-        resolve(names, ["fine", "coarse"])

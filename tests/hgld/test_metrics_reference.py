@@ -103,17 +103,6 @@ def test_value_does_not_depend_on_the_other_requested_metrics(backend, is_tied):
         np.testing.assert_allclose(values, whole[name], rtol=1e-12, err_msg=name)
 
 
-@given(case=rankings(), seed=st.integers(0, 1000), backend=st.sampled_from(BACKENDS))
-def test_gallery_order_does_not_change_a_value(case, seed, backend):
-    scores, grades, num_levels = case
-    levels = levels_of(num_levels)
-    order = torch.from_numpy(np.random.default_rng(seed).permutation(scores.shape[1]))
-    one = ranking_metrics(scores, grades, NAMES, levels=levels, backend=backend)
-    two = ranking_metrics(scores[:, order], grades[:, order], NAMES, levels=levels, backend=backend)
-    for name, values in one.items():
-        np.testing.assert_array_equal(values, two[name], err_msg=name)
-
-
 @given(case=rankings(), data=st.data(), backend=st.sampled_from(BACKENDS))
 def test_excluded_items_do_not_change_a_value(case, data, backend):
     scores, grades, num_levels = case

@@ -1,6 +1,7 @@
 """Whitening, query expansion and pooling over scales against reference implementations."""
 
 import json
+import operator
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import hgld.evaluation.row_table
 from hgld.errors import ConfigError, InputError, SchemaError
 from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import Whitening, expand_queries, pool_scales
+from tests.rows import each_row, refused
 
 
 def unit(rows):
@@ -29,7 +31,7 @@ def fitted():
     return Whitening.fit(random_rows(0, 300, 6), fitted_on="other set")
 
 
-@pytest.mark.parametrize(("power", "dimensions"), [(0.0, 3), (0.25, None), (0.5, None)])
+@each_row(("power", "dimensions"), [(0.0, 3), (0.25, None), (0.5, None)])
 def test_whitening_equals_scikit_learns_pca(power, dimensions):
     train, test = random_rows(0, 300, 6), random_rows(1, 20, 6)
     pca = PCA(dimensions, svd_solver="full").fit(unit(train))
@@ -68,8 +70,8 @@ SYMMETRIC = Whitening.fit(np.array([[1.0, 0], [-1, 0]]), fitted_on="x", dimensio
 FLAT = np.pad(random_rows(3, 40, 3), ((0, 0), (0, 4)))
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "said"),
+test_post_processing_refuses_invalid_arguments = refused(
+    operator.call,
     [
         (lambda: Whitening.fit(FLAT, fitted_on="x", power=2), ConfigError, "power is 2"),
         (lambda: Whitening.fit(FLAT, fitted_on="x", dimensions=0), ConfigError, "dimensions is 0"),
@@ -83,9 +85,6 @@ FLAT = np.pad(random_rows(3, 40, 3), ((0, 0), (0, 4)))
         (lambda: pool_scales([FLAT], p=0), ConfigError, "p is 0"),
     ],
 )
-def test_post_processing_refuses_invalid_arguments(call, error, said):
-    with pytest.raises(error, match=said):
-        call()
 
 
 def written(path, fitted, metadata=None, **tensors):
@@ -137,7 +136,7 @@ def slow_expansion(query, gallery, k, alpha, own=None):
     return np.array(expanded)
 
 
-@pytest.mark.parametrize(("k", "alpha"), [(1, 0.0), (3, 2.0), (20, 0.5)])
+@each_row(("k", "alpha"), [(1, 0.0), (3, 2.0), (20, 0.5)])
 def test_query_expansion_equals_reference(k, alpha):
     query, gallery = unit(random_rows(1, 5, 4)), unit(random_rows(2, 20, 4))
     found = expand_queries(query * 3, gallery, EvaluationOptions(query_expansion=(alpha, k)))
@@ -152,8 +151,10 @@ def test_query_expansion_excludes_the_query_itself():
     np.testing.assert_allclose(found, slow_expansion(ROWS, ROWS, 4, 2.0, np.arange(12)), atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("gallery", "expansion", "self_index", "error", "said"),
+test_query_expansion_refuses_invalid_arguments = refused(
+    lambda gallery, expansion, self_index: expand_queries(
+        ROWS, gallery, EvaluationOptions(query_expansion=expansion), self_index
+    ),
     [
         (ROWS, (-1, 2), None, ConfigError, "alpha is -1"),
         (ROWS, (2, 12), np.arange(12), ConfigError, "1 to 11"),
@@ -161,12 +162,9 @@ def test_query_expansion_excludes_the_query_itself():
         (ROWS, (2, 1), np.arange(11), InputError, "self_index"),
     ],
 )
-def test_query_expansion_refuses_invalid_arguments(gallery, expansion, self_index, error, said):
-    with pytest.raises(error, match=said):
-        expand_queries(ROWS, gallery, EvaluationOptions(query_expansion=expansion), self_index)
 
 
-@pytest.mark.parametrize("p", [1.0, 3.0])
+@each_row("p", [1.0, 3.0])
 def test_pooled_scales_equal_reference(p):
     scales = [random_rows(seed, 6, 5) for seed in range(3)]
     normal = [unit(part) for part in scales]

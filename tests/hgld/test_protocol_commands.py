@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from hgld.data.format import MANIFEST
 from hgld.data.index import TABLES
 from hgld.evaluation import evaluate_files
 from hgld.evaluation.protocols import PROTOCOLS, protocol_of, value_parts
@@ -27,9 +26,7 @@ def made(folder: Path, protocol: str, rows, *, judgements=(), lists=(), levels=L
         "judgements": pl.DataFrame(judgements, TABLES["judgements.parquet"], orient="row") if judgements else None,
         "lists": pl.DataFrame(lists, TABLES["lists.parquet"], orient="row") if lists else None,
     }
-    write_dataset(folder, items, levels=levels, **tables)
-    manifest = json.loads((folder / MANIFEST).read_text())
-    (folder / MANIFEST).write_text(json.dumps(manifest | {"protocol": protocol}))
+    write_dataset(folder, items, levels=levels, protocol=protocol, **tables)
     return folder, [f"{split}/{number:04d}" for number, (split, _) in enumerate(rows)]
 
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import operator
 import os
 import re
 from collections import Counter
@@ -14,6 +15,7 @@ import pytest
 from hgld.errors import ConfigError
 from hgld.published import PAPERS, OwnResults, find_table, lay_out, published_values, search_values
 from hgld.published.results import belongs, fold
+from tests.rows import each_row, refused
 
 VALUES = published_values()
 
@@ -47,7 +49,7 @@ def test_values_are_numbers_in_the_range_of_their_unit():
             assert value.in_unit(0.5) == (50 if value.unit == "%" else 0.5)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("spelling", "paper", "tables"),
     [
         ("SupRank Table V", "suprank", ["Table V"]),
@@ -108,7 +110,7 @@ def own_rows(title, *own):
     return [row for block in lay_out(*find_table(title), own).blocks for row in block.rows if row.own]
 
 
-@pytest.mark.parametrize(("size", "difference"), [(224, "-0.4"), (500, "-1.6"), (0, "-0.4")])
+@each_row(("size", "difference"), [(224, "-0.4"), (500, "-1.6"), (0, "-0.4")])
 def test_difference_is_taken_from_the_published_row_with_the_same_image_size(size, difference):
     grains = search_values(dataset="imagenet", method="MultiGrain")
     rows = tuple(v for v in grains if "lambda=0.5, aug=full, train p=3" in v.setting)
@@ -136,7 +138,7 @@ def test_species_values_hold_for_both_inaturalist_datasets():
     assert row.cells == ("", "", "70.0", "")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("asked", "found"),
     [
         ({"dataset": "SOP", "method": "HAPPIER"}, {("sop", "HAPPIER"), ("sop", "HAPPIER_F")}),
@@ -150,8 +152,8 @@ def test_rows_are_found_by_common_spellings(asked, found):
     assert {(value.dataset, value.method) for value in search_values(**asked)} == found
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
+test_unknown_row_error_lists_known_names = refused(
+    operator.call,
     [
         (lambda: find_table("SupRank Table XIV"), r"SupRank has no values of 'Table XIV'; it has Table I, .*VII"),
         (lambda: find_table("Nobody 2020 Table 1"), r"no paper is called .*SupRank \(suprank\)"),
@@ -159,10 +161,8 @@ def test_rows_are_found_by_common_spellings(asked, found):
         (lambda: search_values(dataset="cub", method="HAPPIER"), "no published row has method 'HAPPIER'"),
         (lambda: search_values(metric="R@3"), "no published row has metric 'R@3'.*R@"),
     ],
+    ConfigError,
 )
-def test_unknown_row_error_lists_known_names(call, words):
-    with pytest.raises(ConfigError, match=words):
-        call()
 
 
 def test_published_command_prints_tables_and_json_rows(hgld):

@@ -1,7 +1,6 @@
 """Grades and relevance against slow implementations of their definitions, and against worked examples."""
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +9,7 @@ from hypothesis.extra import numpy as hnp
 import hgld
 from hgld.errors import ConfigError, InputError
 from tests import reference
+from tests.rows import refused
 
 
 def slow_grades(query, gallery):
@@ -59,22 +59,20 @@ def test_level_of_zero_weight_gives_zero_not_nan():
     assert hgld.graded_relevance(torch.tensor([[1, 0]]), 2, "weighted_ap", weights=[0.0, 1.0]).tolist() == [[0.0, 0.0]]
 
 
-@pytest.mark.parametrize(
-    ("query", "gallery", "words"),
+test_shared_levels_refuse_invalid_labels = refused(
+    hgld.shared_levels,
     [
         (torch.tensor([[0.0]]), torch.tensor([[0]]), "float32"),
         (torch.tensor([[0]]), torch.tensor([[0, 1]]), "1 levels and gallery labels 2"),
         (torch.zeros(1, 1, 1, dtype=torch.int64), torch.tensor([[0]]), r"\(1, 1, 1\)"),
         (torch.tensor([True]), torch.tensor([0]), "bool"),
     ],
+    InputError,
 )
-def test_shared_levels_refuse_invalid_labels(query, gallery, words):
-    with pytest.raises(InputError, match=words):
-        hgld.shared_levels(query, gallery)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "words"),
+test_graded_relevance_refuses_invalid_arguments = refused(
+    lambda arguments: hgld.graded_relevance(**{"grades": torch.tensor([[2, 1, 0]]), "num_levels": 2, **arguments}),
     [
         ({"kind": "populaton"}, ConfigError, "populaton"),
         ({"alpha": float("nan")}, ConfigError, "nan"),
@@ -86,7 +84,3 @@ def test_shared_levels_refuse_invalid_labels(query, gallery, words):
         ({"grades": torch.tensor([[2.0]])}, InputError, "integers"),
     ],
 )
-def test_graded_relevance_refuses_invalid_arguments(arguments, error, words):
-    call = {"grades": torch.tensor([[2, 1, 0]]), "num_levels": 2, **arguments}
-    with pytest.raises(error, match=words):
-        hgld.graded_relevance(**call)

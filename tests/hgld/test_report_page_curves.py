@@ -3,7 +3,6 @@
 import base64
 import json
 import re
-import tracemalloc
 import zlib
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -17,7 +16,6 @@ from hypothesis import strategies as st
 from hgld.evaluation.evaluate import evaluate
 from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.scores import prepare_embeddings
-from hgld.metrics import GainFunction
 from hgld.prediction.calibration import level_risk
 from hgld.report_page import embedding_map, rankings
 from hgld.report_page.changes import describe_changes
@@ -124,15 +122,6 @@ def test_first_ranks_equal_the_start_of_the_whole_rankings(with_gallery):
             assert first.findable[ranking.query] == (3 in ranking.grades)
 
 
-def test_severity_of_a_single_query_is_undefined():
-    ranked = Ranked(Items(np.eye(1, 3, dtype=np.float32), np.array([[0]]), None), None, ({},))
-    first = first_ranks(ranked)
-    assert first.items.shape == (1, 0)
-    counted = severity(first, 1)
-    assert (counted.queries, counted.shares) == (0, ())
-    assert np.isnan(counted.mean)
-
-
 def test_severity_counts_the_grade_of_the_first_item():
     found = evaluation()
     counted = severity(first_ranks(found.ranked), 3)
@@ -217,20 +206,6 @@ def test_reliability_of_tenths_equals_their_means():
     shown, accuracy = reliability(level_risk("a", confidence, right, np.ones(100)))
     assert accuracy == pytest.approx(right.reshape(10, 10).mean(axis=1), abs=1e-5)
     assert shown == pytest.approx(confidence.reshape(10, 10).mean(axis=1), abs=0.02)
-
-
-def test_memory_does_not_grow_with_the_product_of_queries_and_gallery():
-    size = 600
-    labels = np.stack([np.arange(size) // 3, np.arange(size) // 30], axis=1)
-    ranked = Ranked(Items(np.random.default_rng(0).normal(size=(size, 8)), labels, None), None, ({}, {}))
-    tracemalloc.start()
-    try:
-        first = first_ranks(ranked, visit=MeanCurves(GainFunction(), 2).add)
-        most = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert first.items.shape == (size, rankings.FIRST_RANKS)
-    assert most < 0.5 * size * size * 8  # half of one 8-byte number per pair; tracemalloc does not see tensors
 
 
 def test_map_places_a_sample_by_tsne_and_each_other_item_among_its_nearest_of_the_sample(monkeypatch):

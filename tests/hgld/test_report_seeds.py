@@ -9,8 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.stats import ttest_rel
 
 from hgld.errors import ConfigError, InputError
@@ -139,24 +137,14 @@ def test_permutation_over_classes_moves_the_queries_of_a_class_together():
 
 # -- LaTeX -------------------------------------------------------------------------------------------------------------
 
-_COMMANDS = {r"\textbackslash{}": "\\", r"\textasciitilde{}": "~", r"\textasciicircum{}": "^", r"\textless{}": "<"}
-_COMMANDS |= {r"\textgreater{}": ">", r"\textbar{}": "|"} | {f"\\{c}": c for c in "&%$#_{}"}
-_TOKEN = re.compile("|".join(map(re.escape, _COMMANDS)) + r"|.", re.DOTALL)
 
-
-def typeset(text: str) -> str:
-    """Return the text that LaTeX prints for escaped text; fail at an unescaped special character."""
-    tokens = _TOKEN.findall(text)
-    assert not {*tokens} & {*"\\{}&%$#_~^"}, text
-    return "".join([_COMMANDS.get(token) or token for token in tokens])
-
-
-@given(st.text())
-def test_latex_prints_escaped_text_as_the_original_text(text):
-    printed = typeset(escape_latex(text))
-    if text.isprintable():
-        assert printed == text
-    assert "\n" not in printed
+def test_special_characters_of_latex_are_escaped():
+    escaped = [
+        r"\&\%\$\#\_\{\}é",
+        r"\textasciitilde{}\textasciicircum{}\textbackslash{}",
+        r"\textless{}\textgreater{}\textbar{}",
+    ]
+    assert [escape_latex(text) for text in ("&%$#_{}é", "~^\\", "<>|")] == escaped
 
 
 # The replacement below joins the line that ends with a backslash and the next line.

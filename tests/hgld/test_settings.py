@@ -8,6 +8,7 @@ import pytest
 
 from hgld.errors import ConfigError
 from hgld.settings import bound_problems, options_of, setting
+from tests.rows import each_row, refused
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Config:
     on: bool = setting(False, "A switch.")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "text", "value"),
     [
         ("count", "3", 3),
@@ -44,8 +45,8 @@ def test_texts_are_parsed_into_the_fields_type(name, text, value):
     assert option.check(value) == value
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
+test_values_that_do_not_parse_are_refused = refused(
+    lambda name, text: options_of(Config)[name].parse(text),
     [
         ("count", "3.5", "count: '3.5'; expected a whole number"),
         ("share", "nan", "share is 'nan'; expected a finite number"),
@@ -55,13 +56,11 @@ def test_texts_are_parsed_into_the_fields_type(name, text, value):
         ("numbers", "1,x", "numbers: 'x'; expected a whole number"),
         ("on", "yes", "on: 'yes'; expected true or false"),
     ],
+    ConfigError,
 )
-def test_values_that_do_not_parse_are_refused(name, text, message):
-    with pytest.raises(ConfigError, match=f"^{message}.$"):
-        options_of(Config)[name].parse(text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "value"),
     [("count", True), ("count", None), ("share", "1"), ("kind", 1), ("names", "a"), ("numbers", [1.5]), ("on", 1)],
 )

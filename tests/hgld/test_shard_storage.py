@@ -1,4 +1,3 @@
-import multiprocessing
 import os
 import pickle
 import time
@@ -124,31 +123,6 @@ def test_file_names_outside_the_dataset_are_refused(storage):
         for name in ("", ".", "..", "../x", "a/b", "/etc/passwd", "a\\b", "a\0", "a\nb"):
             with pytest.raises(InputError, match="not the name of a file in a dataset"):
                 use(name)
-
-
-def test_a_pickled_copy_reads_the_same_bytes(storage, folder):
-    storage.read_at("train-000000.tar", 0, 1)
-    copy = pickle.loads(pickle.dumps(storage))
-    assert (copy.where, copy.is_local) == (storage.where, storage.is_local)
-    assert copy.read_at("train-000000.tar", 5, 9) == bytes_of(folder, "train-000000.tar", 5, 9)
-
-
-def read_in_child(storage: ShardStorage, request: tuple[str, int, int], out: "multiprocessing.SimpleQueue") -> None:
-    out.put(storage.read_many([request]))
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_child_processes_open_separate_files(storage, folder):
-    wanted = ("train-000001.tar", 77, 1000)
-    # files and connections are already open when the child starts
-    storage.read_many([wanted, ("train-000000.tar", 0, 9)])
-    context = multiprocessing.get_context("fork")
-    out = context.SimpleQueue()
-    child = context.Process(target=read_in_child, args=(storage, wanted, out))
-    child.start()
-    assert out.get() == [bytes_of(folder, *wanted)]
-    child.join(20)
-    assert storage.read_many([wanted]) == [bytes_of(folder, *wanted)]
 
 
 # -- a disk ------------------------------------------------------------------------------------------------------------
@@ -312,14 +286,6 @@ def test_reading_resumes_after_the_last_byte_of_a_closed_connection(server, remo
         assert stream.read() == bytes_of(folder, "train-000000.tar", 0, SIZE)
     assert remote.read_at("train-000000.tar", 0, 80_000) == bytes_of(folder, "train-000000.tar", 0, 80_000)
     assert server.requests[-1].endswith("bytes=60000-79999")
-
-
-def test_a_server_without_ranges_is_refused_before_it_floods_the_memory(server, remote):
-    server.ranges = False
-    message = r"the server sent 300000 bytes instead of the 10 requested: it ignores HTTP Range"
-    with pytest.raises(ServiceError, match=message):
-        remote.read_many([("train-000000.tar", i * 100_000, 10) for i in range(3)])
-    assert len(server.requests) == 3  # one request per range: no retry
 
 
 def test_query_of_a_signed_url_is_sent_for_every_file_but_not_shown_in_messages(server, folder):

@@ -36,6 +36,7 @@ from tests.hgld.streamed_dataset import (
     tars,
     typical,
 )
+from tests.rows import each_row, refused
 
 IMAGE = jpeg(np.random.default_rng(0))
 
@@ -176,7 +177,7 @@ def test_orientation_and_box_are_read_from_the_item(tmp_path):
     assert whole.size == (32, 40)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("members", "reason"),
     [
         ([("1.jpg", IMAGE)], "has no JSON"),
@@ -198,7 +199,7 @@ def test_unusable_items_are_reported_with_the_reason(tmp_path, members, reason):
     assert [item.labels for item in run.items] == [(3, 0)]
 
 
-@pytest.mark.parametrize("suffix", ["jpg", "json", "txt", "x{}"])
+@each_row("suffix", ["jpg", "json", "txt", "x{}"])
 def test_members_of_one_key_do_not_fill_the_memory(tmp_path, suffix):
     size = 1 << 19
     members = [(f"1.{suffix.format(n)}", bytes(size)) for n in range(24)]
@@ -210,7 +211,7 @@ def test_members_of_one_key_do_not_fill_the_memory(tmp_path, suffix):
 # -- class runs -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("labels", "lengths"),
     [
         ([0, 0, 1, 1, 1, 2], [2, 3, 1]),
@@ -264,8 +265,8 @@ def test_shards_of_one_folder_share_its_storage():
     assert some[2].where == "https://host/x/c.tar"
 
 
-@pytest.mark.parametrize(
-    ("shards", "options", "message"),
+test_lists_that_cannot_be_streamed_are_refused = refused(
+    lambda shards, options: list(stream(shards, **options)),
     [
         (["a.tar"], {}, "1 shards for num_streams=4"),
         (["a.zip"], {}, "which ends in .tar"),
@@ -275,10 +276,8 @@ def test_shards_of_one_folder_share_its_storage():
         (["a.tar"], {"levels": ["fine"]}, "levels and verify_reads need the index"),
         (["a.tar"], {"num_streams": 1, "short": "skip"}, "'skip'"),
     ],
+    (ConfigError, InputError),
 )
-def test_lists_that_cannot_be_streamed_are_refused(shards, options, message):
-    with pytest.raises((ConfigError, InputError), match=message):
-        list(stream(shards, **options))
 
 
 # -- hostile tars ---------------------------------------------------------------------------------------------
@@ -301,7 +300,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("what", HOSTILE)
+@each_row("what", HOSTILE)
 def test_hostile_headers_are_reported_and_use_little_memory(what, tmp_path):
     sound = write_tar(tmp_path / "sound.tar", classes([0, 0]))
     (tmp_path / "hostile.tar").write_bytes(HOSTILE[what] + (tmp_path / "sound.tar").read_bytes())

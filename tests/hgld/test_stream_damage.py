@@ -8,6 +8,7 @@ import pytest
 import hgld
 from hgld.data.streaming import item_number
 from hgld.errors import InputError
+from tests.hgld.small_dataset import write_dataset
 from tests.hgld.streamed_dataset import (
     K,
     P,
@@ -22,7 +23,6 @@ from tests.hgld.streamed_dataset import (
     stream,
     tars,
     typical,
-    write_streamed,
 )
 
 
@@ -109,7 +109,7 @@ def test_corrupt_images_everywhere_and_missing_shards_are_errors(own):
 def test_an_image_too_large_for_its_batch_is_replaced_and_reported(tmp_path, monkeypatch):
     items = grouped_items([4] * 24)
     items[5] = replace(items[5], data=items[5].data + bytes(4000))  # trailing bytes after the end of the image
-    index = write_streamed(tmp_path, items, per_shard=20)
+    index = write_dataset(tmp_path, items, per_shard=20)
     monkeypatch.setattr("hgld.data.images.MOST_BATCH_BYTES", 2 * P * K * index["size"].to_numpy().mean())
     batches = list(stream(tars(tmp_path), batches_per_epoch=16))
     assert all(is_pk(batch) for batch in batches)

@@ -24,13 +24,14 @@ from hgld.tables import (
     read_parquet,
     write_table,
 )
+from tests.rows import each_row
 
 WRITTEN = io.BytesIO()
 TABLE = pl.DataFrame({"key": ["a", "b"], "label": [1, 2], "vector": [[0.5, 1.0], [1.0, 2.0]]})
 TABLE.write_parquet(WRITTEN)
 
 
-@pytest.mark.parametrize("name", ["a[1].parquet", "*.parquet", "l?.parquet", "split=x/t.parquet"])
+@each_row("name", ["a[1].parquet", "*.parquet", "l?.parquet", "split=x/t.parquet"])
 def test_tables_are_read_from_paths_with_glob_characters(tmp_path, name):
     file = tmp_path / name
     file.parent.mkdir(exist_ok=True)
@@ -78,7 +79,7 @@ BOMBS = {
 }
 
 
-@pytest.mark.parametrize("kind", BOMBS)
+@each_row("kind", BOMBS)
 def test_small_file_with_a_huge_column_is_refused_if_that_column_is_requested(tmp_path, kind):
     file = tmp_path / "bomb.parquet"
     table = pl.select(a=BOMBS[kind]).with_columns(b=pl.lit(1, pl.Int8))
@@ -108,7 +109,7 @@ REFUSED = {  # (content of a file, its reader, words of the error)
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@each_row("case", REFUSED)
 def test_table_errors_contain_the_file_and_the_value_found(tmp_path, case):
     content, read, words = REFUSED[case]
     file = tmp_path / "given"
@@ -117,14 +118,14 @@ def test_table_errors_contain_the_file_and_the_value_found(tmp_path, case):
         read(file)
 
 
-@pytest.mark.parametrize("read", [read_parquet, parquet_schema, parquet_metadata, read_csv, read_json])
+@each_row("read", [read_parquet, parquet_schema, parquet_metadata, read_csv, read_json])
 def test_missing_file_and_folder_are_refused(tmp_path, read):
     for path in (tmp_path / "none", tmp_path):
         with pytest.raises(InputError, match=r"cannot be read \(.+\)"):
             read(path)
 
 
-@pytest.mark.parametrize("call", [{"columns": ["x"]}, {"schema": {"label": pl.String}}, {"schema": {"x": pl.Int8}}])
+@each_row("call", [{"columns": ["x"]}, {"schema": {"label": pl.String}}, {"schema": {"x": pl.Int8}}])
 def test_columns_are_checked_before_decoding(tmp_path, call):
     file = tmp_path / "t.parquet"
     TABLE.write_parquet(file)

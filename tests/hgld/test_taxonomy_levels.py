@@ -10,7 +10,6 @@ from hgld.errors import ConfigError, HierarchyError
 from hgld.taxonomy.formats import taxonomy_of
 from hgld.taxonomy.graph import Taxonomy, TaxonomyBuilder
 from hgld.taxonomy.levels import MOST_LEVELS, even_levels
-from tests.hgld.small_trees import hierarchies, in_order
 
 
 def taxonomy(links, ranks=None):
@@ -100,15 +99,6 @@ def test_changes_by_rules_are_counted_and_listed(graph, cut, parents):
     renamed = sum(a != b for a, b in zip(shown, plain, strict=True))
     assert sum(n for what, n in found.counts.items() if what.startswith("names of several")) == renamed
     assert len(found.changes.filter(what="name of several classes")) == renamed
-
-
-@given(hierarchies())
-def test_ranks_restore_the_original_hierarchy(tree):
-    found = even_levels(taxonomy_of(tree))
-    assert found.hierarchy == in_order(tree)
-    assert found.counts == {}
-    coarser = tree.levels[-1:]
-    assert even_levels(taxonomy_of(tree), cut=f"ranks:{coarser[0]}").hierarchy == in_order(tree.restrict(coarser))
 
 
 def test_missing_rank_is_filled_if_a_coarser_one_is_known():

@@ -1,5 +1,5 @@
 import math
-import re
+import operator
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ from torchvision.transforms.v2 import functional
 
 from hgld.data.views import TestView, TrainView, erase, philox, places, random_rectangles, uniforms
 from hgld.errors import ConfigError
+from tests.rows import refused
 
 
 def test_philox_gives_the_published_numbers():
@@ -179,8 +180,8 @@ def test_colours_policies_and_erasing_change_no_other_random_numbers():
         assert len(getattr(varied, name)) == 50
 
 
-@pytest.mark.parametrize(
-    ("make", "named"),
+test_invalid_views_are_refused = refused(
+    operator.call,
     [
         (lambda: TrainView(0), "size of a view is 0; expected 1 to 16384 pixels."),
         (lambda: TrainView(32, resize=31), "resize of a view is 31; expected 0 or at least 32, the size."),
@@ -191,10 +192,8 @@ def test_colours_policies_and_erasing_change_no_other_random_numbers():
         (lambda: TestView(resize_mode="original").scaled(9), "scale of a view is 9.0; expected more than 0, and image"),
         (lambda: TestView(224, 200), "resize of a view is 200; expected 224 (the size) to 16384 pixels."),
     ],
+    ConfigError,
 )
-def test_invalid_views_are_refused(make, named):
-    with pytest.raises(ConfigError, match=re.escape(named)):
-        make()
 
 
 def test_invalid_image_sizes_are_refused():

@@ -15,8 +15,8 @@ from hgld.training.checkpoint import find_checkpoint, read_checkpoint
 from hgld.training.config import TrainConfig, with_fields
 from hgld.training.progress import ProgressReporter
 from tests.fake_releases.pictures import jpeg
-from tests.hgld.small_dataset import Item
-from tests.hgld.streamed_dataset import damage, no_image, write_streamed
+from tests.hgld.small_dataset import Item, write_dataset
+from tests.hgld.streamed_dataset import damage, no_image
 
 STEPS = 6  # steps per epoch of QUICK on the small dataset, which has 48 training images in batches of 8
 
@@ -69,7 +69,7 @@ def write_small(folder: Path, held_out: Sequence[int] = range(12, 18), order: in
     groups = [[Item((c, c // 4), "train", jpeg(rng)) for _ in range(2)] for c in trained for _ in range(2)]
     random.Random(order).shuffle(groups)
     test = [Item((c, c // 4), "val" if c in val else "test", jpeg(rng)) for c in held_out for _ in range(4)]
-    write_streamed(folder, [item for group in groups for item in group] + test, per_shard=12)
+    write_dataset(folder, [item for group in groups for item in group] + test, per_shard=12)
     return folder
 
 
