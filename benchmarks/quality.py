@@ -253,7 +253,9 @@ def searches(options: argparse.Namespace, name: str) -> list[Job]:
     begun, jobs = start(options, name, 0), []
     init = begun if setting_of(options) is SCRATCH else None
     for loss in options.losses:
-        for fields in settings_of(options, loss):
+        settings = settings_of(options, loss)
+        # a single setting needs no search
+        for fields in settings if len(settings) > 1 else []:
             config = as_planned(options, begun, config_of(options, name, loss, fields, 1000, share=4))
             jobs.append(Job("search", name, loss, 0, config, begun.data, options.work, init))
     return jobs
@@ -287,7 +289,7 @@ def choices(options: argparse.Namespace, name: str) -> dict[str, dict[str, Any]]
         found = [lines.get(job.key) for job in jobs if job.loss == loss]
         if all(row is not None for row in found):
             worth = [row["val"] for row in found if row is not None]
-            chosen[loss] = settings_of(options, loss)[int(np.argmax(worth))]
+            chosen[loss] = settings_of(options, loss)[int(np.argmax(worth)) if worth else 0]
     return chosen
 
 
