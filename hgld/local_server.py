@@ -107,6 +107,7 @@ def serving(application: Callable[[str], ASGIApp], port: int, announce: Callable
         lifespan="off",
         access_log=False,
         log_level="critical",
+        log_config=None,  # a log configuration would close all log handlers of the process
         server_header=False,
         timeout_graceful_shutdown=3,
     )

@@ -50,7 +50,10 @@ class FileServer:
 
         listening = socket.create_server(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        config = uvicorn.Config(answer, lifespan="off", log_level="critical", timeout_graceful_shutdown=1)
+        # A log configuration would close all log handlers of the process, and with them captured output.
+        config = uvicorn.Config(
+            answer, lifespan="off", log_level="critical", log_config=None, timeout_graceful_shutdown=1
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([listening],), daemon=True)
         self._thread.start()
