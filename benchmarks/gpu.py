@@ -314,8 +314,7 @@ def positives_speed(bench: Bench, items: int) -> Values:
 
 def gemm_speed(bench: Bench, items: int) -> Values:
     embeddings, labels = (part.to(bench.device) for part in loss_benchmark.make(items, 512))
-    weights = torch.rand(items, items, device=bench.device)
-    return timed_loss(bench, lambda e, _: (e @ e.T * weights).sum(), embeddings, labels)
+    return timed_loss(bench, loss_benchmark.loss_of(loss_benchmark.GEMM), embeddings, labels)
 
 
 def memories(bench: Bench) -> Iterator[Case]:

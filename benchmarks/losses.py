@@ -9,10 +9,10 @@ loads, compiles and warms up. The process keeps freed memory; otherwise the time
 memory pages. benchmarks/gpu.py measures GPUs.
 
 Seconds are medians of CPU time, so that other load on the machine has little effect. Memory is the growth of the peak
-after the embeddings are made. A batch size is skipped if the growth of earlier costs predicts more than --most-seconds
-or --most-memory (GB). Implementations of the same loss must agree to 1e-4. BlackboxAP is the exception, because the
-authors multiply its margin by random numbers. SmoothAPLoss of pytorch-metric-learning has other classes: blocks of B /
-4 consecutive items.
+after the embeddings are made. The row "gemm" is the matrix product of the scores, with a gradient. A batch size is
+skipped if the growth of earlier costs predicts more than --most-seconds or --most-memory (GB). Implementations of the
+same loss must agree to 1e-4. BlackboxAP is the exception, because the authors multiply its margin by random numbers.
+SmoothAPLoss of pytorch-metric-learning has other classes: blocks of B / 4 consecutive items.
 """
 
 import argparse
@@ -32,7 +32,9 @@ HGLD = (*CUBIC, "SoftBinAP", "FastAP", "BlackboxAP", "PNP")
 EQUATIONS: tuple[str, ...] = ("SupHAP, B x B x B", "SmoothAP, B x B x B")
 AUTHORS = (*CUBIC, "SoftBinAP", "BlackboxAP")
 METRIC_LEARNING = "pml SmoothAPLoss"
+GEMM = "gemm"
 SIDES = (
+    GEMM,
     *(f"hgld {name}" for name in HGLD),
     *(f"equations {name}" for name in EQUATIONS),
     *(f"authors {name}" for name in AUTHORS),
@@ -119,6 +121,8 @@ def smooth_ap_at_once(embeddings: Tensor, labels: Tensor) -> Tensor:
 
 def loss_of(side: str, reference: tuple[Tensor, Tensor] | None = None, authors: str | None = None) -> Loss:
     kind, _, name = side.partition(" ")
+    if side == GEMM:
+        return lambda embeddings, _: (embeddings @ embeddings.T).square().sum()
     if kind == "hgld":
         from hgld import losses
 

@@ -274,6 +274,8 @@ def propose(
     note = "" if requests else "nothing was asked"
     for ask in (_questions, _triplets):
         questions = list(ask(build, tables, found))
+        if not questions:
+            continue
         open_questions = list[Question]()
         for question in questions:
             cached = server.cached(question)
@@ -421,7 +423,7 @@ def _triplets(build: Path, tables: BuildTables, found: _Answers) -> Iterator[Que
     shares = np.where(np.array(now.labels) == NONE, 0, now.shares)
     pairs = np.sort(np.argsort(-shares, axis=1, kind="stable")[:, :2], axis=1)  # the order tells no probability
     both = np.take_along_axis(shares, pairs, axis=1)
-    closeness = both.min(axis=1) / both.max(axis=1)
+    closeness = both.min(axis=1) / np.maximum(both.max(axis=1), np.finfo(float).tiny)  # a name may have no group at all
     likely: dict[int, list[str]] = {group: [] for group in groups}
     for i in np.argsort(-shares.max(axis=1), kind="stable").tolist():
         likely[groups[now.standing[i]]].append(now.names[i])
