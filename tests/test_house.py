@@ -94,6 +94,20 @@ def test_only_distributed_module_imports_torch_distributed():
     assert _who_imports("torch.distributed") <= {"hgld/distributed.py"}
 
 
+def test_only_cli_parses_arguments_and_only_terminal_modules_show_progress():
+    assert all(path.startswith("hgld/cli/") for path in _who_imports("argparse", "click", "optparse", "getopt"))
+    assert _who_imports("rich.progress", "tqdm") <= {"hgld/terminal.py", "training/progress.py"}
+
+
+def test_no_module_has_a_meaningless_name():
+    silent = {"utils", "util", "lib", "common", "helpers", "helper", "base", "engine", "core", "misc"}
+    assert not [p for p in SOURCES if silent & {p.stem, *p.relative_to(ROOT).parts[:-1]}]
+
+
+def test_docstrings_do_not_begin_with_relative_pronouns():
+    assert not _files_with(r'^\s*r?"""(What|Which|How|Where|Who|Whose|Whether|Of|That|When|Why|If)\b')
+
+
 def test_no_module_unpickles():
     assert not _who_imports("cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal")
     for path in SOURCES:
