@@ -46,20 +46,29 @@ def each_row(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[Cal
     return decorate
 
 
-def refused(call: Callable[..., object], rows: Iterable[Any], error: Any = None) -> Callable[..., None]:
+def refused(
+    call: Callable[..., object], rows: Iterable[Any], error: Any = None, words: str = ""
+) -> Callable[..., None]:
     """Return a test of refusals: the last value of each row is a part or a pattern of the expected error message.
 
     Args:
-        call: function that is called with the other values of a row, and must raise an error.
-        rows: values of the calls.
+        call: function that is called with the other values of a row, and must raise an error. Its keyword-only
+            arguments without defaults are fixtures.
+        rows: values of the calls; a value that is not a tuple is the only argument.
         error: expected type of all errors; None: the value before the last one of each row.
+        words: expected part of all messages, instead of the last value of each row.
     """
 
-    @each_row("row", rows)
-    def check(row: Any) -> None:
-        *arguments, words = row
+    def check(row: Any, **fixtures: Any) -> None:
+        arguments = list(row) if isinstance(row, tuple) else [row]
+        expected = words or arguments.pop()
         with pytest.raises(error or arguments.pop()) as caught:
-            call(*arguments)
-        assert words in str(caught.value) or re.search(words, str(caught.value))
+            call(*arguments, **fixtures)
+        assert expected in str(caught.value) or re.search(expected, str(caught.value))
 
-    return check
+    signature, fixtures = inspect.signature(check), []
+    if inspect.isfunction(call):
+        fixtures = [one for one in inspect.signature(call).parameters.values() if one.kind is one.KEYWORD_ONLY]
+    row = signature.parameters["row"]
+    vars(check)["__signature__"] = signature.replace(parameters=[row, *(f for f in fixtures if f.default is f.empty)])
+    return each_row("row", rows)(check)

@@ -210,8 +210,16 @@ def with_risk(**change):
     return lambda found: found["risks"]["val"][0].update(change)
 
 
-@pytest.mark.parametrize(
-    "change",
+def load_changed(change, *, calibration, tmp_path):
+    path = tmp_path / "c.json"
+    found = json.loads(json.dumps(calibration.to_dict()))
+    change(found) if callable(change) else found.update(change)
+    path.write_text(json.dumps(found))
+    Calibration.load(path)
+
+
+test_invalid_calibration_file_is_refused = refused(
+    load_changed,
     [
         {"schema_version": 9},
         {"levels": ["fine", "fine"]},
@@ -223,14 +231,9 @@ def with_risk(**change):
         with_risk(ece=-1),
         with_risk(level="x"),
     ],
+    InputError,
+    r"not what hgld calibrate writes|this hgld reads 2",
 )
-def test_invalid_calibration_file_is_refused(calibration, tmp_path, change):
-    path = tmp_path / "c.json"
-    found = json.loads(json.dumps(calibration.to_dict()))
-    change(found) if callable(change) else found.update(change)
-    path.write_text(json.dumps(found))
-    with pytest.raises(InputError, match=r"not what hgld calibrate writes|this hgld reads 2"):
-        Calibration.load(path)
 
 
 def test_calibrate_refuses_few_classes_and_numbers_out_of_range():

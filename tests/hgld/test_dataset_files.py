@@ -65,10 +65,12 @@ def test_keys_are_safe_as_file_names_or_refused():
     assert not any(map(files.is_safe_key, UNSAFE))
 
 
-@each_row("levels", [[], ["a", "a"], ["key"], ["box_left"], [""], ["a\nb"]])
-def test_level_names_that_cannot_be_columns_are_refused(levels):
-    with pytest.raises(InputError, match="levels are"):
-        files.check_levels(levels, "here")
+test_level_names_that_cannot_be_columns_are_refused = refused(
+    lambda levels: files.check_levels(levels, "here"),
+    [[], ["a", "a"], ["key"], ["box_left"], [""], ["a\nb"]],
+    InputError,
+    "levels are",
+)
 
 
 # -- item JSON --------------------------------------------------------------------------------------------------------
@@ -133,8 +135,14 @@ def test_index_is_read_back_without_excluded_columns(tmp_path, boxes):
     assert set(frame.columns) - set(part.columns) == {"sha256", "duplicate_of"}
 
 
-@each_row(
-    ("change", "stated"),
+def read_changed_index(change, *, tmp_path):
+    path = tmp_path / files.INDEX
+    index_file.write_index(index_rows(**change), path, LEVELS)
+    index_file.read_index(path)
+
+
+test_invalid_index_rows_are_refused = refused(
+    read_changed_index,
     [
         ({"key": ["a", "../b", "c"]}, "row 1: 'key' is '../b'; expected letters"),
         ({"key": ["a", "a", "c"]}, "key 'a' is listed more than once"),
@@ -145,29 +153,27 @@ def test_index_is_read_back_without_excluded_columns(tmp_path, boxes):
         ({"split": ["train", "tr ain", "test"]}, "row 1: 'split' is 'tr ain'"),
         ({"species": [0, None, 1]}, "species have empty cells"),
     ],
+    InputError,
 )
-def test_invalid_index_rows_are_refused(tmp_path, change, stated):
-    path = tmp_path / files.INDEX
-    index_file.write_index(index_rows(**change), path, LEVELS)
-    with pytest.raises(InputError, match=stated):
-        index_file.read_index(path)
 
 
 STATED = {"schema_version": "3", "levels": '["species", "family"]'}
 
 
-@each_row(
-    ("metadata", "stated"),
+def read_index_with_metadata(metadata, *, tmp_path):
+    index_rows().write_parquet(tmp_path / "x", metadata={f"hgld.{name}": text for name, text in metadata.items()})
+    index_file.read_index(tmp_path / "x")
+
+
+test_indexes_with_invalid_metadata_or_column_types_are_refused = refused(
+    read_index_with_metadata,
     [
         ({"schema_version": "2", "levels": "[]"}, "schema version is '2'"),
         ({"schema_version": "3", "levels": "[1]"}, "not a JSON list of level names"),
         (STATED, r"'species' \(Int64\)"),
     ],
+    InputError,
 )
-def test_indexes_with_invalid_metadata_or_column_types_are_refused(tmp_path, metadata, stated):
-    index_rows().write_parquet(tmp_path / "x", metadata={f"hgld.{name}": text for name, text in metadata.items()})
-    with pytest.raises(InputError, match=stated):
-        index_file.read_index(tmp_path / "x")
 
 
 def test_writing_an_index_needs_all_columns_and_values_in_range(tmp_path):

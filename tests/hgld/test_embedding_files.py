@@ -16,7 +16,7 @@ from hgld.evaluation.options import EvaluationOptions
 from hgld.evaluation.postprocess import Whitening, expand_queries
 from hgld.evaluation.report import RetrievalReport
 from hgld.labels import label_codes
-from tests.rows import each_row
+from tests.rows import each_row, refused
 
 LEVELS = ("product", "category")
 LABELS = np.array([[0, 0], [0, 0], [1, 0], [1, 0], [2, 1], [2, 1], [3, 1], [3, -1]])
@@ -182,20 +182,22 @@ def test_csv_numbers_are_ids_only_if_each_is_spelled_canonically(tmp_path, texts
     assert label_codes([read_labels(tmp_path / "l.csv", ["product"])], ["product"])[0][:, 0].tolist() == codes
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
+def evaluate_with_labels(name, text, *, files):
+    path = files[1].with_name(name)
+    path.write_text(text)
+    evaluate_files(files[0], path, levels=LEVELS)
+
+
+test_unusable_labels_are_refused = refused(
+    evaluate_with_labels,
     [
         ("l.csv", "product,category\n0,0\n", "1 rows, but .*e.npy has 8"),
         ("l.csv", "product,kind\n0,0\n", "no column 'category'; its columns are product, kind"),
         ("l.csv", "product,category\n" + "0.5,0\n" * 8, r"'product' holds numbers such as 0\.5"),
         ("l.txt", "", r"expected labels as \.parquet or \.csv"),
     ],
+    TableError,
 )
-def test_unusable_labels_are_refused(files, name, text, said):
-    path = files[1].with_name(name)
-    path.write_text(text)
-    with pytest.raises(TableError, match=said):
-        evaluate_files(files[0], path, levels=LEVELS)
 
 
 @each_row(

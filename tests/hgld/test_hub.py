@@ -12,6 +12,7 @@ from hgld.errors import ConfigError, InputError, ServiceError
 from hgld.hub import dataset_contents, push, repository
 from tests.hgld.hub_server import LARGE, Hub
 from tests.hgld.small_dataset import items_of_classes, write_dataset
+from tests.rows import refused
 from tests.training.untrained_run import write_run
 
 # the warning comes from inside huggingface_hub
@@ -123,7 +124,6 @@ def test_offline_mode_has_its_own_error(hub, monkeypatch):
         open_dataset(ADDRESS, "train")
 
 
-@pytest.mark.parametrize("address", ["hf:name", "hf:a/b/c", "hf:../x", "hf:a/b?x"])
-def test_invalid_hub_addresses_are_refused(address):
-    with pytest.raises(ConfigError, match="expected hf:USER/NAME"):
-        repository(address)
+test_invalid_hub_addresses_are_refused = refused(
+    repository, ["hf:name", "hf:a/b/c", "hf:../x", "hf:a/b?x"], ConfigError, "expected hf:USER/NAME"
+)

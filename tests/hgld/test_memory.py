@@ -11,6 +11,7 @@ import pytest
 from hgld import memory
 from hgld.errors import ConfigError, InputError
 from hgld.memory import MEMORY, SharedMemory, memory_limit
+from tests.rows import refused
 
 MIB = 1 << 20
 
@@ -30,11 +31,17 @@ def test_limit_is_read_from_the_environment(asked, expected, monkeypatch):
     assert memory_limit() == expected
 
 
-@pytest.mark.parametrize("asked", ["0", "much", "-1", "2X", "1e9"])
-def test_unusable_limit_is_refused(asked, monkeypatch):
+def limit_of(asked, *, monkeypatch):
     monkeypatch.setenv("HGLD_MEMORY", asked)
-    with pytest.raises(ConfigError, match=r"HGLD_MEMORY is .*; expected an amount of memory such as 2G or 800M"):
-        memory_limit()
+    memory_limit()
+
+
+test_unusable_limit_is_refused = refused(
+    limit_of,
+    ["0", "much", "-1", "2X", "1e9"],
+    ConfigError,
+    r"HGLD_MEMORY is .*; expected an amount of memory such as 2G or 800M",
+)
 
 
 @pytest.mark.parametrize(("machine", "expected"), [(8 << 30, 512 * MIB), (1000 << 30, 20 << 30)])

@@ -1,6 +1,5 @@
 """Names of metrics: parsing, printing and common spellings."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,14 +26,31 @@ def test_metric_name_survives_parsing_and_printing(kind, number, level):
     assert metric.depth == (number if "@{}" in kind else None)
 
 
-@each_row(
-    "name",
-    ["", "R", "R@", "R@k", "R@0", "R@-1", "R@01", "R@1.5", "R@1 ", "best@5", "AP/", "AP#1", "H-AP/fine",
-     "NDCG@", "recall@k", "R#1", "R@1\n", "mAP@1000000000"],
-)  # fmt: skip
-def test_unknown_metric_name_error_lists_known_names(name):
-    with pytest.raises(ConfigError, match=r"is unknown; expected one of AP, mAP@R"):
-        Metric.parse(name)
+test_unknown_metric_name_error_lists_known_names = refused(
+    Metric.parse,
+    [
+        "",
+        "R",
+        "R@",
+        "R@k",
+        "R@0",
+        "R@-1",
+        "R@01",
+        "R@1.5",
+        "R@1 ",
+        "best@5",
+        "AP/",
+        "AP#1",
+        "H-AP/fine",
+        "NDCG@",
+        "recall@k",
+        "R#1",
+        "R@1\n",
+        "mAP@1000000000",
+    ],
+    ConfigError,
+    r"is unknown; expected one of AP, mAP@R",
+)
 
 
 @each_row(

@@ -21,6 +21,7 @@ from hgld.samplers import PKSampler
 from tests.forked import together
 from tests.hgld import shared_retrieval
 from tests.hgld.shared_retrieval import CLASSES, EMBEDDINGS, LEVELS, told
+from tests.rows import refused
 
 LABELS = torch.arange(6).repeat_interleave(4)
 
@@ -213,20 +214,21 @@ def test_class_names_and_argument_order_of_pytorch_metric_learning_do_not_change
     assert torch.equal(expected, loss(BATCH, FINE, None, ref_emb=other, ref_labels=FINE.flip(0)))
 
 
-@pytest.mark.parametrize("loss", [losses.SmoothAP(), losses.NormSoftmax(4, 4)])
-def test_losses_refuse_miner_indices(loss):
-    with pytest.raises(InputError, match="so omit the miner"):
-        loss(BATCH, FINE, PAIRS)
+test_losses_refuse_miner_indices = refused(
+    lambda loss: loss(BATCH, FINE, PAIRS),
+    [losses.SmoothAP(), losses.NormSoftmax(4, 4)],
+    InputError,
+    "so omit the miner",
+)
 
 
-@pytest.mark.parametrize(
-    "loss",
+test_losses_with_proxies_or_memory_refuse_class_names = refused(
+    lambda loss: loss(BATCH, [f"class {c}" for c in FINE.tolist()]),
     [
         losses.HAPPIER(4, 4),
         losses.CrossBatchMemory(losses.SmoothAP(), 8, 4),
         losses.wrap(torch.nn.Linear(4, 4)),  # replaces a loss of pytorch-metric-learning with one vector per class
     ],
+    InputError,
+    "needs the same class numbers in every batch",
 )
-def test_losses_with_proxies_or_memory_refuse_class_names(loss):
-    with pytest.raises(InputError, match="needs the same class numbers in every batch"):
-        loss(BATCH, [f"class {c}" for c in FINE.tolist()])

@@ -25,6 +25,7 @@ from tests.hgld.streamed_dataset import (
     tars,
     typical,
 )
+from tests.rows import refused
 
 
 @pytest.fixture(scope="module")
@@ -230,17 +231,15 @@ def test_torch_loaders_and_webdataset_pipelines_give_the_same_batches(folder):
 # -- refusals -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
+test_invalid_stream_options_are_refused = refused(
+    lambda options, *, folder: stream(folder, **options),
     [
         ({"process_count": 8, "num_streams": 4}, r"4 streams of 8 processes cannot share .* choose num_streams=8"),
         ({"window": 0}, "window is 0"),
         ({"batches_per_epoch": 14}, "an epoch of this stream has 13"),
     ],
+    ConfigError,
 )
-def test_invalid_stream_options_are_refused(folder, options, message):
-    with pytest.raises(ConfigError, match=message):
-        stream(folder, **options)
 
 
 @pytest.mark.parametrize(("p", "processes", "expected"), [(10, 1, 5), (11, 1, 1), (6, 2, 6)])

@@ -10,6 +10,7 @@ from hgld.errors import ConfigError, HierarchyError
 from hgld.taxonomy.formats import taxonomy_of
 from hgld.taxonomy.graph import Taxonomy, TaxonomyBuilder
 from hgld.taxonomy.levels import MOST_LEVELS, even_levels
+from tests.rows import refused
 
 
 def taxonomy(links, ranks=None):
@@ -133,8 +134,14 @@ LINKS = [("a", "b"), ("b", "c")]
 CHAIN = [(str(i), str(i + 1)) for i in range(MOST_LEVELS + 2)]
 
 
-@pytest.mark.parametrize(
-    ("graph", "rules", "error", "words"),
+def evened_levels(graph, rules):
+    ranks = {"a": "species", "c": "clade", "d": "order", "e": "clade"}
+    known = {child for link in graph for child in link}
+    even_levels(taxonomy(graph, {name: rank for name, rank in ranks.items() if name in known}), **rules)
+
+
+test_unsuitable_rules_are_refused = refused(
+    evened_levels,
     [
         *((LINKS, {"cut": cut}, ConfigError, "cut is") for cut in ("top", "root:1,1", "leaves:0")),
         (LINKS, {"parents": "any"}, ConfigError, "parents 'any' is unknown"),
@@ -145,11 +152,6 @@ CHAIN = [(str(i), str(i + 1)) for i in range(MOST_LEVELS + 2)]
         (CHAIN, {}, HierarchyError, f"expected {MOST_LEVELS} at most"),
     ],
 )
-def test_unsuitable_rules_are_refused(graph, rules, error, words):
-    ranks = {"a": "species", "c": "clade", "d": "order", "e": "clade"}
-    known = {child for link in graph for child in link}
-    with pytest.raises(error, match=words):
-        even_levels(taxonomy(graph, {name: rank for name, rank in ranks.items() if name in known}), **rules)
 
 
 def test_cycles_and_long_chains_are_refused():

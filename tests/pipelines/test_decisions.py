@@ -29,6 +29,7 @@ from hgld.pipelines.hierarchy.review.decisions import (
     read_decisions,
 )
 from hgld.pipelines.hierarchy.review.journal import append_decision
+from tests.rows import refused
 
 WHEN = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 SAID = {"who": "ada", "when": WHEN, "why": "a reason"}
@@ -172,8 +173,8 @@ def test_invalid_entries_are_refused_with_their_line(tmp_path, old, new, message
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "message"),
+test_invalid_decision_files_are_refused = refused(
+    lambda text, *, tmp_path: read_decisions([write(tmp_path, text)]),
     [
         ("decisions:\n" + ENTRY, SchemaError, "schema_version is None; this hgld reads decisions of version 1"),
         ("schema_version: 1\n", InputError, "the field 'decisions' is missing"),
@@ -186,9 +187,6 @@ def test_invalid_entries_are_refused_with_their_line(tmp_path, old, new, message
         (HEAD + "- " * 300_000, InputError, "nested too deep"),
     ],
 )
-def test_invalid_decision_files_are_refused(tmp_path, text, kind, message):
-    with pytest.raises(kind, match=message):
-        read_decisions([write(tmp_path, text)])
 
 
 def test_error_about_invalid_utf8_contains_entry_and_line(tmp_path):
@@ -209,8 +207,8 @@ def test_missing_too_large_and_repeated_decision_files_are_refused(tmp_path, mon
         read_decisions([path])
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
+test_invalid_decisions_are_refused = refused(
+    lambda make: make(),
     [
         (lambda: Merge(groups=("a",), to="a", **SAID), "merged into itself"),
         (lambda: Split(group="a", names=("x",), to="a", **SAID), "expected a new label"),
@@ -221,10 +219,8 @@ def test_missing_too_large_and_repeated_decision_files_are_refused(tmp_path, mon
         (lambda: Move(names=("a\ud800",), to="b", **SAID), "U\\+D800"),
         (lambda: Drop(group="a", who="ada", when=datetime(9999, 1, 1, tzinfo=UTC)), "a time before 9999"),
     ],
+    InputError,
 )
-def test_invalid_decisions_are_refused(make, message):
-    with pytest.raises(InputError, match=message):
-        make()
 
 
 # -- appending ----------------------------------------------------------------------------------------------------

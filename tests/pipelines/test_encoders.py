@@ -18,6 +18,7 @@ from hgld.pipelines.hierarchy.encoders import embed, registry
 from hgld.pipelines.hierarchy.encoders.pretrained import TEMPLATES, ClipEncoder, SbertEncoder
 from hgld.pipelines.hierarchy.encoders.registry import VARIABLE, local_encoder, make_encoder
 from hgld.pipelines.hierarchy.unit_rows import unit
+from tests.rows import refused
 
 TINY = {
     "embed_dim": 16,
@@ -129,8 +130,8 @@ def test_failed_download_of_clip_weights_raises_one_error_and_logs_nothing(monke
     assert not caplog.records, "attempts are logged in addition to the error"
 
 
-@pytest.mark.parametrize(
-    ("spec", "error", "message"),
+test_unknown_clip_models_and_tags_are_refused_with_suggestions = refused(
+    ClipEncoder,
     [
         ("ViT-L14/openai", ConfigError, "nearest: .*ViT-L-14"),
         ("ViT-L-14/laion2b_s32b", ConfigError, "nearest: .*laion2b_s32b_b82k"),
@@ -139,9 +140,6 @@ def test_failed_download_of_clip_weights_raises_one_error_and_logs_nothing(monke
         ("ViT-L-14//nowhere/x.pt", MissingResourceError, "'/nowhere/x.pt' is neither a file"),
     ],
 )
-def test_unknown_clip_models_and_tags_are_refused_with_suggestions(spec, error, message):
-    with pytest.raises(error, match=message):
-        ClipEncoder(spec)
 
 
 def sbert_folder(folder, kind="sentence_transformers.models.Transformer"):

@@ -28,6 +28,7 @@ from hgld.pipelines.hierarchy.review.decisions import read_decisions
 from hgld.pipelines.hierarchy.review.journal import Journal, StaleError
 from hgld.pipelines.hierarchy.review.tables import BuildTables, Thumbnails, link_of, wikidata_link
 from tests.pipelines.reviewed_build import BREAKOUT, GROUPS, SCRIPT, opened, write_build
+from tests.rows import refused
 
 TOKEN = {"X-Hgld-Token": "secret"}
 HOME = "http://127.0.0.1:8123"
@@ -197,20 +198,19 @@ def test_write_between_check_and_lock_is_detected(build, monkeypatch):
     assert one.undo(one.revision)["undone"][0]["action"] == "move"
 
 
-@pytest.mark.parametrize(
-    ("file", "who", "error", "said"),
+def open_journal(file, who, *, build, monkeypatch):
+    monkeypatch.setattr(journal_module.os, "access", lambda path, _how: path != build or file != "locked.yaml")
+    Journal(build / file, who, "annotator")
+
+
+test_page_opens_only_with_a_writable_decision_file_and_a_valid_annotator_name = refused(
+    open_journal,
     [
         ("w.yaml", " ada", InputError, "remove the spaces.*--annotator NAME"),
         ("none/w.yaml", "ada", ConfigError, "no folder .*none.*--decisions FILE"),
         ("locked.yaml", "ada", StorageError, r"locked\.yaml.*--decisions FILE"),
     ],
 )
-def test_page_opens_only_with_a_writable_decision_file_and_a_valid_annotator_name(
-    build, monkeypatch, file, who, error, said
-):
-    monkeypatch.setattr(journal_module.os, "access", lambda path, _how: path != build or file != "locked.yaml")
-    with pytest.raises(error, match=said):
-        Journal(build / file, who, "annotator")
 
 
 def test_annotator_name_matches_in_both_unicode_forms(build):

@@ -14,6 +14,7 @@ from hgld.pipelines.shards.build import read_release
 from hgld.pipelines.shards.catalog import Catalog
 from hgld.pipelines.shards.config import SourceConfig
 from hgld.pipelines.shards.sources.own_images import keys_of_paths, read_own_images
+from tests.rows import refused
 
 ROWS = [
     ("img/a 1.jpg", "tabby", "cat", "pet"),
@@ -185,15 +186,16 @@ BAD_ROWS = [  # (columns, rows added to ROWS, expected words of the error)
 ]
 
 
-@pytest.mark.parametrize(("columns", "rows", "said"), BAD_ROWS)
-def test_tables_with_contradictory_rows_are_refused(tmp_path, columns, rows, said):
+def read_rows(columns, rows, *, tmp_path):
     before = [] if "split" in columns else ROWS
-    with pytest.raises((HierarchyError, TableError), match=said):
-        read(write_csv(tmp_path / "t.csv", [*before, *rows], ("path", *columns)), levels=LEVELS)
+    read(write_csv(tmp_path / "t.csv", [*before, *rows], ("path", *columns)), levels=LEVELS)
 
 
-@pytest.mark.parametrize(
-    ("columns", "options", "said"),
+test_tables_with_contradictory_rows_are_refused = refused(read_rows, BAD_ROWS, (HierarchyError, TableError))
+
+
+test_options_that_contradict_the_columns_of_the_table_are_refused = refused(
+    lambda columns, options, *, tmp_path: read(write_csv(tmp_path / "t.csv", ROWS, columns), **options),
     [
         (("path", *LEVELS), {"levels": ("fine", "genus")}, "Columns: fine, coarse, kind"),
         (("path", *LEVELS), {"levels": ("fine", "fine")}, "expected different columns"),
@@ -201,14 +203,18 @@ def test_tables_with_contradictory_rows_are_refused(tmp_path, columns, rows, sai
         (("path", *LEVELS), {"levels": LEVELS, "protocol": "chess"}, "no protocol 'chess'"),
         (("path", *LEVELS), {"levels": LEVELS, "protocol": "revisited"}, "needs the columns split .*; easy .*; junk "),
     ],
+    ConfigError,
 )
-def test_options_that_contradict_the_columns_of_the_table_are_refused(tmp_path, columns, options, said):
-    with pytest.raises(ConfigError, match=said):
-        read(write_csv(tmp_path / "t.csv", ROWS, columns), **options)
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
+def read_content(content, *, tmp_path):
+    path = tmp_path / ("t.parquet" if content.startswith(b"PAR1") else "t.csv")
+    path.write_bytes(content)
+    read(path, levels=("fine",))
+
+
+test_unreadable_tables_are_refused = refused(
+    read_content,
     [
         (b"path,fine\n", "no rows below the header"),
         (b"path,fine\n,x\n", "none of its 1 rows names an image; the first: no path"),
@@ -221,12 +227,8 @@ def test_options_that_contradict_the_columns_of_the_table_are_refused(tmp_path, 
         (b"seen,fine\n1,x\n", "has no column that names the image files"),
         (b"PAR1 no", "not a readable parquet file"),
     ],
+    (ConfigError, TableError),
 )
-def test_unreadable_tables_are_refused(tmp_path, content, said):
-    path = tmp_path / ("t.parquet" if content.startswith(b"PAR1") else "t.csv")
-    path.write_bytes(content)
-    with pytest.raises((ConfigError, TableError), match=said):
-        read(path, levels=("fine",))
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=300), unique=True, max_size=20))
@@ -313,8 +315,8 @@ def test_hidden_files_links_and_files_that_are_not_images_are_dropped_with_a_rea
     }
 
 
-@pytest.mark.parametrize(
-    ("files", "options", "error", "said"),
+test_folders_without_a_valid_class_structure_are_refused = refused(
+    lambda files, options, *, tmp_path: read(plant(tmp_path, files), "folders", **options),
     [
         (("1.jpg", "2.jpg"), {}, InputError, "are in no subfolder"),
         (("a/1.txt",), {}, InputError, r"no images in it \(1 other files\)"),
@@ -323,9 +325,6 @@ def test_hidden_files_links_and_files_that_are_not_images_are_dropped_with_a_rea
         (("/".join("abcdefghijklmnopqrst") + "/1.jpg",), {}, InputError, "more than 16 folders deep"),
     ],
 )
-def test_folders_without_a_valid_class_structure_are_refused(tmp_path, files, options, error, said):
-    with pytest.raises(error, match=said):
-        read(plant(tmp_path, files), "folders", **options)
 
 
 # -- protocols --------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from tests.pipelines.wikimedia_server import (
     status,
     trickle,
 )
+from tests.rows import refused
 
 ASK = {"action": "wbgetentities", "ids": "Q1", "props": "labels", "languages": "en"}
 COMMONS = "https://commons.wikimedia.org/w/api.php"
@@ -235,10 +236,12 @@ def test_hosts_outside_the_configured_servers_are_never_requested(server, connec
     assert not server.log
 
 
-@pytest.mark.parametrize("place", [*NO_ADDRESSES, "http://wikidata..local/w/api.php", "ftp://x/"])
-def test_invalid_urls_are_refused_before_any_request(place):
-    with pytest.raises(ConfigError, match="is not a URL"):
-        PoliteClient((place,))
+test_invalid_urls_are_refused_before_any_request = refused(
+    lambda place: PoliteClient((place,)),
+    [*NO_ADDRESSES, "http://wikidata..local/w/api.php", "ftp://x/"],
+    ConfigError,
+    "is not a URL",
+)
 
 
 def test_url_with_password_is_refused_without_showing_it():
@@ -295,8 +298,8 @@ def test_page_request_returns_bytes_or_none(server, connect):
         client.page(page_url(server.url, "Category:A", "en"))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
+test_options_that_violate_wikimedia_rules_are_refused = refused(
+    lambda options: PoliteClient((COMMONS,), **options),
     [
         ({}, "rules require a contact .* --contact"),
         ({"contact": "somebody"}, "expected a mail address"),
@@ -304,7 +307,5 @@ def test_page_request_returns_bytes_or_none(server, connect):
         ({"contact": "a@b.c", "rate": 3.4}, "at most 3.33, the documented limit"),
         ({"contact": "a@b.c", "rate": 0}, "more than 0"),
     ],
+    ConfigError,
 )
-def test_options_that_violate_wikimedia_rules_are_refused(options, message):
-    with pytest.raises(ConfigError, match=message):
-        PoliteClient((COMMONS,), **options)

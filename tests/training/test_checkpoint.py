@@ -18,6 +18,7 @@ from hgld.training.checkpoint import (
     write_checkpoint,
 )
 from hgld.training.inference.embedder import load_run
+from tests.rows import refused
 from tests.training.untrained_run import write_run
 
 
@@ -78,13 +79,19 @@ def test_checkpoint_with_missing_or_edited_optimizer_file_is_refused(is_rewritte
         read_checkpoint(path)
 
 
-@pytest.mark.parametrize("change", [{"step": 8}, {"checksum": None}])
-def test_edited_state_json_is_refused(change, tmp_path):
+def read_edited_state(change, *, tmp_path):
     path = write_checkpoint(tmp_path, a_checkpoint(7))
     state = json.loads((path / "state.json").read_text())
     (path / "state.json").write_text(json.dumps(state | change))
-    with pytest.raises(InputError, match=r"state\.json: its content does not match .* remove the checkpoint's folder"):
-        read_checkpoint(path)
+    read_checkpoint(path)
+
+
+test_edited_state_json_is_refused = refused(
+    read_edited_state,
+    [{"step": 8}, {"checksum": None}],
+    InputError,
+    r"state\.json: its content does not match .* remove the checkpoint's folder",
+)
 
 
 def test_pruning_removes_unfinished_checkpoints_and_keeps_unrelated_folders(tmp_path):

@@ -41,7 +41,7 @@ from hgld.training.models.networks import Network
 from tests.fake_releases import imagenet
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import Item, write_dataset
-from tests.rows import each_row
+from tests.rows import refused
 from tests.training.small_runs import options
 
 VIEWS = {
@@ -252,18 +252,20 @@ def test_library_head_finds_the_timm_classifier(tmp_path):
     assert torch.equal(bias, whole.get_classifier().bias)
 
 
-@each_row(
-    ("spec", "fields", "message"),
+def head_of(spec, fields, *, weights):
+    model = build(spec, "none", **fields)
+    library_head(spec, weights, model)
+
+
+test_library_head_refuses_models_without_pretrained_classifier = refused(
+    head_of,
     [
         ("torchvision:regnet_y_400mf", {"dim": 8}, "a projection; use --dim 0"),
         ("torchvision:regnet_y_400mf", {"layer_norm": True}, "a layer norm; use --no-layer-norm"),
         ("small", {}, "expected weights of torchvision or timm"),
     ],
+    ConfigError,
 )
-def test_library_head_refuses_models_without_pretrained_classifier(weights, spec, fields, message):
-    model = build(spec, "none", **fields)
-    with pytest.raises(ConfigError, match=message):
-        library_head(spec, weights, model)
 
 
 @pytest.mark.slow

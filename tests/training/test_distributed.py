@@ -20,7 +20,7 @@ from hgld.distributed import (
 )
 from hgld.errors import ConfigError, HgldError
 from hgld.training.step import Backward, StepInput
-from tests.rows import each_row
+from tests.rows import each_row, refused
 from tests.training import two_processes
 
 
@@ -94,18 +94,20 @@ def set_variables(monkeypatch, variables):
         monkeypatch.setenv(name, value)
 
 
-@each_row(
-    ("variables", "message"),
+def launch_with(variables, *, monkeypatch):
+    set_variables(monkeypatch, variables)
+    launch("cpu")
+
+
+test_incomplete_torchrun_or_slurm_environment_is_refused = refused(
+    launch_with,
     [
         ({"RANK": "0"}, "WORLD_SIZE.*torchrun"),
         ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}, "MASTER_ADDR"),
         ({"SLURM_STEP_NUM_TASKS": "4"}, "SLURM_STEP_NUM_TASKS is set but SLURM_PROCID, .*MASTER_ADDR"),
     ],
+    ConfigError,
 )
-def test_incomplete_torchrun_or_slurm_environment_is_refused(variables, message, monkeypatch):
-    set_variables(monkeypatch, variables)
-    with pytest.raises(ConfigError, match=message):
-        launch("cpu")
 
 
 @each_row(

@@ -13,7 +13,7 @@ import hgld
 from hgld.errors import ConfigError, HgldError, InputError, StorageError
 from hgld.training.inference.embedder import Embedder
 from tests.hgld.small_dataset import items_of_classes, write_dataset
-from tests.rows import each_row
+from tests.rows import refused
 from tests.training.untrained_run import write_run
 
 SIZE = 24
@@ -84,8 +84,8 @@ def test_encode_applies_exif_orientation(model):
     )
 
 
-@each_row(
-    ("images", "words"),
+test_encode_refuses_inputs_that_are_not_images = refused(
+    lambda images, *, model: model.encode(images),
     [
         (np.zeros((8, 8, 3)), "array of float64; expected uint8 RGB .*255 \\* image"),
         (torch.zeros(2, 3, 8, 8), "array of float32.*model.module"),
@@ -95,10 +95,8 @@ def test_encode_applies_exif_orientation(model):
         ("nowhere.jpg", "nowhere.jpg: cannot be read"),
         ("nowhere", "found no dataset.json"),
     ],
+    InputError,
 )
-def test_encode_refuses_inputs_that_are_not_images(model, images, words):
-    with pytest.raises(InputError, match=words):
-        model.encode(images)
 
 
 # -- search, predict, evaluate ----------------------------------------------------------------------------------------
@@ -200,8 +198,8 @@ def test_torch_module_embeds_with_the_given_transform(photos, tmp_path):
         own.save(tmp_path / "own")
 
 
-@each_row(
-    ("source", "options", "words"),
+test_load_model_refuses_invalid_paths_and_names = refused(
+    lambda source, options: hgld.load_model(source, device="cpu", **options),
     [
         (Colors(), {}, "a torch module needs transform="),
         ("small", {"transform": to_tensor}, "transform= is only for torch modules"),
@@ -212,24 +210,24 @@ def test_torch_module_embeds_with_the_given_transform(photos, tmp_path):
         (".", {"pooling": "max"}, "is a run, which has its own weights and pooling"),
         ("hf:", {}, "expected hf:USER/NAME"),
     ],
+    HgldError,
 )
-def test_load_model_refuses_invalid_paths_and_names(source, options, words):
-    with pytest.raises(HgldError, match=words):
-        hgld.load_model(source, device="cpu", **options)
 
 
-@each_row(
-    ("change", "words"),
+def load_changed(change, *, model, tmp_path):
+    folder = model.save(tmp_path / "net")
+    record = json.loads((folder / "model.json").read_text()) | change
+    (folder / "model.json").write_text(json.dumps(record))
+    hgld.load_model(folder, device="cpu")
+
+
+test_damaged_saved_model_is_refused = refused(
+    load_changed,
     [
         ({"schema_version": 9}, "schema version is 9"),
         ({"name": 3}, "not the record of a saved model"),
         ({"view": {"size": 0}}, "not the record of a saved model"),
         ({"name": "small-resnet"}, "not the weights that model.json describes"),
     ],
+    InputError,
 )
-def test_damaged_saved_model_is_refused(model, tmp_path, change, words):
-    folder = model.save(tmp_path / "net")
-    record = json.loads((folder / "model.json").read_text()) | change
-    (folder / "model.json").write_text(json.dumps(record))
-    with pytest.raises(InputError, match=words):
-        hgld.load_model(folder, device="cpu")

@@ -28,7 +28,7 @@ from hgld.training.models.embedding_model import (
     rmac_regions,
 )
 from hgld.training.models.small_net import SmallResNet, StandardizedConv2d
-from tests.rows import each_row
+from tests.rows import each_row, refused
 
 
 # Any, because tests access attributes of specific backbones
@@ -186,8 +186,8 @@ def test_pretrained_weights_that_cannot_be_downloaded_raise_missing_resource_err
     assert "long tale" not in str(caught.value)
 
 
-@each_row(
-    ("backbone", "options", "expected"),
+test_invalid_backbones_are_refused = refused(
+    lambda backbone, options: model_of(backbone, **options),
     [
         ("resnet50", {}, "expected small, small-resnet, torchvision:NAME"),
         ("torchvision:resnet5", {}, "nearest: .*resnet50"),
@@ -199,10 +199,8 @@ def test_pretrained_weights_that_cannot_be_downloaded_raise_missing_resource_err
         ("timm:resnet18.a9_in1k", {}, r"a9_in1k.*Pretrained tags .*resnet18\.a1_in1k"),
         ("timm:resnet18.a1_in1k", {"pretrained": "a2_in1k"}, "the name has the tag a1_in1k"),
     ],
+    ConfigError,
 )
-def test_invalid_backbones_are_refused(backbone, options, expected):
-    with pytest.raises(ConfigError, match=expected):
-        model_of(backbone, **options)
 
 
 def test_timm_tag_selects_the_weights(timm, monkeypatch):
@@ -251,17 +249,15 @@ def test_projection_starts_as_pca_of_training_features(layer_norm):
     torch.testing.assert_close(found.abs(), expected.abs(), rtol=1e-3, atol=1e-4)
 
 
-@each_row(
-    ("options", "features", "expected"),
+test_invalid_pca_projections_are_refused = refused(
+    lambda options, features: init_projection_pca(model_of("small", **options), features),
     [
         ({"dim": 0}, torch.randn(200, 144), "with dim 0 there is none"),
         ({"dim": 8}, torch.randn(8, 144), "at least 9 items"),
         ({"dim": 8}, torch.full((20, 144), torch.nan), "not finite"),
     ],
+    ConfigError,
 )
-def test_invalid_pca_projections_are_refused(options, features, expected):
-    with pytest.raises(ConfigError, match=expected):
-        init_projection_pca(model_of("small", **options), features)
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from hgld.training.inference.embedder import trained_embedder
 from hgld.training.models.backbones import build_model
 from hgld.training.models.networks import Network, build_network, embed_texts
 from tests.hgld.small_dataset import Item, write_dataset
-from tests.rows import each_row
+from tests.rows import each_row, refused
 
 COLORS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # means and deviations of ImageNet
 SIZES = [(300, 240), (240, 300), (260, 260)]
@@ -208,26 +208,35 @@ def outside(tmp_path) -> Network:
     return network
 
 
-@each_row(
-    ("make", "error", "said"),
+test_invalid_networks_are_refused = refused(
+    lambda make, *, tmp_path: build_network(make(tmp_path)),
     [
         (lambda place: Network(f"onnx:{place}/none.onnx"), MissingResourceError, "there is no such file"),
-        (lambda place: (place / "t.onnx").write_bytes(b"no network") and Network(f"onnx:{place}/t.onnx"), InputError,
-         "cannot be read as an ONNX network"),
+        (
+            lambda place: (place / "t.onnx").write_bytes(b"no network") and Network(f"onnx:{place}/t.onnx"),
+            InputError,
+            "cannot be read as an ONNX network",
+        ),
         (outside, InputError, "Expected one file with its weights inside"),
-        (lambda place: onnx_file(place / "m.onnx", [mean_over([2, 3])], image=("b", 3, 32, 48)), ConfigError,
-         "its input images have 48 x 32 pixels; expected squares"),
-        (lambda place: onnx_file(place / "m.onnx", [mean_over([1])], image=("b", 3), made=("b",)), InputError,
-         r"its inputs are images tensor\(float\) .*; expected one input, images \(B, 3, H, W\) of float32"),
-        (lambda place: Network(onnx_file(place / "m.onnx", [mean_over([2, 3])]).name, "w.pt"), ConfigError,
-         "holds its own weights"),
+        (
+            lambda place: onnx_file(place / "m.onnx", [mean_over([2, 3])], image=("b", 3, 32, 48)),
+            ConfigError,
+            "its input images have 48 x 32 pixels; expected squares",
+        ),
+        (
+            lambda place: onnx_file(place / "m.onnx", [mean_over([1])], image=("b", 3), made=("b",)),
+            InputError,
+            r"its inputs are images tensor\(float\) .*; expected one input, images \(B, 3, H, W\) of float32",
+        ),
+        (
+            lambda place: Network(onnx_file(place / "m.onnx", [mean_over([2, 3])]).name, "w.pt"),
+            ConfigError,
+            "holds its own weights",
+        ),
         (lambda place: Network("pixels", pooling="avg"), ConfigError, "neither weights nor a pooling"),
         (lambda place: Network("resnet50"), ConfigError, "expected small, small-resnet, .*, onnx:FILE or pixels"),
     ],
-)  # fmt: skip
-def test_invalid_networks_are_refused(tmp_path, make, error, said):
-    with pytest.raises(error, match=said):
-        build_network(make(tmp_path))
+)
 
 
 def test_onnx_network_refuses_unsupported_image_sizes(data, tmp_path):

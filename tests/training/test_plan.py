@@ -16,7 +16,7 @@ from hgld.training.finetune import DERIVED, STARTS, finetune_config
 from hgld.training.plan import NetworkFacts, PlanLine, SetFacts, derive, derive_network, plan_lines, plan_table
 from hgld.training.recipes import RECIPES
 from hgld.training.runs import load_config
-from tests.rows import each_row
+from tests.rows import each_row, refused
 from tests.training.small_runs import STEPS, same, weights, write_small
 
 SET = SetFacts(images=2000, classes=(40, 10, 3), images_of_class=50, splits=("train", "val", "test"))
@@ -216,17 +216,15 @@ def test_partial_yaml_config_takes_other_fields_from_the_finetune_recipe(text, f
     assert yaml_of(tmp_path, f"recipe: small-grocery\n{text}") == own
 
 
-@each_row(
-    ("text", "message"),
+test_yaml_without_a_config_is_refused = refused(
+    lambda text, *, tmp_path: yaml_of(tmp_path, text),
     [
         ("- 1\n", "expected a mapping from field names to values"),
         ("a: [\n", "not valid YAML"),
         ("plan: {tau: 1}\n", "expected a mapping from option names to reasons"),
     ],
+    HgldError,
 )
-def test_yaml_without_a_config_is_refused(text, message, tmp_path):
-    with pytest.raises(HgldError, match=message):
-        yaml_of(tmp_path, text)
 
 
 # -- whole runs -------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from hgld.training.finetune import finetune_config
 from hgld.training.log import RunSummary
 from hgld.training.recipes import load_recipe
 from hgld.training.sweep import TABLE, plan_sweep, run_sweep, share_precision, tabulate_sweep
-from tests.rows import each_row
+from tests.rows import refused
 
 CONFIG = load_recipe("small-grocery")
 
@@ -60,8 +60,8 @@ def test_sweep_runs_have_distinct_folders(values):
     assert [run.config.loss.tau for run in runs] == values
 
 
-@each_row(
-    ("sweeps", "message"),
+test_invalid_sweeps_are_refused_before_any_run = refused(
+    lambda sweeps: plan_sweep(CONFIG, sweeps, seeds=2),
     [
         (["taus=1"], "'taus'.*Did you mean 'tau'"),
         (["tau"], "expected field=a,b,c"),
@@ -72,10 +72,8 @@ def test_sweep_runs_have_distinct_folders(values):
         (["tau=0.1,0"], "run tau=0,seed=0 of the sweep: --tau is 0.0; expected more than 0"),
         (["lr=" + ",".join(f"{i}e-9" for i in range(1, 502))], "more than 1000 runs"),
     ],
+    ConfigError,
 )
-def test_invalid_sweeps_are_refused_before_any_run(sweeps, message):
-    with pytest.raises(ConfigError, match=message):
-        plan_sweep(CONFIG, sweeps, seeds=2)
 
 
 def test_sweep_table_has_means_and_deviations_over_seeds(tmp_path):

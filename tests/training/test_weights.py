@@ -10,7 +10,7 @@ from torch import nn
 
 from hgld.errors import InputError, MissingResourceError
 from hgld.training.models.backbone import load_into, read_weights, weights_file
-from tests.rows import each_row
+from tests.rows import each_row, refused
 from tests.training.small_runs import same
 
 
@@ -70,9 +70,9 @@ def test_weights_with_other_names_are_loaded_by_order_if_shapes_agree(caplog):
         assert same(net.state_dict(), state(1))
         assert "w.pt: has other names" in caplog.text
     backwards = dict(reversed(renamed.items()))
-    for refused in (backwards, dict(list(renamed.items())[:-1]), renamed | {"more": torch.zeros(4)}):
+    for wrong in (backwards, dict(list(renamed.items())[:-1]), renamed | {"more": torch.zeros(4)}):
         with pytest.raises(InputError, match="not the weights of this backbone"):
-            load_into(Net(), refused, "w.pt")
+            load_into(Net(), wrong, "w.pt")
 
 
 def test_load_into_skips_weights_listed_as_unused():
@@ -142,14 +142,16 @@ def test_damaged_weights_files_are_refused(tmp_path, name, content):
         read_weights(tmp_path / name)
 
 
-@each_row(
-    ("saved", "expected"),
-    [([1, 2], "holds list"), ({}, "without weights"), ({"a": 1}, "'a' is int"), ({3: torch.zeros(1)}, "3 is Tensor")],
-)
-def test_files_without_weights_are_refused(tmp_path, saved, expected):
+def read_saved(saved, *, tmp_path):
     torch.save(saved, tmp_path / "w.pt")
-    with pytest.raises(InputError, match=expected):
-        read_weights(tmp_path / "w.pt")
+    read_weights(tmp_path / "w.pt")
+
+
+test_files_without_weights_are_refused = refused(
+    read_saved,
+    [([1, 2], "holds list"), ({}, "without weights"), ({"a": 1}, "'a' is int"), ({3: torch.zeros(1)}, "3 is Tensor")],
+    InputError,
+)
 
 
 def test_weights_file_tells_keywords_from_paths(tmp_path, monkeypatch):

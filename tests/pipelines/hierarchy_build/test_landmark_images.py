@@ -7,6 +7,7 @@ from PIL import Image
 from hgld.errors import ConfigError, ImageError, TableError
 from hgld.pipelines.hierarchy import landmark_images
 from hgld.pipelines.hierarchy.landmark_images import find_images, listed_images, read_image
+from tests.rows import refused
 
 
 def picture(color, kind="JPEG", size=(40, 30)):
@@ -93,18 +94,20 @@ def test_too_large_image_file_is_refused(tmp_path, monkeypatch):
         read_image(find_images(tmp_path)["train", 1][0])
 
 
-@pytest.mark.parametrize(
-    ("text", "error"),
+def find_images_of_table(text, *, tmp_path):
+    put(tmp_path / "secret.jpg", picture("red"))
+    put(tmp_path / "images" / "images.csv", text.encode())
+    (tmp_path / "images" / "link.jpg").symlink_to(tmp_path / "secret.jpg")
+    find_images(tmp_path / "images")
+
+
+test_invalid_image_tables_are_refused = refused(
+    find_images_of_table,
     [
         ("split,id\n", "lacks the column 'landmark_id'"),
         ("split,landmark_id,path\ntrain,x,a.jpg\n", "line 2: landmark_id is 'x'; expected a whole number"),
         ("split,landmark_id,path\ntrain,1,link.jpg\n", "not a path within the folder"),
         ("split,landmark_id,path\ntrain,1,gone.jpg\n", "no image found"),
     ],
+    (ConfigError, TableError),
 )
-def test_invalid_image_tables_are_refused(tmp_path, text, error):
-    put(tmp_path / "secret.jpg", picture("red"))
-    put(tmp_path / "images" / "images.csv", text.encode())
-    (tmp_path / "images" / "link.jpg").symlink_to(tmp_path / "secret.jpg")
-    with pytest.raises((ConfigError, TableError), match=error):
-        find_images(tmp_path / "images")
