@@ -10,11 +10,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.interpreter import ROOT
+
 # Numba and torch read these variables at import. Compiled kernels stay between sessions; each worker uses one core.
-os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "numba"))
+os.environ.setdefault("NUMBA_CACHE_DIR", str(ROOT / ".pytest_cache" / "numba"))
 os.environ.setdefault("MPLBACKEND", "Agg")  # no test opens a window
 # Without a folder of its own, matplotlib would list the machine's fonts in every process.
-os.environ.setdefault("MPLCONFIGDIR", str(Path(__file__).parents[1] / ".pytest_cache" / "matplotlib"))
+os.environ.setdefault("MPLCONFIGDIR", str(ROOT / ".pytest_cache" / "matplotlib"))
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="hgld-cache-")  # no test writes or reads the user's cache
 if "PYTEST_XDIST_WORKER" in os.environ:
     for pool in ("OMP", "MKL", "OPENBLAS"):
@@ -155,7 +157,7 @@ def cluster() -> Iterator[str]:
     """Start a Ray cluster of two processes, and return its address."""
     import ray
 
-    environment = {"env_vars": {"PYTHONPATH": str(Path(__file__).parents[1])}}
+    environment = {"env_vars": {"PYTHONPATH": str(ROOT)}}
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
     yield ray.get_runtime_context().gcs_address
     ray.shutdown()

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import yaml
 from markdown_it import MarkdownIt
 
-ROOT = Path(__file__).parents[1]
+from tests.interpreter import ROOT
+
 LONGEST = 35  # maximum number of words per sentence; the style guide asks for 25
 
 BANNED = {  # pattern: replacement to suggest

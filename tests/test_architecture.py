@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.interpreter import ROOT
+
 PAGE = (ROOT / "docs/project/architecture.md").read_text(encoding="utf-8")
 ROOMS = {"hgld", "pipelines", "training", "tests"}
 FILES = sorted(set(re.findall(rf"`((?:{'|'.join(ROOMS)})/[\w/.*]*)`", PAGE)))

@@ -13,7 +13,6 @@ from hgld.published.statements import all_statements
 from hgld.settings import options_of
 from tests.rows import each_row
 
-ROOT = Path(__file__).parents[1]
 COMMONS = "https://commons.wikimedia.org/wiki/Category:"
 NAMES = ("castle", "water castle", "lake", "mountain lake", "church building", "wooden church")
 

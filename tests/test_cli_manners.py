@@ -25,10 +25,10 @@ from hgld.terminal import is_terminal
 from hgld.training.config import with_fields
 from hgld.training.progress import BarReporter, LineReporter, progress_reporter
 from tests.hgld.small_dataset import items_of_classes, write_dataset
+from tests.interpreter import ROOT
 from tests.rows import each_row
 from tests.training.untrained_run import CONFIG_OF_RUN, write_run
 
-ROOT = Path(__file__).parents[1]
 HGLD = [sys.executable, "-m", "hgld"]
 
 WRONG = {  # invalid arguments, and words of the error message; "nothing" is an empty folder

@@ -2,12 +2,10 @@
 
 import doctest
 import json
-import os
 import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
@@ -27,11 +25,11 @@ from hgld.cli import VERBS, cli, main
 from hgld.pipelines.hierarchy.review.decisions import parse_decisions
 from tests.documented_files import KINDS, VIEWS, documented_wiki, write_documented_files
 from tests.hgld.range_server import serve
+from tests.interpreter import ROOT, python
 from tests.pipelines.wikimedia_server import WikimediaServer
 from tests.rows import each_row
 from tests.undrawn import without_figures
 
-ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")]
 DOCUMENTS += sorted(set(DOCS.rglob("*.md")) - {DOCS / "how-to/adding.md"})  # tests/test_adding.py follows adding.md
@@ -365,13 +363,9 @@ def test_documentation_pages_stay_within_word_limits():
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     out = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", str(DOCS), str(out / "html")]
-    result = subprocess.run(
-        [*command, "-d", str(out / "doctrees")], cwd=ROOT, capture_output=True, text=True, check=False,
-        # Pages with source code are slow to build and contain no references.
-        env=os.environ | {"NO_COLOR": "1", "HGLD_DOCS_WITHOUT_SOURCE": "1"},
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
+    words = ["-W", "--keep-going", "-q", "-b", "html", DOCS, out / "html", "-d", out / "doctrees"]
+    # Pages with source code are slow to build and contain no references.
+    python("-m", "sphinx", *words, NO_COLOR="1", HGLD_DOCS_WITHOUT_SOURCE="1")
     return out / "html"
 
 

@@ -1,30 +1,22 @@
 """The GPU benchmark runs at toy size."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-SCRIPT = ROOT / "benchmarks" / "gpu.py"
+from tests.interpreter import python
 
 
 @pytest.mark.slow
 @pytest.mark.long
 def test_every_gpu_benchmark_part_runs_at_toy_size(tmp_path):
-    command = [sys.executable, str(SCRIPT), "--out", str(tmp_path), "--toy"]
-    env = os.environ | {"PYTHONPATH": str(ROOT), "TRITON_DEFAULT_FP_FUSION": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    python("benchmarks/gpu.py", "--out", tmp_path, "--toy", TRITON_DEFAULT_FP_FUSION="1")
     found: dict[str, dict[str, Any]] = {}
     for one in map(json.loads, filter(None, (tmp_path / "gpu.jsonl").read_text(encoding="utf-8").splitlines())):
         found.setdefault(one["part"], {})[one["case"]] = one
     failed = {f"{part}: {name}" for part, cases in found.items() for name, one in cases.items() if "traceback" in one}
-    assert not failed, done.stdout + done.stderr
-    assert done.returncode == 0
+    assert not failed
     assert len(found) == 11
     right = [one["values"] for one in found["right"].values()]
     assert max(one.get("value_error", 0.0) for one in right) < 1e-5

@@ -4,7 +4,6 @@ import ast
 import functools
 import json
 import re
-import subprocess
 import sys
 import tokenize
 import tomllib
@@ -16,35 +15,27 @@ import pytest
 
 import hgld
 from hgld.cli import VERBS
+from tests.interpreter import ROOT, python
 from tests.rows import each_row
 
-ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("hgld", "pipelines", "training", "data_cards")
 SOURCES = sorted(p for room in ROOMS for p in (ROOT / room).rglob("*.py"))
-
-
-def run_tool(*command: str, flag: str = "-m") -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, flag, *command], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.checks
 @pytest.mark.parametrize("command", [("ruff", "check", "."), ("ruff", "format", "--check", ".")])
 def test_ruff_finds_no_errors(command):
-    result = run_tool(*command)
-    assert result.returncode == 0, result.stdout + result.stderr
+    python("-m", *command)
 
 
 @pytest.mark.checks
 def test_pyright_finds_no_errors():
-    result = run_tool("pyright", "--pythonpath", sys.executable)
-    assert result.returncode == 0, result.stdout + result.stderr
+    python("-m", "pyright", "--pythonpath", sys.executable)
 
 
 @pytest.mark.checks
 def test_import_contracts_hold():
-    command = "from importlinter.cli import lint_imports_command; lint_imports_command()"
-    result = run_tool(command, flag="-c")
-    assert result.returncode == 0, result.stdout + result.stderr
+    python("-c", "from importlinter.cli import lint_imports_command; lint_imports_command()")
 
 
 def test_import_contract_lists_every_library_module():
@@ -186,9 +177,7 @@ for call in {calls!r}:
             code = stop.code or 0
     print(json.dumps([str(call), code, out.buffer.getvalue().decode(), [m for m in {HEAVY!r} if m in sys.modules]]))
 """
-    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    told = [json.loads(line) for line in result.stdout.splitlines()]
+    told = [json.loads(line) for line in python("-c", program).stdout.splitlines()]
     assert len(told) == len(calls)
     return {call: (code, out, heavy) for call, code, out, heavy in told}
 

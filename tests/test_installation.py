@@ -1,10 +1,7 @@
 """Installation: base dependencies run the demo, errors name missing extras, doctor lists packages."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
@@ -19,9 +16,9 @@ from docs.versions import page, versions
 from hgld import __version__, installation
 from hgld.pipelines.hierarchy.encoders.registry import ENCODERS
 from hgld.training.models.backbones import BACKBONES
+from tests.interpreter import ROOT, python
 from tests.rows import each_row
 
-ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = {name: [Requirement(r) for r in lines] for name, lines in PROJECT["optional-dependencies"].items()}
 FOR_USERS = set(EXTRAS) - {"all", "bench", "dev", "docs"}
@@ -68,17 +65,7 @@ def run_with_base_alone(program: str, *arguments: object, cwd: Path) -> str:
         for module, owners in packages_distributions().items()
         if module != "hgld" and not {canonicalize_name(owner) for owner in owners} & base
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", ABSENT + program],
-        cwd=cwd,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        input=json.dumps([absent, *arguments]),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return python("-c", ABSENT + program, cwd=cwd, given=json.dumps([absent, *arguments])).stdout
 
 
 SMALL_DEMO = """

@@ -1,20 +1,17 @@
 """The benchmarks of names, each on one or few real datasets: they run, and their tables say what the pages say."""
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.interpreter import python
+
 pytestmark = [pytest.mark.slow, pytest.mark.skipif("HGLD_DATA" not in os.environ, reason="needs the reference groups")]
 
 
 def rows_of(script, *words):
     """Run a benchmark with the encoder lexical; return the cells of its table rows."""
-    command = [sys.executable, "-W", "ignore", ROOT / "benchmarks" / script, "--encoder", "lexical", *words]
-    made = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True, cwd=ROOT)
+    made = python("-W", "ignore", f"benchmarks/{script}", "--encoder", "lexical", *words)
     lines = [line for line in made.stdout.splitlines() if line.startswith("| ") and "---" not in line]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 

@@ -4,11 +4,8 @@ The cases run in a separate process with a simulated GPU (:mod:`tests.computing_
 """
 
 import json
-import subprocess
-import sys
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,9 +24,9 @@ from hgld.metrics import Retrieval, class_distances, ranking_metrics
 from hgld.samplers import ClassBalanced, HierarchicalPKSampler, PKSampler
 from hgld.training.inference.export import ImageEmbedder
 from tests.computing_gpu import STALLS, computing_gpu
+from tests.interpreter import python
 from tests.training.untrained_run import small_model
 
-ROOT = Path(__file__).parents[1]
 N, LEVELS = 40, ("fine", "coarse")
 NAMES = [name for name in offered_names() if not name.startswith("top-")]
 OF_GRADES = [name for name in NAMES if not name.startswith(("dists", "NMI"))]
@@ -161,11 +158,7 @@ def listed(result: Any) -> list[float]:
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.test_on_a_gpu"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(python("-m", "tests.test_on_a_gpu").stdout.splitlines()[-1])
 
 
 @pytest.mark.slow  # starts a separate process with all cases

@@ -2,7 +2,6 @@
 
 import re
 import runpy
-from pathlib import Path
 
 import click
 import pytest
@@ -10,9 +9,10 @@ import pytest
 from benchmarks.libraries import LOOPS, PROGRAMS, main, make_shards, run, versions
 from hgld.cli import cli
 from tests.forked import together
+from tests.interpreter import ROOT
 from tests.rows import each_row
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = ROOT / "docs"
 FILES = sorted(LOOPS.glob("*.py"))
 
 

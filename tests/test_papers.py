@@ -24,8 +24,8 @@ from hgld.settings import options_of
 from hgld.training.config import SECTIONS
 from hgld.training.recipes import RECIPES
 from hgld.training.sweep import plan_sweep
+from tests.interpreter import ROOT
 
-ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "project" / "papers.md"
 FIVE = ("smooth-ap", "listwise", "pnp", "suprank", "multigrain")
 EXPERIMENTS = [one for one in all_experiments() if not one.why]

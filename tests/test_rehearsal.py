@@ -3,14 +3,14 @@
 import json
 import os
 import sys
-from pathlib import Path
 
 import polars as pl
 import pytest
 
 from tests.forked import starter
+from tests.interpreter import ROOT
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+BENCHMARKS = ROOT / "benchmarks"
 SMALL = "--scale 0.002 --steps 40 --runs happier"  # the benchmark uses a larger release
 
 

@@ -4,14 +4,13 @@ import csv
 import re
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from statistics import mean
 
 from markdown_it import MarkdownIt
 
+from tests.interpreter import ROOT
 from tests.rows import each_row
 
-ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 CLAIMS = ("what", "value", "unit", "interval", "command", "commit", "machine", "date", "torch")
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?![\w])")

@@ -15,9 +15,10 @@ from hgld.report_page.latex import escape_latex
 from hgld.terminal import printable, printable_json
 from tests.hgld.small_dataset import items_of_classes
 from tests.hgld.test_stream_bare import facts, write_tar
+from tests.interpreter import ROOT
 from tests.training.untrained_run import write_run
 
-CLI = Path(__file__).parents[1] / "hgld" / "cli"
+CLI = ROOT / "hgld" / "cli"
 EVIL = "evil\x1b]0;owned\x07\x9b2J\x7f\u202e"
 SPELLED = r"evil\x1b]0;owned\x07\x9b2J\x7f\u202e"
 COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

@@ -18,8 +18,8 @@ import pytest
 from hgld.cli import VERBS
 from tests.documented_files import write_documented_files
 from tests.forked import starter
+from tests.interpreter import ROOT
 
-ROOT = Path(__file__).parents[1]
 ROOMS = ("pipelines", "training", "data_cards")
 PIP = ("-m", "pip", "--disable-pip-version-check", "--quiet")
 OFFLINE = ("--no-deps", "--no-index", "--no-build-isolation")

@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from tests.interpreter import ROOT
+
 EVERY = int(os.environ.get("HGLD_STOPS", "0"))  # the tests inject a failure at every n-th change; 0: at a few changes
 Fault = Literal["stop", "kill", "full", "read-only", "interrupt", "terminate", "hang up"]
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
@@ -178,7 +180,7 @@ def in_workers(folder: Path) -> dict[str, str]:
     """Return environment variables that make interpreters read the plan of :func:`failing_disk` from a folder."""
     folder.mkdir(parents=True)
     (folder / "sitecustomize.py").write_text("from tests.faults.disk import watch_here\n\nwatch_here()\n")
-    paths = [str(folder), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    paths = [str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")]
     return {_WORKERS: str(folder), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 

@@ -16,7 +16,8 @@ from multiprocessing import set_forkserver_preload
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from tests.interpreter import ROOT
+
 _IMPORTED = {
     *("hgld", "faiss", "matplotlib", "mpl_toolkits", "PIL", "scipy", "sklearn", "tensorboard", "torch", "rich"),
     *("onnx", "onnx_ir", "onnxruntime", "onnxscript"),

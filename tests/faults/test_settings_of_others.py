@@ -1,13 +1,9 @@
 """Commands under other people's settings of the shell, Python and libraries write the same bytes."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from tests.faults.commands import COMMANDS, contents, place_of
+from tests.interpreter import python
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 SETTINGS = {
@@ -34,14 +30,6 @@ def test_settings_of_the_environment_do_not_change_the_files(name, base, tmp_pat
     for number, settings in enumerate(({}, others)):
         place = place_of(COMMANDS[name], base, tmp_path / str(number))
         words = [word.replace("{base}", str(base)) for word in COMMANDS[name].words.split()]
-        ran = subprocess.run(
-            [sys.executable, "-m", "hgld", *words],
-            cwd=place,
-            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])} | settings,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert ran.returncode == 0, ran.stderr
+        python("-m", "hgld", *words, cwd=place, **settings)
         found.append(contents(place))
     assert found[0] == found[1]

@@ -1,7 +1,6 @@
 """DistributedLoss: each process ranks its own queries, and together they compute the loss of the whole batch."""
 
 import runpy
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,8 +13,8 @@ from hgld.losses.registry import LOSSES
 from tests.forked import together
 from tests.hgld import shared_losses
 from tests.hgld.loss_modules import RANK, proxy_losses
+from tests.interpreter import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PER_QUERY = {**RANK, **proxy_losses(shared_losses.DIM, shared_losses.TREE)}
 SPLIT = ("NormSoftmax", "ProxyNCApp", "CSL", "HAPPIER", "memory of a composition", "BlackboxAP with proxies")
 

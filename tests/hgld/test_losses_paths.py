@@ -3,9 +3,6 @@
 import importlib.util
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +11,7 @@ from hgld.losses.kernels import operator
 from hgld.losses.kernels.objectives import DiscountedGain, PrecisionMean, RecallMean, Sigmoid, SupStep
 from hgld.losses.surrogate_losses import grade_counts
 from hgld.relevance import GainFunction
+from tests.interpreter import ROOT, python
 from tests.rows import each_row
 
 OBJECTIVES = {
@@ -117,15 +115,9 @@ def test_the_rank_operator_passes_torch_opcheck(method):
     torch.library.opcheck(operator._rank_metric, args, test_utils=checks)
 
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
 def run_python(program, **environment):
-    command = [sys.executable, "-W", "error", "-c", program]
-    env = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "hgld")])}
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=env)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "hgld")])
+    return python("-W", "error", "-c", program, PYTHONPATH=path, **environment).stdout
 
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
@@ -200,8 +192,7 @@ def test_triton_kernels_agree_with_the_float64_reference():
 @pytest.mark.long
 def test_triton_kernels_compile_for_other_gpus_without_spilling(tmp_path):
     """The test prints the registers per thread and the shared memory per block."""
-    command = [sys.executable, "benchmarks/gpu.py", "--part", "kernels", "--out", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "TRITON_DEFAULT_FP_FUSION": "1"})
+    python("benchmarks/gpu.py", "--part", "kernels", "--out", tmp_path, TRITON_DEFAULT_FP_FUSION="1")
     cases = list(map(json.loads, (tmp_path / "gpu.jsonl").read_text().split("\n")[1:]))
     assert len(cases) == 3 * 7
     for one in cases:

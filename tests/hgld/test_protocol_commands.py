@@ -16,6 +16,7 @@ from hgld.evaluation.protocols.by_labels import find_queries
 from hgld.evaluation.report import RetrievalReport
 from hgld.report_page.runs import read_runs
 from tests.hgld.small_dataset import LEVELS, Item, write_dataset
+from tests.interpreter import ROOT
 
 
 def made(folder: Path, protocol: str, rows, *, judgements=(), lists=(), levels=LEVELS, data=None):
@@ -334,7 +335,7 @@ def test_command_refuses_embeddings_without_a_split_of_the_protocol(measured):
 
 
 def test_every_protocol_is_documented_and_complete():
-    guide = (Path(__file__).parents[2] / "docs/reference/protocols.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs/reference/protocols.md").read_text(encoding="utf-8")
     for name in PROTOCOLS:
         protocol = protocol_of(name)
         assert callable(protocol.function())

@@ -2,13 +2,9 @@
 
 import hashlib
 import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from io import BytesIO
-from pathlib import Path
 
 import mlcroissant
 import polars as pl
@@ -19,6 +15,7 @@ from hgld import open_dataset
 from hgld.data import format as files
 from hgld.data.format import IMAGE_SUFFIXES
 from hgld.pipelines.shards.cards import croissant, load_card, remake_card
+from tests.interpreter import python
 from tests.pipelines.tiny_shards import LEVELS, TinyShards, index_of
 
 # mlcroissant calls deprecated functions of rdflib
@@ -44,13 +41,8 @@ def stored(part, item):
 
 @pytest.mark.slow
 def test_mlcroissant_yields_images_with_their_labels(tiny, tmp_path):
-    done = subprocess.run(  # a new process, because mlcroissant reads CROISSANT_CACHE when it is imported
-        [sys.executable, "-c", _PICTURES, str(tiny / files.CROISSANT), *LEVELS],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"CROISSANT_CACHE": str(tmp_path / "cache")},
-        check=True,
-    )
+    # a new process, because mlcroissant reads CROISSANT_CACHE when it is imported
+    done = python("-c", _PICTURES, tiny / files.CROISSANT, *LEVELS, CROISSANT_CACHE=str(tmp_path / "cache"))
     expected = [
         [key, split, part.labels[i].tolist(), hashlib.sha256(stored(part, i)).hexdigest()]
         for split in ("train", "test")
@@ -104,15 +96,8 @@ def test_hugging_face_datasets_loads_the_folder(tmp_path):
     index = index_of(root)
     remake_card(root)
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
-    done = subprocess.run(  # a new process, because datasets leaves threads and open files behind
-        [sys.executable, "-c", _LOAD, str(root), str(tmp_path / "cache")],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **offline},
-        cwd=Path(__file__).parents[2],
-    )
-    assert done.returncode == 0, done.stderr
+    # a new process, because datasets leaves threads and open files behind
+    done = python("-c", _LOAD, root, tmp_path / "cache", **offline)
     rows = json.loads(done.stdout.splitlines()[-1])
     upright = (
         pl.when(orientation=6).then(pl.concat_list("height", "width")).otherwise(pl.concat_list("width", "height"))

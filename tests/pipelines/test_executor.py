@@ -12,9 +12,9 @@ import pytest
 from hgld.errors import HgldError, InputError
 from hgld.pipelines import executor
 from hgld.pipelines.executor import ProcessEndedError, run_alone, run_units
+from tests.interpreter import ROOT
 from tests.pipelines.unit_workers import Sum, add, done_alone
 
-ROOT = Path(__file__).parents[2]
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 
 

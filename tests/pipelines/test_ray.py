@@ -2,18 +2,15 @@
 
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from hgld.errors import HgldError, InputError
 from hgld.pipelines.executor import run_units
+from tests.interpreter import python
 from tests.pipelines.toy_release import LEVELS, ToyRelease, bytes_of
 from tests.pipelines.unit_workers import Sum, add
 
-ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.enable_socket, pytest.mark.filterwarnings("default")]
 
 
@@ -24,10 +21,7 @@ def test_build_command_starts_a_ray_cluster_and_writes_the_bytes_of_a_local_buil
     words = ["build-shards", "manifest", "--source", str(tmp_path / "labels.csv")]
     words += ["--levels", ",".join(LEVELS), "--test-classes", "0.4"]
     assert hgld(*words, "--workers", 1, "--out", tmp_path / "local")[0] == 0
-    command = [sys.executable, "-m", "hgld", *words, "--executor", "ray", "--workers", "2"]
-    command += ["--out", str(tmp_path / "started")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    python("-m", "hgld", *words, "--executor", "ray", "--workers", 2, "--out", tmp_path / "started")
     assert bytes_of(tmp_path / "started") == bytes_of(tmp_path / "local")
 
 

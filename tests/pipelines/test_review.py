@@ -13,11 +13,12 @@ from hgld.pipelines.hierarchy.review import review
 from hgld.pipelines.hierarchy.review.decisions import Accept, Decision, Entry, Merge, Refuse
 from hgld.pipelines.hierarchy.review.grouping import Grouping
 from hgld.pipelines.stage import StageResult, StageRun, silent
+from tests.interpreter import ROOT
 from tests.pipelines.hierarchy_build.conftest import write_decisions
 from tests.pipelines.reviewed_build import opened, write_build
 
 SAID = {"who": "ada", "when": datetime(2026, 11, 21, tzinfo=UTC)}
-GUIDE = Path(__file__).parents[2] / "docs/how-to/review.md"
+GUIDE = ROOT / "docs/how-to/review.md"
 # group: (label, top class, number of landmarks per name)
 GROUPS = {
     0: ("building fixed construction", "human-made", {"building": 22, "fixed construction": 2}),

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import yaml
 
@@ -11,9 +10,8 @@ from hgld.published.experiments import all_experiments
 from hgld.published.statements import Statement, all_statements
 from hgld.training.config import TrainConfig, flat, with_fields
 from hgld.training.recipes import RECIPES
+from tests.interpreter import ROOT
 from tests.rows import each_row
-
-ROOT = Path(__file__).parents[2]
 
 
 @each_row("name", RECIPES)

@@ -29,11 +29,11 @@ from hgld.training.log import read_rows
 from hgld.training.loop import train
 from tests import forked
 from tests.hgld.range_server import serve
+from tests.interpreter import ROOT
 from tests.training.run_process import run
 from tests.training.small_runs import QUICK, STEPS, options, same, weights, write_small
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 # SGD and a smooth surrogate, because Adam and a steep surrogate would amplify rounding differences.
 ALIKE = {
