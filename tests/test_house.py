@@ -23,7 +23,7 @@ SOURCES = sorted(p for room in ROOMS for p in (ROOT / room).rglob("*.py"))
 
 
 @pytest.mark.checks
-@pytest.mark.parametrize("command", [("ruff", "check", "."), ("ruff", "format", "--check", ".")])
+@each_row("command", [("ruff", "check", "."), ("ruff", "format", "--check", ".")])
 def test_ruff_finds_no_errors(command):
     python("-m", *command)
 

@@ -25,6 +25,7 @@ from hgld.training.config import SECTIONS
 from hgld.training.recipes import RECIPES
 from hgld.training.sweep import plan_sweep
 from tests.interpreter import ROOT
+from tests.rows import each_row
 
 PAGE = ROOT / "docs" / "project" / "papers.md"
 FIVE = ("smooth-ap", "listwise", "pnp", "suprank", "multigrain")
@@ -98,7 +99,7 @@ def test_page_of_the_papers_names_existing_tests():
     assert all((ROOT / file).is_file() for file in named)
 
 
-@pytest.mark.parametrize("spelling", ["SupRank Table V", "suprank 5", "Ramzi 2023, tab. V"])
+@each_row("spelling", ["SupRank Table V", "suprank 5", "Ramzi 2023, tab. V"])
 def test_experiment_is_found_by_any_spelling_of_its_table(spelling):
     assert [one.table for one in find_experiments(spelling)] == ["Table V"]
 

@@ -4,6 +4,7 @@ import pytest
 
 from tests.faults import campaign
 from tests.faults.readers import READERS
+from tests.rows import each_row
 
 
 def _kept() -> list:
@@ -13,7 +14,7 @@ def _kept() -> list:
     return [pytest.param(case, marks=marks[case], id=case.name) for case in sorted(marks)]
 
 
-@pytest.mark.parametrize("case", _kept())
+@each_row("case", _kept())
 def test_stored_corrupt_file_is_read_or_raises_an_hgld_error(case, tmp_path):
     reader = next(name for name in READERS if name.replace(" ", "-") == case.name.rpartition("-")[0])
     verdict, detail = campaign.judge(reader, case)

@@ -19,6 +19,7 @@ from hgld.label_audit.class_faults import (
     share_of_faults,
 )
 from hgld.label_audit.copies import ImageCopies, decoy_posterior
+from tests.rows import each_row
 
 
 def classes_of(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -110,7 +111,7 @@ def encoded(shown: Image.Image) -> Image.Image:
     return Image.open(out)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "change",
     [
         lambda shown: shown.resize((48, 40)),

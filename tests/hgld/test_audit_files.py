@@ -21,6 +21,7 @@ from hgld.pipelines.check.audit_decisions import HEADER, decision_texts
 from hgld.pipelines.hierarchy.review.decisions import parse_decisions
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.hgld.test_audit_labels import TREE, clusters
+from tests.rows import each_row
 
 EVIL = "<script>alert(1)</script>\"'&amp;"
 LEVELS = ("fine", "coarse", "top")
@@ -105,7 +106,7 @@ def test_exclusion_list_contains_every_image_once_and_decisions_the_expressible_
     assert "No decisions file can express this" in page  # no decision merges two finest classes
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "level", "expected"),
     [
         ("parent", "fine", ("move", {"names": (EVIL,), "to": "b"})),

@@ -64,7 +64,7 @@ VIEWS = [TrainView(64), TrainView(48, scale=(0.5, 1), jitter=0.3, lighting=0.1),
 VIEWS += [TrainView(64, erasing=0.8), TrainView(56, resize=64), TestView(64, resize_mode="squash")]
 
 
-@pytest.mark.parametrize("view", [*VIEWS, TrainView(64, autoaugment=True)], ids=str)
+@each_row("view", [*VIEWS, TrainView(64, autoaugment=True)])
 def test_fast_path_agrees_with_the_reference_for_jpegs_decoded_at_full_size(view):
     """Rotated images may differ by the rounding between the horizontal and the vertical pass of the resize."""
     images = [
@@ -87,8 +87,8 @@ def test_fast_path_agrees_with_the_reference_for_jpegs_decoded_at_full_size(view
         assert differences(images, view).max() <= (2 if view.size == 48 else 1)
 
 
-@pytest.mark.parametrize(("resize_mode", "shape"), [("longest", (49, 64)), ("original", (70, 90))])
-@pytest.mark.parametrize("orientation", [1, 6])
+@each_row(("resize_mode", "shape"), [("longest", (49, 64)), ("original", (70, 90))])
+@each_row("orientation", [1, 6])
 def test_fast_path_equals_the_reference_for_whole_images(resize_mode, shape, orientation):
     """Views of whole images crop nothing, with the longest side resized to 64 and at the original size."""
     image, view = encoded(stored(make_image(90, 70, noise=30)), orientation), TestView(64, resize_mode=resize_mode)

@@ -14,6 +14,7 @@ from tests.forked import together
 from tests.hgld import shared_losses
 from tests.hgld.loss_modules import RANK, proxy_losses
 from tests.interpreter import ROOT
+from tests.rows import each_row
 
 PER_QUERY = {**RANK, **proxy_losses(shared_losses.DIM, shared_losses.TREE)}
 SPLIT = ("NormSoftmax", "ProxyNCApp", "CSL", "HAPPIER", "memory of a composition", "BlackboxAP with proxies")
@@ -41,7 +42,7 @@ def test_gradients_of_several_processes_equal_gradients_of_one_process(count, is
     assert all(alone[f"{name}/1/0.weight"].abs().max() > 1e-4 for name in shared_losses.SHARED)
 
 
-@pytest.mark.parametrize("name", PER_QUERY)
+@each_row("name", PER_QUERY)
 def test_sums_of_two_parts_add_up_to_the_loss_of_the_whole_batch(name):
     torch.manual_seed(0)
     loss, labels = PER_QUERY[name]().double(), shared_losses.step_input(0)[1]

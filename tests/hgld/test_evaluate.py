@@ -138,7 +138,7 @@ def test_every_float_dtype_gives_the_values_of_float32(dtype):
     assert report.settings["embedding_dtype"] == str(dtype).removeprefix("torch.")
 
 
-@pytest.mark.parametrize(("dim", "threads"), [(17, 1), (512, 2)])
+@each_row(("dim", "threads"), [(17, 1), (512, 2)])
 @given(data=st.data())
 @settings(max_examples=8)
 def test_score_depends_on_neither_block_nor_gallery_index(dim, threads, data):

@@ -12,15 +12,14 @@ import pytest
 from hgld.errors import StorageError
 from hgld.files import file_lock, lock_of, write_atomic, write_folder
 from tests.faults.disk import failing_disk, stop_everywhere
+from tests.rows import each_row
 
 
 def listed(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize(
-    ("content", "racing"), [(b"new", False), ("new", True), (lambda path: path.write_bytes(b"new"), False)]
-)
+@each_row(("content", "racing"), [(b"new", False), ("new", True), (lambda path: path.write_bytes(b"new"), False)])
 def test_stopped_write_leaves_the_old_or_the_new_file(tmp_path, content, racing):
     def prepare(changes: int) -> Path:
         folder = tmp_path / str(changes)
@@ -50,7 +49,7 @@ def test_failing_writer_leaves_the_existing_file(tmp_path):
     assert listed(tmp_path) == {"x": b"old"}
 
 
-@pytest.mark.parametrize("there", [False, True])
+@each_row("there", [False, True])
 def test_stopped_write_leaves_the_old_or_the_new_folder(tmp_path, there):
     """A stop between two renames leaves no folder; the next writer restores it."""
 
@@ -158,7 +157,7 @@ def test_waiting_threads_hold_a_lock_one_after_another(tmp_path):
     assert counter.read_text() == "100"
 
 
-@pytest.mark.parametrize("write", [write_atomic, write_folder])
+@each_row("write", [write_atomic, write_folder])
 def test_writers_use_a_separate_lock_file(tmp_path, write):
     """A locked file cannot be written over SMB, and a writer may replace the file that it gets."""
 

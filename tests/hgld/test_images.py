@@ -21,6 +21,7 @@ from hgld.data.images import EncodedImage, decoded_rgb, open_image, read_header,
 from hgld.data.views import TestView
 from hgld.errors import ImageError, InputError
 from hgld.pipelines.shards.reading import check_decodes
+from tests.rows import each_row
 
 MOST_SECONDS = 2.0
 XMP = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="8"/></x:xmpmeta>'
@@ -62,7 +63,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("data", KINDS.values(), ids=KINDS)
+@each_row("data", KINDS.values())
 def test_headers_are_read_as_pillow_reads_them(data):
     header = read_header(data)
     with Image.open(io.BytesIO(data)) as picture:
@@ -221,7 +222,7 @@ def test_webp_has_the_pixels_that_pillow_decodes(size, mode, frames, options):
         np.testing.assert_array_equal(decoded_rgb(file.getvalue(), picture), np.array(expected.convert("RGB")))
 
 
-@pytest.mark.parametrize("rows", [512, 1025])
+@each_row("rows", [512, 1025])
 def test_rows_are_converted_to_rgb_in_bands_without_a_seam(rows):
     pixels = np.random.default_rng(rows).integers(0, 256, (rows, 3, 4), dtype=np.uint8)
     np.testing.assert_array_equal(rgb_pixels(Image.fromarray(pixels)), pixels[:, :, :3])

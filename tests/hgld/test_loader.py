@@ -20,6 +20,7 @@ from tests.hgld.range_server import serve
 from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
 from tests.hgld.streamed_dataset import joined, same_batches
 from tests.interpreter import python
+from tests.rows import each_row
 
 VIEW = TrainView(24, jitter=0.2)
 BROKEN = b"\xff\xd8 no image"
@@ -111,7 +112,7 @@ def wait_until(holds):
         threading.Event().wait(0.01)
 
 
-@pytest.mark.parametrize(("processes", "last"), [(2, {3}), (9, {0, 1}), (2, {4})])
+@each_row(("processes", "last"), [(2, {3}), (9, {0, 1}), (2, {4})])
 def test_parts_of_processes_equal_the_batch_of_one_process(dataset, processes, last):
     """The epoch sampler ends with a shorter batch; all batches of the P x K sampler are complete."""
 
@@ -266,7 +267,7 @@ def test_pinned_batches_reach_the_gpu(dataset):
     assert all(torch.equal(there.cpu(), here.images) for there, here in zip(moved, whole, strict=True))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("started", "cores"),
     [
         ({}, 12),

@@ -15,6 +15,7 @@ from hgld.losses.rank_loss import inner_products
 from hgld.losses.surrogate_losses import SupHAP
 from hgld.losses.wrappers import ClassWeighted
 from tests.hgld.loss_modules import RANK, Make, proxy_losses, sampled_losses
+from tests.rows import each_row
 
 DIM = 6
 LABELS = torch.stack([torch.arange(16) // 4, torch.arange(16) // 8], dim=1)
@@ -96,7 +97,7 @@ def operators():
     }
 
 
-@pytest.mark.parametrize("name", operators())
+@each_row("name", operators())
 def test_operators_pass_torch_opcheck(name):
     operator, arguments = operators()[name]
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +14,7 @@ from hgld.losses.pairs import CalibrationLoss
 from hgld.losses.proxies import NormSoftmax
 from hgld.losses.surrogate_losses import SmoothAP, SmoothRecall, SupAP, SupHAP, SupNDCG, SupRecall
 from hgld.losses.wrappers import MatryoshkaLoss, MetricLearningLoss, SiMix, mix_positives
+from tests.rows import each_row
 
 LABELS = torch.tensor([[0, 0], [0, 0], [1, 0], [1, 0], [2, 1], [2, 1], [3, 1], [-1, 1]])
 TREE = Hierarchy.from_labels(LABELS[:7].numpy(), ("fine", "coarse"))
@@ -31,7 +31,7 @@ def batch() -> torch.Tensor:
     return torch.randn(8, 5)
 
 
-@pytest.mark.parametrize("kind", list(RANKS))
+@each_row("kind", list(RANKS))
 def test_compositions_equal_the_weighted_sums_of_their_terms(kind):
     embeddings, proxy = batch(), NormSoftmax(4, 5, 0.05)
     options = {"tau": 0.05, "rho": 10.0, "delta": 0.1, "exclude_self": True}
@@ -49,7 +49,7 @@ def test_compositions_equal_the_weighted_sums_of_their_terms(kind):
         assert len(list(loss.parameters())) == (loss is by_proxies)
 
 
-@pytest.mark.parametrize("decomposability", ["pair", "proxy"])
+@each_row("decomposability", ["pair", "proxy"])
 def test_reduction_none_gives_the_weighted_sum_per_query(decomposability):
     embeddings, labels = batch()[:7], LABELS[:7]
     whole = HAPPIER(4, 5, decomposability=decomposability)

@@ -14,6 +14,7 @@ from hgld.losses.binned import FastAP
 from hgld.losses.compositions import ROADMAP
 from hgld.losses.memory import CrossBatchMemory
 from hgld.losses.pairs import CalibrationLoss
+from tests.rows import each_row
 
 
 class Spy(nn.Module):
@@ -134,7 +135,7 @@ def test_gradients_flow_only_to_the_batch_and_survive_the_next_write():
     assert not memory.embeddings.requires_grad
 
 
-@pytest.mark.parametrize(("loss", "names"), [(FastAP(), ["batch", ""]), (ROADMAP(), ["rank", "decomposability"])])
+@each_row(("loss", "names"), [(FastAP(), ["batch", ""]), (ROADMAP(), ["rank", "decomposability"])])
 def test_terms_add_up_to_the_loss_and_write_the_memory(loss, names):
     called, told = (CrossBatchMemory(loss, 10, dim=4, warmup=1, weight=0.3) for _ in range(2))
     against = [f"memory_{name}".rstrip("_") for name in names if name != "batch"]

@@ -203,7 +203,7 @@ def test_triton_kernels_compile_for_other_gpus_without_spilling(tmp_path):
 
 
 @needs_triton
-@pytest.mark.parametrize(("queries", "items"), [(2, 4_132_914), (70, 32_768)])
+@each_row(("queries", "items"), [(2, 4_132_914), (70, 32_768)])
 def test_triton_launches_cover_all_queries_within_32_bits(queries, items, monkeypatch):
     from hgld.losses.kernels import triton_pairs
 

@@ -1,6 +1,5 @@
 """Properties of every loss: finite values, independence of item order, float32 under autocast, right gradients."""
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -13,6 +12,7 @@ from hgld.losses.rank_loss import similarity
 from hgld.losses.surrogate_losses import PNP
 from hgld.losses.wrappers import ClassWeighted, SiMix
 from tests.hgld.loss_modules import RANK, Make, proxy_losses, sampled_losses
+from tests.rows import each_row
 
 DIM = 8
 TREE = Hierarchy.from_labels(torch.tensor([[i, i // 4] for i in range(16)]).numpy(), ("fine", "coarse"))
@@ -63,7 +63,7 @@ def embed(kind: str, size: int) -> Tensor:
 CASES = [(batch, "random") for batch in BATCHES] + [("unequal sizes", kind) for kind in ("equal", "zero", "extreme")]
 
 
-@pytest.mark.parametrize("name", list(EVERY))
+@each_row("name", list(EVERY))
 def test_values_and_gradients_are_finite(name):
     for case in CASES:
         labels, loss = tree_labels(BATCHES[case[0]]), EVERY[name]()
@@ -79,7 +79,7 @@ def test_values_and_gradients_are_finite(name):
             assert not embeddings.grad.any(), case
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "dtype"),
     [(name, (torch.float32, torch.float16, torch.bfloat16)[i % 3]) for i, name in enumerate(EVERY)],
 )
@@ -93,7 +93,7 @@ def test_a_zero_embedding_has_no_gradient(name, dtype):
     assert embeddings.grad.any()
 
 
-@pytest.mark.parametrize("name", [n for n in EVERY if n not in DRAWING])
+@each_row("name", [n for n in EVERY if n not in DRAWING])
 def test_the_order_of_the_batch_does_not_change_the_loss(name):
     labels = tree_labels(BATCHES["unequal sizes"])
     embeddings = embed("random", len(labels)).double()
@@ -105,9 +105,7 @@ def test_the_order_of_the_batch_does_not_change_the_loss(name):
     torch.testing.assert_close(loss(embeddings[order], labels[order]), expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"), [(name, (torch.bfloat16, torch.float16)[i % 2]) for i, name in enumerate(EVERY)]
-)
+@each_row(("name", "dtype"), [(name, (torch.bfloat16, torch.float16)[i % 2]) for i, name in enumerate(EVERY)])
 def test_autocast_does_not_change_the_loss(name, dtype):
     labels = tree_labels(BATCHES["unequal sizes"])
     embeddings = embed("random", len(labels)).to(dtype)
@@ -125,7 +123,7 @@ def test_autocast_does_not_change_the_loss(name, dtype):
 
 
 # the reference implementations give the gradients of other losses
-@pytest.mark.parametrize("name", ["SupHAP", "Contrastive", "HAPPIER", "SumOverLevels"])
+@each_row("name", ["SupHAP", "Contrastive", "HAPPIER", "SumOverLevels"])
 def test_gradients_equal_finite_differences(name):
     torch.manual_seed(0)
     loss, labels = EVERY[name]().double(), tree_labels([0, 0, 1, 1, 1, -1, 5])
@@ -138,7 +136,7 @@ def test_gradients_equal_finite_differences(name):
     assert torch.autograd.gradcheck(value, (embeddings, *weights.values()), fast_mode=True)
 
 
-@pytest.mark.parametrize("make", [Triplet, Contrastive, lambda **o: Margin(DIM, **o), CalibrationLoss])
+@each_row("make", [Triplet, Contrastive, lambda **o: Margin(DIM, **o), CalibrationLoss])
 def test_pair_losses_without_normalisation_expect_unit_vectors(make):
     """SiMix needs this check, because its virtual items are shorter than unit vectors."""
     labels = tree_labels(BATCHES["unequal sizes"])
@@ -150,16 +148,14 @@ def test_pair_losses_without_normalisation_expect_unit_vectors(make):
     torch.testing.assert_close(found[1], found[0])
 
 
-@pytest.mark.parametrize(
-    "make", [Triplet, Contrastive, lambda: Contrastive(0.5, variant="cosine"), lambda: Margin(DIM)]
-)
+@each_row("make", [Triplet, Contrastive, lambda: Contrastive(0.5, variant="cosine"), lambda: Margin(DIM)])
 def test_an_item_is_never_its_own_positive(make):
     embeddings = embed("random", 4)
     assert make()(embeddings, torch.arange(4)) == 0
     assert make()(embeddings, torch.arange(4), embeddings, torch.arange(4), torch.arange(4)) == 0
 
 
-@pytest.mark.parametrize("name", [n for n in PLAIN if "nonzero" not in n])
+@each_row("name", [n for n in PLAIN if "nonzero" not in n])
 def test_an_empty_gallery_gives_zero_loss_and_gradient(name):
     embeddings = embed("random", 3).requires_grad_()
     value = PLAIN[name]()(embeddings, torch.arange(3), torch.zeros(0, DIM), torch.zeros(0, dtype=torch.int64))
@@ -168,7 +164,7 @@ def test_an_empty_gallery_gives_zero_loss_and_gradient(name):
     assert not embeddings.grad.any()
 
 
-@pytest.mark.parametrize("precision", ["highest", "medium"])
+@each_row("precision", ["highest", "medium"])
 def test_scores_have_full_precision_under_every_matmul_setting(precision):
     torch.manual_seed(0)
     rows, others = torch.randn(3, 70, requires_grad=True), torch.randn(5, 70, requires_grad=True)

@@ -10,6 +10,7 @@ from hgld.losses.compositions import MultiGrain
 from hgld.losses.proxies import CSL, NormSoftmax, ProxyNCApp
 from hgld.losses.rank_loss import Reduction
 from tests import reference_losses
+from tests.rows import each_row
 
 TREE = Hierarchy.from_columns(
     {
@@ -71,7 +72,7 @@ def test_values_and_gradients_equal_the_reference(name, labels, seed, dtype):
         assert (fast.double() - right).abs().max() <= slope_error * max(1.0, right.abs().max().item())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_mean_is_over_items_with_known_labels(name):
     loss, tables = make(name), make(name, "none")
     tables.load_state_dict(loss.state_dict())
@@ -104,7 +105,7 @@ def test_csl_has_the_published_margins_by_default():
     assert CSL(TREE.restrict(["species", "family"]), DIM).margins == (0.25, 0.45)
 
 
-@pytest.mark.parametrize("labels", [[], [1], [-1, -1], [0, 1, 2]])
+@each_row("labels", [[], [1], [-1, -1], [0, 1, 2]])
 def test_multigrain_of_degenerate_batches_is_finite(labels):
     loss = MultiGrain(3, DIM)
     embeddings = torch.randn(len(labels), DIM, requires_grad=True)

@@ -15,6 +15,7 @@ from hgld.losses.surrogate_losses import graded_ap_loss, ndcg_loss, recall_loss
 from hgld.relevance import GainFunction
 from tests import reference, reference_losses
 from tests.hgld.loss_modules import SURROGATE as LOSSES
+from tests.rows import each_row
 
 SUP = {"tau": 0.01, "rho": 100.0, "delta": 0.05}
 SURROGATES = {
@@ -163,8 +164,8 @@ def test_an_excluded_query_equals_a_gallery_without_it(name):
             assert values[i].item() == pytest.approx(value.item(), abs=1e-12)
 
 
-@pytest.mark.parametrize("method", ["eager", "pair", "auto"])
-@pytest.mark.parametrize("surrogate", [SupStep(), SupStep(1e-30, 1e30, 0.0), Sigmoid(), Sigmoid(1e-30)])
+@each_row("method", ["eager", "pair", "auto"])
+@each_row("surrogate", [SupStep(), SupStep(1e-30, 1e30, 0.0), Sigmoid(), Sigmoid(1e-30)])
 def test_losses_of_finite_scores_are_not_nan(method, surrogate):
     scores = torch.tensor([[3e38, -3e38, 0.0, 1e-45, -1e-45, 3e38]], requires_grad=True)
     for grades in ([[1, 0, 2, 0, 1, 0]], [[0, 2, 0, 1, 0, 0]]):
@@ -174,7 +175,7 @@ def test_losses_of_finite_scores_are_not_nan(method, surrogate):
         assert not gradient.isnan().any()
 
 
-@pytest.mark.parametrize("method", ["eager", "pair", "auto"])
+@each_row("method", ["eager", "pair", "auto"])
 def test_scores_that_are_not_finite_change_only_their_own_row(method):
     scores = torch.tensor([[0.1, torch.nan, 0.3], [0.3, 0.2, 0.1], [torch.inf, 0.2, 0.1]], requires_grad=True)
     values, valid = graded_ap_loss(scores, torch.tensor([[1, 1, 0]] * 3), 1, SupStep(), method=method)

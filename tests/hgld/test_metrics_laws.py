@@ -10,7 +10,7 @@ from sklearn.metrics import average_precision_score, ndcg_score
 from hgld.errors import ConfigError, InputError
 from hgld.metrics import GainFunction, Metric, ranking_metrics
 from tests import reference
-from tests.rows import refused
+from tests.rows import each_row, refused
 
 LEVELS = ["fine", "middle", "coarse"]
 
@@ -80,9 +80,7 @@ def test_ndcg_without_ties_equals_scikit_learn(query, k):
     np.testing.assert_allclose(value(name, scores, grades), ndcg_score(gains, scores.numpy(), k=k), rtol=1e-11)
 
 
-@pytest.mark.parametrize(
-    ("grades", "hierarchical_rank", "h_ap"), [([2, 3, 0, 1, 3], 5 / 3, 0.78), ([1, 3, 0, 2, 3], 4 / 3, 0.67)]
-)
+@each_row(("grades", "hierarchical_rank", "h_ap"), [([2, 3, 0, 1, 3], 5 / 3, 0.78), ([1, 3, 0, 2, 3], 4 / 3, 0.67)])
 def test_h_ap_equals_worked_examples_of_happier_paper(grades, hierarchical_rank, h_ap):
     """HAPPIER, ECCV 2022: both lists have equal AP; the list with the less severe first mistake has a higher H-AP."""
     scores, worth = [0.9, 0.8, 0.7, 0.6, 0.5], [grade / 3 for grade in grades]

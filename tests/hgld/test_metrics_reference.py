@@ -1,7 +1,6 @@
 """Both backends of every metric against the slow reference implementation, on the same scores."""
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +8,7 @@ from hypothesis.extra import numpy as hnp
 
 from hgld.metrics import GainFunction, ranking_metrics
 from tests import reference
+from tests.rows import each_row
 
 CUT = ("mAP", "R", "TR", "P", "HD", "H-R", "H-P", "NDCG")
 NAMES = ["AP", "mAP@R", "severity", "H-AP", "NDCG", "ASI", "wAP", *(f"{name}@{k}" for name in CUT for k in (1, 3, 50))]
@@ -74,7 +74,7 @@ def test_weighted_metrics_equal_reference_for_every_weight(case, data):
         check(scores, grades, num_levels, ["H-AP", "wAP"], kind="weighted_ap", weights=tuple(weights))
 
 
-@pytest.mark.parametrize(("share", "is_tied"), [(0.02, True), (0.2, False), (0.7, True)])
+@each_row(("share", "is_tied"), [(0.02, True), (0.2, False), (0.7, True)])
 def test_metrics_of_500_tied_or_extreme_scores_equal_reference(share, is_tied):
     generator = torch.Generator().manual_seed(3)
     scores = torch.rand(1, 500, generator=generator) * 2 - 1
@@ -89,8 +89,8 @@ def test_metrics_of_500_tied_or_extreme_scores_equal_reference(share, is_tied):
     check(scores, grades, 3, names, kind="population")
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("is_tied", [False, True])
+@each_row("backend", BACKENDS)
+@each_row("is_tied", [False, True])
 def test_value_does_not_depend_on_the_other_requested_metrics(backend, is_tied):
     scores, draws, outs = torch.randn(3, 3, 3000, generator=torch.Generator().manual_seed(7))
     scores = (scores * 2).round() if is_tied else scores

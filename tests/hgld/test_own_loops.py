@@ -21,7 +21,7 @@ from hgld.samplers import PKSampler
 from tests.forked import together
 from tests.hgld import shared_retrieval
 from tests.hgld.shared_retrieval import CLASSES, EMBEDDINGS, LEVELS, told
-from tests.rows import refused
+from tests.rows import each_row, refused
 
 LABELS = torch.arange(6).repeat_interleave(4)
 
@@ -166,7 +166,7 @@ def test_inconsistent_batches_on_one_process_raise_the_error_on_all_processes(mo
         mine.compute()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("batches", "error", "said"),
     [
         ([(EMBEDDINGS, CLASSES[:3])], InputError, r"embeddings have shape \(12, 4\), and there are 3 labels"),
@@ -195,7 +195,7 @@ BATCH, FINE = EMBEDDINGS[:8], torch.arange(8) // 2
 PAIRS = (torch.tensor([0, 2]), torch.tensor([1, 3]), torch.tensor([0]), torch.tensor([5]))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "loss",
     [
         losses.SupHAP(),

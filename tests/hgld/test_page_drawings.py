@@ -16,6 +16,7 @@ from hgld.tree_drawing import icicle
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.hgld.small_trees import hierarchies
 from tests.pipelines.headless_chromium import CHROMIUM, Page
+from tests.rows import each_row
 
 # Machado, Oliveira and Fernandes, "A physiologically-based model for simulation of color vision deficiency", 2009,
 # severity 1; applied to linear RGB. Grey keeps the luminance.
@@ -38,7 +39,7 @@ def lab(color, sight):
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
 
-@pytest.mark.parametrize("sight", SIGHTS)
+@each_row("sight", SIGHTS)
 def test_neighbouring_grades_can_be_told_apart_with_any_number_of_levels(sight):
     for levels in range(1, 10):
         colors = [lab(grade_color(grade, levels), sight) for grade in range(levels + 1)]

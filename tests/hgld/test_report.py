@@ -9,7 +9,7 @@ from scipy.stats import ttest_rel
 
 from hgld.errors import ConfigError, InputError, SchemaError
 from hgld.evaluation.report import RetrievalReport, compare
-from tests.rows import refused
+from tests.rows import each_row, refused
 
 SETTINGS = {"protocol": "leave-one-out", "levels": ["fine"], "queries": 4, "weights": None}
 
@@ -44,7 +44,7 @@ def test_saved_report_is_read_back_unchanged(tmp_path):
 GOOD = {"schema_version": 1, "values": {"AP": 1.0}, "undefined": {"AP": 0}, "settings": {}}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "message"),
     [
         ("[]", "holds list"),

@@ -25,6 +25,7 @@ from hgld.report_page.figures import Figures
 from hgld.report_page.mistakes import describe_mistakes
 from hgld.report_page.rankings import first_ranks, gain_of
 from hgld.report_page.runs import Evaluation, Items, Ranked
+from tests.rows import each_row
 
 METRICS = ("R@1", "AP", "H-AP")
 
@@ -89,7 +90,7 @@ def test_precision_at_a_recall_equals_the_definition(grades, worth, recall):
     assert curve is None or any(curve[0] == pytest.approx(value) for value in nearby)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "with_gallery"),
     [({"relevance": "weighted_ap"}, True), ({"alpha": 3.0}, False), ({"count_query": True}, False)],
 )
@@ -103,7 +104,7 @@ def test_area_under_each_mean_curve_is_the_average_precision(options, with_galle
         assert curve.mean() == pytest.approx(found.report.values[metric], abs=1.5e-3)
 
 
-@pytest.mark.parametrize("with_gallery", [False, True])
+@each_row("with_gallery", [False, True])
 def test_first_ranks_equal_the_start_of_the_whole_rankings(with_gallery):
     whole = evaluation(size=60, with_gallery=with_gallery).ranked
     # with only four distinct points, ties extend beyond the last kept rank

@@ -279,11 +279,11 @@ def some_embeddings(seed):
     return (np.random.default_rng(seed).normal(size=(SIZE, 8)) + 2 * np.eye(8)[fine % 8]).astype(np.float32)
 
 
-def keep(folder, *, gallery=False, levels=("fine", "top")) -> None:
+def keep(folder, levels=("fine", "top")) -> None:
     """Write an evaluation and its files, as ``hgld evaluate --embeddings e.npy --out x.json`` does."""
     sides = {}
     fine = np.arange(SIZE) // 3
-    for role, seed in (("", 0), ("gallery_", 1))[: 1 + gallery]:
+    for role, seed in (("", 0), ("gallery_", 1)):
         np.save(folder / f"{role}e.npy", some_embeddings(seed))
         table = pl.DataFrame({"fine": fine, "top": np.where(fine == 4, -7, fine // 10)})
         table.write_parquet(folder / f"{role}l.parquet")
@@ -291,9 +291,8 @@ def keep(folder, *, gallery=False, levels=("fine", "top")) -> None:
     evaluate_files(**sides, levels=levels, options=EvaluationOptions(metrics=METRICS)).save_json(folder / "x.json")
 
 
-@pytest.mark.parametrize("gallery", [False, True])
-def test_evaluation_accepts_its_embeddings_in_another_precision(tmp_path, gallery):
-    keep(tmp_path, gallery=gallery)
+def test_evaluation_accepts_its_embeddings_in_another_precision(tmp_path):
+    keep(tmp_path)
     np.save(tmp_path / "e.npy", some_embeddings(0).astype(np.float64))
     [run] = read_runs([tmp_path / "x.json"])
     assert run.evaluations["evaluation"].ranked is not None
@@ -312,7 +311,7 @@ def test_page_of_an_evaluation_uses_its_embeddings_or_states_why_not(tmp_path):
 @pytest.mark.usefixtures("no_figures")
 def test_a_run_with_other_levels_is_excluded_from_the_plots_with_a_note(tmp_path):
     for name, levels in (("both", ("fine", "top")), ("one", ("fine",))):
-        keep(tmp_path, levels=levels)
+        keep(tmp_path, levels)
         (tmp_path / "x.json").rename(tmp_path / f"{name}.json")
     text = page_of(tmp_path, tmp_path / "both.json", tmp_path / "one.json")
     assert "one: no curves, maps and galleries, because its levels differ from both." in text

@@ -21,6 +21,7 @@ from hgld.report_page.scores import Score, ScoreTable, seed_p_value
 from hgld.training.config import TrainConfig
 from hgld.training.sweep import plan_sweep, tabulate_sweep
 from tests.hgld.test_report_page_page import write_run
+from tests.rows import each_row
 
 LOSSES = {"HAPPIER": 3.0, "A_%$#&{}~^\\b": 1.0}
 
@@ -106,7 +107,7 @@ def test_reports_of_different_tasks_have_no_mean(group):
         mean_report({0: one, 1: replace(two, settings=two.settings | {"alpha": 2.0})})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("ours", "theirs", "expected"),
     [
         ({0: 0.5}, {0: 0.4}, math.nan),

@@ -14,6 +14,7 @@ from hgld.data.format import FileFacts
 from hgld.data.storage import MOST_OPEN_FILES, ShardStorage
 from hgld.errors import ConfigError, InputError, MissingResourceError, ServiceError, StorageError
 from tests.hgld.range_server import RangeServer, serve
+from tests.rows import each_row
 
 SIZE = 300_000
 
@@ -208,7 +209,7 @@ def test_a_relative_folder_is_resolved_when_the_storage_is_opened(folder, tmp_pa
 # -- URLs --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("url", ["pipe://cat", "simplecache::http://a/b", "ssh://a/b"])
+@each_row("url", ["pipe://cat", "simplecache::http://a/b", "ssh://a/b"])
 def test_schemes_that_run_code_are_refused(url):
     with pytest.raises(ConfigError, match="cannot be read; expected a folder, or a URL"):
         ShardStorage(url)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hgld.data.tar import END_OF_ARCHIVE, Member, member_header, padding, stream_members
 from hgld.errors import InputError
-from tests.rows import refused
+from tests.rows import each_row, refused
 
 FORMATS: dict[str, Any] = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 NAME_PARTS = st.text(st.characters(codec="utf-8", exclude_characters="/\0", exclude_categories=("Cc",)), min_size=1)
@@ -97,7 +97,7 @@ def test_reader_reads_sizes_beyond_eight_gigabytes(name, size, form):
     assert (member.size, member.offset) == (size, len(header))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "kind", "link", "fault"),
     [
         ("a/../../evil.jpg", tarfile.REGTYPE, "", "leads out of the folder"),
@@ -109,7 +109,7 @@ def test_reader_reads_sizes_beyond_eight_gigabytes(name, size, form):
         ("a\nb.jpg", tarfile.REGTYPE, "", "control characters"),
     ],
 )
-@pytest.mark.parametrize("form", sorted(FORMATS))
+@each_row("form", sorted(FORMATS))
 def test_unsafe_members_have_an_error(name, kind, link, fault, form):
     hostile = _info(name, 0, kind, link).tobuf(FORMATS[form])
     (bad, nothing), (sound, content) = streamed(hostile + written([("sound.jpg", b"1")]))
@@ -181,7 +181,7 @@ DAMAGED = [  # (tar, number of members before the damage, error, (name, error) o
 ]
 
 
-@pytest.mark.parametrize(("data", "before", "words", "recovered"), DAMAGED)
+@each_row(("data", "before", "words", "recovered"), DAMAGED)
 def test_damage_raises_an_error_and_recovery_resumes_at_the_next_valid_header(data, before, words, recovered):
     found, message = until_error(data)
     assert [m.name for m in found] == ["a.jpg"][:before]

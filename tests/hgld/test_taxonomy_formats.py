@@ -14,6 +14,7 @@ from hgld.taxonomy import FORMAT_LINES, PARENTS_RULES
 from hgld.taxonomy.formats import FORMATS, Document, read_levels, read_taxonomy, sniff, write_edge_list
 from hgld.taxonomy.levels import ParentsRule
 from tests.hgld.small_trees import hierarchies, in_order
+from tests.rows import each_row
 
 
 @pytest.fixture
@@ -229,7 +230,7 @@ DATA, INDEX, OFFSETS = wordnet_files()
 TAXA = "taxonID,parentNameUsageID,acceptedNameUsageID,scientificName\n1,,,Animalia\n20,1,,Corvus\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("content", "kind", "words"),
     [
         ("child,parent\na,b\nc,c\n", "auto", "line 3: 'c' is its own parent"),

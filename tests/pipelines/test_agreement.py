@@ -30,6 +30,7 @@ from hgld.pipelines.hierarchy.review.decisions import (
 from hgld.pipelines.hierarchy.review.grouping import Grouping, Subject
 from hgld.pipelines.hierarchy.review.journal import append_decision
 from tests.pipelines.reviewed_build import opened, write_build
+from tests.rows import each_row
 
 CLASSES = {"top": ("natural", "human-made")}
 MACHINE = {
@@ -120,7 +121,7 @@ def clean_run(*entries: list[Entry]) -> Settlement:
 # -- one annotator ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("decisions", "expected"),
     [
         # later decisions apply to the result of earlier decisions
@@ -185,7 +186,7 @@ def test_unmatched_parts_of_decisions_are_reported_and_matched_parts_applied():
 # -- several annotators -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("ada", "bob", "conflict"),
     [
         ([move("lake", "hill")], [move("summit", "hill")], ("name", "hill", {"ada": "lake", "bob": "summit"})),
@@ -363,7 +364,7 @@ def adopted(ada: list, bob: list) -> list[list[dict[str, Any]]]:
     return found
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("ada", "bob", "offered"),
     [
         ([drop("hill")], [split("mountain", "knoll", "hill")], {"action": "new", "names": ["hill"], "to": "knoll"}),

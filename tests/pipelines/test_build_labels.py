@@ -8,6 +8,7 @@ from hgld.errors import ConfigError, TableError
 from hgld.pipelines.shards.build import read_release
 from hgld.pipelines.shards.catalog import Catalog
 from hgld.pipelines.shards.config import SourceConfig
+from tests.rows import each_row
 
 LABELS = """id,name,group,top
 n1,red apple,apple,plant
@@ -63,7 +64,7 @@ def test_classes_that_the_build_lacks_are_kept_and_reported(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "error", "said"),
     [
         ({"labels": "id,name\n1,oak\n"}, TableError, "has the columns id, name; expected id, name and levels"),

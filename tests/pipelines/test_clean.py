@@ -4,7 +4,6 @@ import unicodedata
 from typing import Any
 
 import polars as pl
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from hgld.pipelines.hierarchy.names import clean
 from hgld.pipelines.hierarchy.names.clean import NameRules, name_key
 from hgld.pipelines.hierarchy.names.landmark_tables import CLASSES, DROPPED, SCRAPED
 from hgld.pipelines.stage import StageResult, run_stage, silent
+from tests.rows import each_row
 
 GRAPH = [
     ("Q2977", "cathedral", "en", ["Q16970"]),
@@ -139,7 +139,7 @@ def test_clean_output_does_not_depend_on_row_order(tmp_path):
 RULES = NameRules.read()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "canonical"),
     [
         ("church building (1172-1954)", "church building"),
@@ -171,7 +171,7 @@ def test_names_get_their_canonical_spelling(raw, canonical):
     assert RULES.canonical(raw) == canonical
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     [
         "Wikimedia category",

@@ -13,6 +13,7 @@ from hgld.pipelines.hierarchy.config import ClusterConfig
 from hgld.pipelines.hierarchy.groups import cluster
 from hgld.pipelines.hierarchy.groups.cluster import cluster_names, coarsen, kmeans, settle, ward_cuts
 from hgld.pipelines.hierarchy.unit_rows import nearest, silhouettes, sums, unit
+from tests.rows import each_row
 
 FAST = settings(max_examples=10)
 METHODS = ("ward", "kmeans")
@@ -47,8 +48,8 @@ def test_clustering_gives_exactly_the_requested_number_of_groups(rows, method, d
     assert ((found.next_groups >= 0) == (wanted > 1)).all()
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("wanted", [5, 0])
+@each_row("method", METHODS)
+@each_row("wanted", [5, 0])
 def test_clustering_finds_well_separated_groups_and_their_number(method, wanted):
     rows, truth = blobs(5, 12)
     found = cluster_names(rows, ClusterConfig(groups=wanted, method=method))

@@ -14,6 +14,7 @@ from hgld.errors import TableError
 from hgld.hierarchy import Hierarchy
 from hgld.pipelines.hierarchy.compare import ancestor_agreement, compare
 from hgld.pipelines.hierarchy.compare import summary as summary_parts
+from tests.rows import each_row
 
 
 def summary(comparison):
@@ -211,7 +212,7 @@ def test_items_of_a_hierarchy_file_are_its_finest_classes(tmp_path):
 # -- invalid input ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("content", "message"),
     [
         (b"", "a.csv is empty; expected at least one row"),

@@ -11,6 +11,7 @@ from hgld.data.format import Manifest, ShardFacts
 from hgld.pipelines.shards import cards as data_card
 from hgld.pipelines.shards.cards import PublishedCount, dataset_card, load_card, published_differences
 from hgld.pipelines.shards.sources import CARDS, OWN_DATA, SOURCES
+from tests.rows import each_row
 
 NAMES = [name for name in SOURCES if name not in OWN_DATA]
 CARD = """---
@@ -59,7 +60,7 @@ def manifest(splits=None, **changes) -> Manifest:
     return Manifest(**values)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_every_data_card_has_levels_download_steps_and_published_counts(name):
     card = load_card(name)
     assert card.name == CARDS.get(name, name)

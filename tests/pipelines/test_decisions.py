@@ -29,7 +29,7 @@ from hgld.pipelines.hierarchy.review.decisions import (
     read_decisions,
 )
 from hgld.pipelines.hierarchy.review.journal import append_decision
-from tests.rows import refused
+from tests.rows import each_row, refused
 
 WHEN = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 SAID = {"who": "ada", "when": WHEN, "why": "a reason"}
@@ -125,7 +125,7 @@ def test_yaml_values_are_read_as_nfc_text():
     assert entry.decision == Move(names=tuple(names), to="château", **{**SAID, "why": "it is one"})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "count"),
     [
         ("", 0),
@@ -151,7 +151,7 @@ def test_entries_are_ordered_by_time_then_file_then_number(tmp_path):
 # -- invalid input ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("old", "new", "message"),
     [
         ("action: move", "action: moov", r"entry 1 \(line 3\): action is 'moov'; expected one of rename, move"),
@@ -235,7 +235,7 @@ def test_appending_keeps_the_text_of_hand_written_files(tmp_path):
         assert decisions(read_decisions([path]))[1] == ONE_OF_EACH[3]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "message"),
     [
         (HEAD + ENTRY + ENTRY[:40], "entry 2 .*cut off"),

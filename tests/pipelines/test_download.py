@@ -19,6 +19,7 @@ from hgld.pipelines.download import Downloader, RemoteFile, download_gldv2
 from hgld.pipelines.shards.sources.gldv2 import checksum_name, metadata_names, parse_checksum
 from tests.hgld import lying_server as lies
 from tests.hgld.range_server import Asked, RangeServer
+from tests.rows import each_row
 
 DATA = random.Random(0).randbytes(700_000)
 MD5 = hashlib.md5(DATA).hexdigest()
@@ -239,7 +240,7 @@ def gldv2_site(tars: int = 3) -> dict[str, bytes]:
     return site | sums | {name: name.encode() for name in metadata_names(["index"])}
 
 
-@pytest.mark.parametrize("text", ["", "abc  images_000.tar", f"{'0' * 32}  images_001.tar"])
+@each_row("text", ["", "abc  images_000.tar", f"{'0' * 32}  images_001.tar"])
 def test_invalid_checksum_file_is_refused(text):
     with pytest.raises(InputError, match=r"x\.txt says .* expected 32 hex digits and images_000\.tar"):
         parse_checksum(text, "images_000.tar", "x.txt")

@@ -18,7 +18,7 @@ from hgld.pipelines.hierarchy.encoders import embed, registry
 from hgld.pipelines.hierarchy.encoders.pretrained import TEMPLATES, ClipEncoder, SbertEncoder
 from hgld.pipelines.hierarchy.encoders.registry import VARIABLE, local_encoder, make_encoder
 from hgld.pipelines.hierarchy.unit_rows import unit
-from tests.rows import refused
+from tests.rows import each_row, refused
 
 TINY = {
     "embed_dim": 16,
@@ -252,7 +252,7 @@ def test_embeddings_with_pickled_objects_are_refused(tmp_path):
         embed.read_embeddings(tmp_path / "objects.npy")
 
 
-@pytest.mark.parametrize("spec", ["", "word2vec", "clip", "sbert:", "lexical:x"])
+@each_row("spec", ["", "word2vec", "clip", "sbert:", "lexical:x"])
 def test_unknown_encoders_and_templates_without_one_placeholder_are_refused(spec):
     with pytest.raises(ConfigError, match=f"--encoder is '{spec}'"):
         make_encoder(spec)

@@ -24,6 +24,7 @@ from hgld.pipelines.shards.reading import checked_image, decodes_strictly
 from hgld.pipelines.stage import read_facts
 from tests.fake_releases.pictures import jpeg, png
 from tests.pipelines.tiny_shards import write_tar
+from tests.rows import each_row
 
 
 def rng() -> np.random.Generator:
@@ -105,7 +106,7 @@ UNSOUND = {
 }
 
 
-@pytest.mark.parametrize("name", UNSOUND)
+@each_row("name", UNSOUND)
 def test_unusable_images_are_excluded_with_a_reason(tmp_path, monkeypatch, name):
     monkeypatch.setattr(examine_stage, "MAX_IMAGE_BYTES", 1 << 20)
     data, reason = UNSOUND[name]
@@ -136,7 +137,7 @@ def test_links_and_paths_that_leave_the_folder_are_not_followed(tmp_path):
     assert set(found.values()) == {"unsafe-path"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("patched", "error", "expected", "said"),
     [
         (
@@ -162,7 +163,7 @@ def test_disk_error_or_lack_of_memory_stops_the_build_and_rejects_no_image(
     assert not unit.record.exists()
 
 
-@pytest.mark.parametrize("spooled", [False, True])
+@each_row("spooled", [False, True])
 def test_tar_members_are_found_by_their_file_name_without_suffix(tmp_path, spooled):
     images = {f"x/{name}": data for name, (data, *_) in SOUND.items()}
     path = write_tar(tmp_path / "images.tar", {"readme.txt": b"no image", **images, "y/a.jpg": png(rng())}.items())
@@ -195,7 +196,7 @@ def test_hostile_tar_members_are_reported_and_not_followed(tmp_path, monkeypatch
     assert [row["reason"] for row in rows] == ["unsafe-path"] * 2 + ["too-large"]
 
 
-@pytest.mark.parametrize("fault", ["md5", "cut"])
+@each_row("fault", ["md5", "cut"])
 def test_damaged_tar_is_refused_and_no_record_is_written(tmp_path, fault):
     path = write_tar(tmp_path / "images.tar", [("a.jpg", jpeg(rng())), ("b.jpg", jpeg(rng()))])
     md5 = "0" * 32 if fault == "md5" else None
@@ -210,7 +211,7 @@ def test_damaged_tar_is_refused_and_no_record_is_written(tmp_path, fault):
     assert [path.name for path in unit.record.parent.iterdir()] == ["catalog.parquet"]
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
+@each_row("orientation", range(1, 9))
 def test_resized_images_are_upright(orientation):
     data = image_of((120, 80), exif=jpeg_exif(orientation), quality=95)
     made, facts = resized(data, 20, 95)
@@ -236,9 +237,7 @@ def test_small_upright_images_keep_their_bytes():
     assert (facts.width, facts.height, facts.orientation) == (32, 40, 1)
 
 
-@pytest.mark.parametrize(
-    ("kind", "mode"), [("PNG", "RGB"), ("WEBP", "RGB"), ("GIF", "P"), ("JPEG", "CMYK"), ("JPEG", "L")]
-)
+@each_row(("kind", "mode"), [("PNG", "RGB"), ("WEBP", "RGB"), ("GIF", "P"), ("JPEG", "CMYK"), ("JPEG", "L")])
 def test_resized_images_of_any_format_and_mode_are_rgb_jpegs(kind, mode):
     made, facts = resized(image_of((50, 40), kind, mode), 20)
     assert (facts.format, facts.width, facts.height) == ("JPEG", 25, 20)
@@ -284,7 +283,7 @@ def _damaged(data, random):
     return data[:at] + data[at + int(random.integers(1, 200)) :] if kind == 2 else data[:at]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "options",
     [
         {"quality": 90},
@@ -293,7 +292,6 @@ def _damaged(data, random):
         {"quality": 85, "restart_marker_blocks": 5},
         {"quality": 90, "mode": "L"},
     ],
-    ids=lambda options: "-".join(map(str, options.values())),
 )
 def test_decoding_at_one_eighth_size_finds_the_same_damage_as_full_decoding(options):
     """Strict decoding of every pixel is the reference for which damaged images to refuse."""

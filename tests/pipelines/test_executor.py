@@ -14,6 +14,7 @@ from hgld.pipelines import executor
 from hgld.pipelines.executor import ProcessEndedError, run_alone, run_units
 from tests.interpreter import ROOT
 from tests.pipelines.unit_workers import Sum, add, done_alone
+from tests.rows import each_row
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 
@@ -58,7 +59,7 @@ def test_workers_are_other_processes_and_a_unit_runs_again_if_its_worker_is_kill
     assert len(list(tmp_path.glob("unit 0.*"))) == 2
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@each_row("workers", [1, 2])
 def test_error_in_a_unit_of_work_is_raised(tmp_path, workers):
     with pytest.raises(InputError, match="unit 3 is refused"):
         sums(units_of(tmp_path, 3, refuses=True), workers)

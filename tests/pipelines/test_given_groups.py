@@ -21,6 +21,7 @@ from hgld.pipelines.hierarchy.groups.regression import group_shares
 from hgld.pipelines.hierarchy.unit_rows import unit
 from hgld.pipelines.stage import silent
 from hgld.taxonomy.graph import TaxonomyBuilder
+from tests.rows import each_row
 
 
 def read(folder, text):
@@ -45,7 +46,7 @@ def test_group_table_gives_descriptions_seeds_and_parents(tmp_path):
     assert [group.name for group in read(tmp_path, "salt, sugar\nflour\n\n").groups] == ["salt, sugar", "flour"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "said"),
     [
         ("name\nfruit\nFruit\n", "is in line 2 and in line 3"),
@@ -127,7 +128,7 @@ def test_three_or_more_seeds_of_a_group_are_predicted_from_the_other_examples():
     assert stated.right.tolist() == [True] * 6 + [False, True]
 
 
-@pytest.mark.parametrize("count", [2, 300])
+@each_row("count", [2, 300])
 def test_names_find_their_group_among_many(count):
     random = np.random.default_rng(0)
     centres = random.normal(size=(count, 200))

@@ -1,11 +1,11 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.pipelines.hierarchy.encoders.head_noun import head_noun, noun_phrase, singular
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "head"),
     [
         ("Washington state park", "park"),
@@ -36,7 +36,7 @@ def test_head_noun_is_found_in_names(name, head):
     assert head_noun(name) == head
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("plural", "one"),
     [
         ("lakes", "lake"), ("churches", "church"), ("houses", "house"), ("buses", "bus"), ("boxes", "box"),

@@ -6,6 +6,7 @@ import pytest
 
 from hgld.errors import InputError
 from hgld.pipelines.hierarchy.scrape.infobox import MAX_BYTES, MAX_TAGS, Infobox, instance_of
+from tests.rows import each_row
 
 
 def page(rows, *, before="", head=""):
@@ -28,7 +29,7 @@ def test_recorded_category_page_is_parsed(real_data):
     assert instance_of(html, rows=("Location",)).names == ("Happy Valley", "Wan Chai District", "Hong Kong", "PRC")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "expected"),
     [
         ("castle", ("castle",)),
@@ -82,7 +83,7 @@ def test_item_is_read_from_the_link_of_the_edit_icon():
         assert instance_of(page(COUNTRY + UNNAMED + row("castle") + PENCIL.format(address))).item == "Q42"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "rows",
     [
         COUNTRY + UNNAMED,
@@ -103,7 +104,7 @@ SOFT = (
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("address", "title"),
     [
         ("/wiki/Category:New_Name", "Category:New Name"),
@@ -158,7 +159,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE.keys())
+@each_row("value", HOSTILE.values())
 def test_hostile_markup_is_parsed_quickly(value):
     started = time.process_time()
     assert instance_of(page(row("castle") + row(value, "Other"))).names == ("castle",)

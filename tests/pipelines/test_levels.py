@@ -12,6 +12,7 @@ from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, LevelsCo
 from hgld.pipelines.hierarchy.export import one_parent_each
 from hgld.pipelines.hierarchy.groups.given import GivenGroup, GivenGroups
 from hgld.pipelines.hierarchy.groups.levels import LANDMARK_LEVELS, plan_levels
+from tests.rows import each_row
 
 
 def plan(source: Any = "classes", groups=0, domain: Any = "auto", language="", given=None, **levels):
@@ -29,7 +30,7 @@ DEEP = GivenGroups((GivenGroup("a", "", above=("x", None)),))
 TREE = GivenGroups((GivenGroup("a", "", above=("x", "y")),), (), ("genus", "family", "order"), {"1": 0})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "expected"),
     [
         ({}, (("item", "group"), (), ())),
@@ -48,7 +49,7 @@ def test_options_determine_the_levels(options, expected):
     assert plan(**options) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "said"),
     [
         ({"levels": ("item",)}, "expected at least two levels"),

@@ -1,13 +1,13 @@
 """The lexical encoder and its lexicon of nouns."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hgld.pipelines.hierarchy.encoders import lexical
 from hgld.pipelines.hierarchy.encoders.head_noun import noun_phrase
 from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder, NounKinds
+from tests.rows import each_row
 
 NAMES = [
     "arch bridge", "suspension bridge", "footbridge", "art museum", "history museum", "railway museum",
@@ -21,7 +21,7 @@ def similarity(encoder, a, b):
     return float(left @ right)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "like", "unlike"),
     [
         ("railway museum", "art museum", "arch bridge"),
@@ -74,7 +74,7 @@ def test_many_names_are_encoded_by_randomized_svd(monkeypatch):
 # -- the lexicon -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "like"),
     [
         ("bay", "strait"),
@@ -104,6 +104,6 @@ def test_known_compound_or_modifier_takes_precedence_over_the_head():
     assert kinds.fingerprint != NounKinds({**chains, "church": ("c",)}).fingerprint
 
 
-@pytest.mark.parametrize("name", ["", "???", "Nereid", "Laysan Albatross", "<script>"])
+@each_row("name", ["", "???", "Nereid", "Laysan Albatross", "<script>"])
 def test_unknown_nouns_have_no_kind(name):
     assert NounKinds.read().of(noun_phrase(name)) == ()

@@ -13,6 +13,7 @@ from hgld.pipelines.hierarchy.review.decisions import Entry, Move
 from hgld.pipelines.hierarchy.review.grouping import Grouping
 from hgld.pipelines.hierarchy.review.learner import Learner
 from hgld.pipelines.hierarchy.review.model_votes import learn_reliability, weigh
+from tests.rows import each_row
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -64,7 +65,7 @@ def slow_reliability(shares, votes, answers, count):
     return [mean(prior, group) for group in range(count)]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@each_row("seed", range(2))
 def test_reliability_matches_the_slow_reference(seed):
     shares, votes, answers = drawn(seed)
     assert learn_reliability(shares, votes, answers, 4) == pytest.approx(slow_reliability(shares, votes, answers, 4))

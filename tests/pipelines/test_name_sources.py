@@ -9,6 +9,7 @@ from hgld.errors import TableError
 from hgld.pipelines.hierarchy.names.classes import read_items
 from hgld.pipelines.hierarchy.names.landmark_tables import read_landmarks, run_names
 from hgld.pipelines.stage import silent
+from tests.rows import each_row
 
 
 def written(folder, text, name="classes.txt"):
@@ -21,7 +22,7 @@ def names_of(folder, text):
     return [item.name for item in read_items(written(folder, text)).items]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "names"),
     [
         ("apple\npear\n", ["apple", "pear"]),
@@ -69,7 +70,7 @@ def test_excluded_rows_have_line_and_reason(tmp_path):
     assert [reason for _, _, _, reason in plain.dropped] == ["empty row", "repeats the name of an earlier row"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "said"),
     [
         ("", "is empty; expected at least one row"),

@@ -11,6 +11,7 @@ from hgld.errors import InputError
 from hgld.pipelines.shards.pack import TarWriter
 from tests.pipelines.tiny_shards import findings
 from tests.pipelines.toy_release import ToyRelease, build
+from tests.rows import each_row
 
 
 def content_of(tar: tarfile.TarFile, member: tarfile.TarInfo | str) -> bytes:
@@ -43,7 +44,7 @@ def test_written_tar_is_read_unchanged_by_the_tarfile_module(items):
 WHERE = {"loose": "0/0.jpg", "tar": "set_1.tar", "spool": "set-000001.spool"}  # file with the bytes of an image
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "how"),
     [("loose", "changed"), ("loose", "gone"), ("tar", "changed"), ("tar", "shorter"), ("spool", "gone")],
 )

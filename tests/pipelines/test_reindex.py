@@ -16,6 +16,7 @@ from hgld.pipelines.check.index import rebuild_index
 from hgld.pipelines.stage import silent
 from tests.faults.disk import counted_changes, failing_disk
 from tests.pipelines.tiny_shards import FAMILIES, LEVELS, TinyShards, findings, index_of, picture, write_tar
+from tests.rows import each_row
 
 
 def rebuilt(root, **options):
@@ -77,7 +78,7 @@ def foreign_tar(path, **changes):
     write_tar(path, [("a.jpeg", picture(0)), ("a.txt", b"a cat"), ("a.json", foreign_json(**changes))])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("in_json", "given", "expected"),
     [
         ({}, None, ("level0", "level1")),
@@ -117,7 +118,7 @@ BAD = {  # reason of exclusion: the excluded members
 }
 
 
-@pytest.mark.parametrize("reason", BAD)
+@each_row("reason", BAD)
 def test_damaged_items_are_excluded_with_a_reason(tmp_path, reason):
     sound = [[(f"{key}.jpg", picture(i)), (f"{key}.json", foreign_json())] for i, key in enumerate("abc")]
     write_tar(tmp_path / "x.tar", [*sound[0], *sound[1], *BAD[reason], *sound[2]])
@@ -171,7 +172,7 @@ CONTRADICTIONS = [  # (items of x.tar, items of y.tar, --levels, expected words 
 ]
 
 
-@pytest.mark.parametrize(("first", "second", "levels", "said"), CONTRADICTIONS)
+@each_row(("first", "second", "levels", "said"), CONTRADICTIONS)
 def test_contradictory_tars_are_refused_and_nothing_is_written(tmp_path, first, second, levels, said):
     for name, items in (("x.tar", first), ("y.tar", second)):
         write_tar(tmp_path / name, [member for members in items for member in members])

@@ -28,7 +28,7 @@ from hgld.pipelines.hierarchy.review.decisions import read_decisions
 from hgld.pipelines.hierarchy.review.journal import Journal, StaleError
 from hgld.pipelines.hierarchy.review.tables import BuildTables, Thumbnails, link_of, wikidata_link
 from tests.pipelines.reviewed_build import BREAKOUT, GROUPS, SCRIPT, opened, write_build
-from tests.rows import refused
+from tests.rows import each_row, refused
 
 TOKEN = {"X-Hgld-Token": "secret"}
 HOME = "http://127.0.0.1:8123"
@@ -297,7 +297,7 @@ def test_items_of_a_list_have_ids_links_and_images(tmp_path):
         Thumbnails(tmp_path / "nothing", review.tables.images())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("category", "id_", "link"),
     [
         ("http://commons.wikimedia.org/wiki/Category:A b", "3", "http://commons.wikimedia.org/wiki/Category:A%20b"),

@@ -14,7 +14,7 @@ from hgld.pipelines.shards.build import read_release
 from hgld.pipelines.shards.catalog import Catalog
 from hgld.pipelines.shards.config import SourceConfig
 from hgld.pipelines.shards.sources.own_images import keys_of_paths, read_own_images
-from tests.rows import refused
+from tests.rows import each_row, refused
 
 ROWS = [
     ("img/a 1.jpg", "tabby", "cat", "pet"),
@@ -73,7 +73,7 @@ def test_parquet_table_gives_the_same_catalog(table):
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
-@pytest.mark.parametrize("separator", SEPARATORS)
+@each_row("separator", SEPARATORS)
 def test_any_separator_and_encoding_gives_the_same_catalog(tmp_path, separator):
     """Headers have any case, paths may have backslashes, and several words mean unknown."""
     lines = [

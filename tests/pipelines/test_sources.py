@@ -42,7 +42,7 @@ from tests.fake_releases import (
     revisited,
 )
 from tests.fake_releases.__main__ import maker
-from tests.rows import refused
+from tests.rows import each_row, refused
 
 pytestmark = pytest.mark.usefixtures("mat_files_here")
 
@@ -102,7 +102,7 @@ def edit(path: Path, old: str, new: str) -> None:
 # -- rules for every source -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_catalog_agrees_with_its_card_and_lists_existing_files(releases, name, tmp_path):
     source = releases[name]
     catalog, card = read(name, source), load_card(name)
@@ -122,7 +122,7 @@ def test_catalog_agrees_with_its_card_and_lists_existing_files(releases, name, t
         assert all((within.root / file).is_file() for file in within.items["file"])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_single_splits_can_be_read_and_options_of_other_sources_are_refused(releases, name):
     source = releases[name]
     whole = read(name, source)
@@ -137,7 +137,7 @@ def test_single_splits_can_be_read_and_options_of_other_sources_are_refused(rele
         read(name, source, levels=("a",), test_classes=0.5)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_missing_or_damaged_list_is_reported_with_its_path(releases, name, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=f"hgld datasets {name}") as caught:
@@ -366,7 +366,7 @@ FACTS: dict[str, tuple[dict[str, int], dict[str, int], dict[str, tuple]]] = {
 }
 
 
-@pytest.mark.parametrize("name", FACTS)
+@each_row("name", FACTS)
 def test_catalog_has_the_splits_lists_and_labels_of_the_release(releases, name):
     splits, lists, some_labels = FACTS[name]
     catalog = read(name, releases[name])
@@ -568,7 +568,7 @@ def test_hostile_pickle_runs_no_code(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("name", ["holidays", "ukbench"])
+@each_row("name", ["holidays", "ukbench"])
 def test_files_with_unexpected_names_are_dropped_and_empty_folders_refused(name, tmp_path):
     with pytest.raises(InputError, match=rf"no image named like .*hgld datasets {name}"):
         read(name, tmp_path)

@@ -1,16 +1,16 @@
 import string
 from urllib.parse import quote
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.pipelines.hierarchy.scrape.titles import canonical_category, category_title, page_url
+from tests.rows import each_row
 
 WIKI = "https://commons.wikimedia.org/wiki/"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "title"),
     [
         (
@@ -37,7 +37,7 @@ def test_category_title_is_found_in_every_form_of_its_url(url, title):
     assert category_title(url) == title
 
 
-@pytest.mark.parametrize(
+@each_row(
     "url",
     [
         "",

@@ -10,6 +10,7 @@ from hgld.pipelines.hierarchy.groups import toplevel
 from hgld.pipelines.hierarchy.groups.toplevel import class_shares, decide_by_graph, named_tops
 from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
 from hgld.pipelines.hierarchy.unit_rows import unit
+from tests.rows import each_row
 
 ANCHORS = {"Q10": "natural", "Q20": "human-made", "Q30": "open"}
 GRAPH = ClassGraph(
@@ -34,16 +35,15 @@ def test_decision_by_the_class_graph_records_its_path():
     assert found.margin == pytest.approx(7 / 8)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("class_id", "top"),
     [("Q3", "human-made"), ("Q4", "human-made"), ("Q10", "natural"), ("Q5", None), ("Q99", None)],
-    ids=["an artificial lake", "both at once", "an anchor itself", "under an open class", "unknown"],
 )
 def test_nearest_anchor_class_decides_and_human_made_wins_ties(class_id, top):
     assert by_graph(("name", 9, [class_id])).top == top
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("natural", "made", "unknown", "top"),
     [(2, 1, 0, "natural"), (3, 2, 0, None), (1, 2, 0, "human-made"), (1, 0, 3, None), (0, 0, 1, None), (1, 1, 0, None)],
 )

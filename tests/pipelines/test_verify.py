@@ -27,6 +27,7 @@ from tests.pipelines.tiny_shards import (
     rewrite_tar,
     write_manifest,
 )
+from tests.rows import each_row
 
 
 @pytest.mark.parametrize(("boxes", "workers"), [(False, 1), pytest.param(True, 2, marks=pytest.mark.slow)])
@@ -108,7 +109,7 @@ def test_damaged_files_are_reported(root, what):
     assert {name.removesuffix(".jpg") for name in named} <= {"s0/new" if what == "one item more" else key, ""}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "changes", "expected"),
     [
         (picture(4)[:-200], {}, "truncated"),
@@ -201,7 +202,7 @@ def test_changed_cell_of_the_index_is_reported_as_one_finding(root, kind, split,
     assert findings(root).select("kind", "split", "member").rows() == [(kind, split, key)]
 
 
-@pytest.mark.parametrize("split", ["gallery", "val"])
+@each_row("split", ["gallery", "val"])
 def test_training_classes_and_images_in_other_splits_are_reported(tmp_path, split):
     tiny = TinyShards(with_png=False)
     for item in tiny.items[12:]:

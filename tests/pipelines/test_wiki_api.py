@@ -18,6 +18,7 @@ from hgld.pipelines.hierarchy.scrape.wiki_api import (
     redirect_target,
 )
 from tests.pipelines.wikimedia_server import Canned, statement
+from tests.rows import each_row
 
 URL = "http://127.0.0.1/w/api.php"
 
@@ -149,7 +150,7 @@ def test_responses_in_several_parts_are_merged():
     assert client.asked[1]["rvcontinue"] == "5|6"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "target"),
     [
         ("{{Category redirect|Category:New name}}", "Category:New name"),
@@ -179,13 +180,12 @@ def test_any_wikitext_is_parsed_without_error(text):
     assert target is None or target.startswith("Category:")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         *("{{" * 40_000, "{{a|" * 20_000, "<!--" * 20_000, "{{Category redirect|" + "[" * 60_000),
         *("{{" + " " * 100_000, "{{template:" + "\n" * 100_000, ("{{a" + " " * 400) * 200, "<nowiki>" * 8_000),
     ],
-    ids=lambda text: text[:12],
 )
 def test_hostile_wikitext_is_parsed_quickly(text):
     started = time.process_time()

@@ -18,7 +18,7 @@ from hgld.training.checkpoint import (
     write_checkpoint,
 )
 from hgld.training.inference.embedder import load_run
-from tests.rows import refused
+from tests.rows import each_row, refused
 from tests.training.untrained_run import write_run
 
 
@@ -64,7 +64,7 @@ def test_damaged_checkpoint_files_raise_errors_with_the_file_name(tmp_path):
         find_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize("is_rewritten", [False, True])
+@each_row("is_rewritten", [False, True])
 def test_checkpoint_with_missing_or_edited_optimizer_file_is_refused(is_rewritten, tmp_path):
     """Otherwise the run would resume with the moments of another optimizer."""
     path = write_checkpoint(tmp_path, a_checkpoint(7))

@@ -41,7 +41,7 @@ from hgld.training.models.networks import Network
 from tests.fake_releases import imagenet
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import Item, write_dataset
-from tests.rows import refused
+from tests.rows import each_row, refused
 from tests.training.small_runs import options
 
 VIEWS = {
@@ -66,7 +66,7 @@ def places(tmp_path_factory):
     return folder, summary.values["test"]
 
 
-@pytest.mark.parametrize("metrics", [("top-3", "top-1"), ("top-1", "R@1", "top-3")])
+@each_row("metrics", [("top-3", "top-1"), ("top-1", "R@1", "top-3")])
 def test_evaluate_reports_top_k_alone_or_beside_retrieval_metrics(places, metrics):
     folder, values = places
     with trained_embedder(folder / "run", which="last", device="cpu") as embedder:
@@ -194,8 +194,8 @@ def test_proxy_classifier_logits_equal_loss_logits():
         torch.testing.assert_close(of_classifier, of_loss)
 
 
-@pytest.mark.parametrize("scale", [None, 20.0])
-@pytest.mark.parametrize("power", [0.5, 0.25])
+@each_row("scale", [None, 20.0])
+@each_row("power", [0.5, 0.25])
 def test_classifier_with_folded_whitening_gives_equal_scores(scale, power):
     generator = torch.Generator().manual_seed(0)
     mixed = torch.rand(24, 24, generator=generator) * torch.linspace(0.05, 1, 24)

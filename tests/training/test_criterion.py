@@ -3,7 +3,6 @@
 import dataclasses
 import inspect
 
-import pytest
 import torch
 
 from hgld import losses
@@ -120,7 +119,7 @@ def test_renumbering_classes_does_not_change_the_loss():
     torch.testing.assert_close(ours, losses.SupHAP()(embeddings, labels))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "expected"),
     [
         ("SupAP", ["batch", "memory"]),
@@ -138,8 +137,8 @@ def test_loss_with_memory_reports_all_terms_from_the_first_step(name, expected):
         assert (value > alone) == (step >= 2)
 
 
-@pytest.mark.parametrize("name", ["SupAP", "ROADMAP"])
-@pytest.mark.parametrize("sum_levels", [False, True])
+@each_row("name", ["SupAP", "ROADMAP"])
+@each_row("sum_levels", [False, True])
 def test_loss_terms_averaged_over_processes_equal_single_process_terms(name, sum_levels):
     embeddings, labels, instances = batch()
     options = {"loss": name, "memory": 30, "memory_from_epoch": 0, "sum_levels": sum_levels}

@@ -16,13 +16,14 @@ from hgld.training.config import TrainConfig, with_fields
 from hgld.training.config_checks import check_config
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.hgld.streamed_dataset import joined, same_batches
+from tests.rows import each_row
 from tests.training.small_runs import STEPS, options
 
 CPU = torch.device("cpu")
 ALONE = Processes(0, 1, CPU)
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@each_row("stream", [False, True])
 def test_batches_of_all_processes_concatenate_to_the_global_batch(stream, data):
     config = options(stream=stream)
     parts = [list(TrainingData(config, data, Processes(r, 2, CPU)).batches(1)) for r in range(2)]
@@ -31,7 +32,7 @@ def test_batches_of_all_processes_concatenate_to_the_global_batch(stream, data):
     assert same_batches(joined(parts), alone)
 
 
-@pytest.mark.parametrize(("processes", "hint"), [(5, "--batch-size 20 or less"), (16, "fewer processes")])
+@each_row(("processes", "hint"), [(5, "--batch-size 20 or less"), (16, "fewer processes")])
 def test_error_about_too_many_classes_per_batch_suggests_a_valid_batch_size(processes, hint, data):
     with pytest.raises(ConfigError, match=f"needs 40 classes per batch, but split 'train' of .* has 12. Use {hint}"):
         TrainingData(options(batch_size=80, images_per_class=2), data, Processes(0, processes, CPU))
@@ -39,7 +40,7 @@ def test_error_about_too_many_classes_per_batch_suggests_a_valid_batch_size(proc
     assert TrainingData(fitting, data, Processes(0, 5, CPU)).steps_per_epoch
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@each_row("stream", [False, True])
 def test_epoch_started_at_any_step_has_the_same_remaining_batches(stream, data):
     source = TrainingData(options(stream=stream), data, ALONE)
     whole = list(source.batches(2))
@@ -50,8 +51,8 @@ def test_epoch_started_at_any_step_has_the_same_remaining_batches(stream, data):
     assert same_batches(list(source.batches(2)), whole)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("steps", [4, 9])
+@each_row("stream", [False, True])
+@each_row("steps", [4, 9])
 def test_epochs_of_any_length_continue_the_order_of_the_sampler(steps, stream, data):
     usual = TrainingData(options(stream=stream), data, ALONE)
     other = TrainingData(options(stream=stream, steps_per_epoch=steps), data, ALONE)
@@ -75,7 +76,7 @@ def test_pca_sample_contains_no_image_twice(tmp_path):
     assert torch.cat(shared).bincount().max() == 25
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "processes", "error", "told"),
     [
         ({}, 3, ConfigError, "3 processes"),

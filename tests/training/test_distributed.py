@@ -31,8 +31,8 @@ def answers(tmp_path_factory):
     return load_file(out), load_file(f"{out}.1")
 
 
-@pytest.mark.parametrize("chunk", [0, 5])
-@pytest.mark.parametrize("name", two_processes.LOSSES)
+@each_row("chunk", [0, 5])
+@each_row("name", two_processes.LOSSES)
 def test_gradients_of_two_processes_equal_gradients_of_one_process(answers, name, chunk, alone):
     first, second = answers
     keys = [key for key in alone if key.startswith(f"{name}/")]
@@ -58,7 +58,7 @@ def test_processes_exchange_values_rows_flags_and_statistics(answers):
         assert process["any"].tolist() == [1, 1, 0]
 
 
-@pytest.mark.parametrize("chunk", [0, 2])
+@each_row("chunk", [0, 2])
 def test_dropout_differs_by_process_and_step_and_is_reproducible(chunk):
     """Repeating a step gives the same bits; another process or another step draws a different dropout mask."""
     images, labels = torch.ones(6, 8), torch.arange(6)[:, None] // 2
@@ -163,7 +163,7 @@ def test_each_process_takes_its_own_gpu(visible, local, slurm, chosen, monkeypat
 # -- signals that request a stop --
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@each_row("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_first_signal_requests_stop_and_second_interrupts(number):
     before = signal.getsignal(number)
     with stop_requests() as stop:

@@ -131,7 +131,7 @@ def shape_of(view, width, height):
     return tuple(max(view.resize if view.resize_mode == "crop" else 1, int(side * factor)) for side in (width, height))
 
 
-@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.resize_mode)
+@each_row("view", VIEWS)
 def test_embeddings_equal_one_by_one_reference(model, dataset, view):
     """The reference implementation is Pillow's own resize and crop, one image at a time, normalised by hand."""
     found = embed(model, dataset, view=view, batch_size=4)
@@ -150,7 +150,7 @@ def test_embeddings_equal_one_by_one_reference(model, dataset, view):
         torch.testing.assert_close(found[i], row, atol=0.02, rtol=0)  # torchvision and Pillow round pixels differently
 
 
-@pytest.mark.parametrize("view", VIEWS[2:], ids=lambda view: view.resize_mode)
+@each_row("view", VIEWS[2:])
 def test_embedding_does_not_depend_on_batch_size(model, dataset, view):
     alone = torch.cat([embed(model, dataset.select([i]), view=view, workers=1) for i in range(len(dataset))])
     for batch_size, workers in ((3, 1), (100, 3)):
@@ -158,7 +158,7 @@ def test_embedding_does_not_depend_on_batch_size(model, dataset, view):
         torch.testing.assert_close(found, alone, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize(("view", "tries"), [(VIEWS[1], True), (VIEWS[2], False)])
+@each_row(("view", "tries"), [(VIEWS[1], True), (VIEWS[2], False)])
 def test_cudnn_tries_algorithms_only_if_images_have_one_shape(model, dataset, view, tries, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     seen = set()

@@ -18,6 +18,7 @@ from hgld.training.inference.gem_exponent import best_gem_p, choose_gem_p, set_g
 from hgld.training.models.embedding_model import AveragePool, EmbeddingModel, GeM
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.reference import precision_at_k
+from tests.rows import each_row
 from tests.training.untrained_run import CONFIG_OF_RUN, write_run
 
 CHANNELS, VIEWS, IMAGES = 8, 4, 12
@@ -106,7 +107,7 @@ def test_gem_p_is_chosen_on_two_images_per_class(places, monkeypatch):
     assert sum(len(images) for images, _ in batches) >= 5 * len(labels)
 
 
-@pytest.mark.parametrize("gem_p", [5.0, "auto"])
+@each_row("gem_p", [5.0, "auto"])
 def test_embedder_pools_with_the_chosen_gem_p(places, gem_p):
     dataset = open_dataset(places / "data", "test")
     opened: dict[str, Any] = {"device": "cpu", "size": 40, "data": str(places / "data")}

@@ -17,7 +17,6 @@ from tests.training.run_process import run
 from tests.training.small_runs import STEPS, options, same, weights, write_small
 
 pytestmark = pytest.mark.slow
-KILLS = 3
 # These options have state that a checkpoint must save: averages, moments and a memory.
 FIELDS = {"loss": "SupRecall", "recall_at": (1, 2), "memory": 30, "memory_from_epoch": 1, "ema": 0.9}
 
@@ -31,28 +30,27 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
-def wait_for_log(log, before):
-    """Wait until the run has written to its log."""
+def kill_while_training(config, data, out, awaited, draw):
+    """Start or resume a run, and kill it soon after it has written to a file."""
+    before = awaited.stat().st_mtime_ns if awaited.is_file() else 0
+    process = forked(run, config, str(data), out, out=out.parent / "killed", environment={})
     deadline = time.monotonic() + 300
-    while not (log.is_file() and log.stat().st_mtime_ns > before):
+    while not (awaited.is_file() and awaited.stat().st_mtime_ns > before):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+    time.sleep(draw.uniform(0.0, 0.2))
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
 
 
 def test_run_killed_at_random_moments_resumes_with_bit_identical_weights(tmp_path):
     data, out, log = write_small(tmp_path / "data"), tmp_path / "run", tmp_path / "run/log.csv"
     config = options(**FIELDS, stream=True, epochs=12, evaluate_every=5, checkpoint_every=4, log_every=1)
     save_config(config, tmp_path / "config.json")
-    draw, killed = random.Random(1), 0
-    for number in range(KILLS):
-        before = log.stat().st_mtime_ns if log.is_file() else 0
-        process = forked(run, tmp_path / "config.json", str(data), out, out=tmp_path / f"kill-{number}", environment={})
-        wait_for_log(log, before)
-        time.sleep(draw.uniform(0.0, 0.2))
-        process.kill()
-        process.join()
-        killed += process.exitcode == -signal.SIGKILL
-    assert killed == KILLS
+    draw = random.Random(1)
+    for _ in range(3):
+        kill_while_training(tmp_path / "config.json", data, out, log, draw)
     summary = train(config, str(data), out)
     assert (summary.finished, summary.step) == (True, 12 * STEPS)
     whole = train(config, str(data), tmp_path / "whole")
@@ -80,15 +78,8 @@ def test_killed_finetune_resumes_with_bit_identical_weights(tmp_path):
     config = with_fields(finetune_config(), given)
     (tmp_path / "config.yaml").write_text(config_text(config))
     draw = random.Random(0)
-    for number, awaited in enumerate(("config.json", "log.csv", "log.csv")):
-        before = (out / awaited).stat().st_mtime_ns if (out / awaited).is_file() else 0
-        started = (tmp_path / "config.yaml", str(data), out)
-        process = forked(run, *started, out=tmp_path / f"kill-{number}", environment={})
-        wait_for_log(out / awaited, before)
-        time.sleep(draw.uniform(0.0, 0.2))
-        process.kill()
-        process.join()
-        assert process.exitcode == -signal.SIGKILL
+    for awaited in ("config.json", "log.csv", "log.csv"):
+        kill_while_training(tmp_path / "config.yaml", data, out, out / awaited, draw)
     summary = train(config, str(data), out)
     assert (summary.finished, summary.step) == (True, 24)
     assert train(config, str(data), tmp_path / "whole").best == summary.best

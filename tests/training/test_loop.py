@@ -19,6 +19,7 @@ from hgld.training.log import read_rows
 from hgld.training.loop import LOCK, train
 from hgld.training.progress import ProgressReporter
 from tests.hgld.streamed_dataset import damage, no_image
+from tests.rows import each_row
 from tests.training.small_runs import STEPS, Notes, options, same, weights, write_half_damaged, write_small
 
 # These options have state that a resumed run must restore; options that do not interact share a case.
@@ -139,7 +140,7 @@ def test_run_resumes_only_with_unchanged_options_and_data(data, tmp_path):
         train(options(**STILL), str(other), tmp_path / "run")
 
 
-@pytest.mark.parametrize(("stream", "change"), [(False, {"held_out": range(6)}), (True, {"order": 1})])
+@each_row(("stream", "change"), [(False, {"held_out": range(6)}), (True, {"order": 1})])
 def test_run_does_not_resume_if_the_split_or_the_image_order_changed(stream, change, data, tmp_path):
     config = options(epochs=1, steps_per_epoch=1, stream=stream, evaluate_on=())
     train(config, data, tmp_path / "run")
@@ -159,7 +160,7 @@ def test_init_from_starts_with_the_averaged_weights(data, tmp_path):
     assert all(torch.equal(averaged[name], tuned[name]) for name in averaged)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("tolerance", "worths", "chosen"),
     [
         (0.1, [0.1, 0.9, 0.85, 0.78], 2),  # epoch 2 is within 0.1 of the best value 0.9, and trained longer
@@ -224,7 +225,7 @@ def test_diverged_run_stops_and_keeps_the_newest_checkpoint(where, data, tmp_pat
     assert same(reference, weights(tmp_path / "run"))
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@each_row("stream", [False, True])
 def test_damaged_training_image_is_replaced_and_damaged_test_image_excluded(stream, tmp_path):
     place, run, shown = write_small(tmp_path / "data"), tmp_path / "run", Notes()
     table = read_index(place / "index.parquet")[0]

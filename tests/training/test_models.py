@@ -238,7 +238,7 @@ def test_frozen_backbone_gets_no_gradients_until_unfrozen():
     assert all(p.requires_grad for _, p in groups["backbone"])
 
 
-@pytest.mark.parametrize("layer_norm", [False, True])
+@each_row("layer_norm", [False, True])
 def test_projection_starts_as_pca_of_training_features(layer_norm):
     pooled = torch.randn(80, 144, generator=torch.Generator().manual_seed(0)).abs()
     config = ModelConfig(backbone="small", dim=16, projection="pca", layer_norm=layer_norm)
@@ -370,7 +370,7 @@ def test_rmac_of_a_square_map_has_fourteen_regions_and_refuses_a_row_of_tokens()
         RMac()(torch.ones(1, 3, 196, 1))
 
 
-@pytest.mark.parametrize("kind", ["crow", "rmac"])
+@each_row("kind", ["crow", "rmac"])
 def test_poolings_of_dead_features_are_zero_with_a_finite_gradient(kind):
     dead = torch.zeros(2, 3, 4, 4, requires_grad=True)
     pool = build_pooling(kind, 3.0, True)

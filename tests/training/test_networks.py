@@ -260,7 +260,7 @@ def test_onnx_network_stores_the_digest_of_its_file(tmp_path):
     assert bytes(digest.tolist()) == hashlib.sha256((tmp_path / "m.onnx").read_bytes()).digest()
 
 
-@pytest.mark.parametrize("name", ["onnx:m.onnx", "pixels"])
+@each_row("name", ["onnx:m.onnx", "pixels"])
 def test_onnx_networks_and_raw_pixels_cannot_be_trained(name):
     with pytest.raises(ConfigError, match=f"backbone {name} cannot be trained; use it as --model"):
         build_model(ModelConfig(backbone=name), image_size=32)

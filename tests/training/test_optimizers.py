@@ -19,6 +19,7 @@ from hgld.training.optimizers import (
     set_rates,
     weight_average,
 )
+from tests.rows import each_row
 
 
 def parameters():
@@ -51,7 +52,7 @@ def test_every_parameter_is_in_one_group_with_its_rate_and_decay():
     assert [type(optimizer) for optimizer in optimizers] == [torch.optim.AdamW] * 2
 
 
-@pytest.mark.parametrize("kind", ["adam", "sgd"])
+@each_row("kind", ["adam", "sgd"])
 def test_restored_optimizer_state_is_on_the_device_of_its_parameter(kind):
     """Scalar parameters, such as GeM's exponent, are included."""
     exponent, matrix = nn.Parameter(torch.tensor(3.0)), nn.Parameter(torch.ones(2, 2))

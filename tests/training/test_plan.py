@@ -81,7 +81,7 @@ def test_every_unset_field_is_derived_once_with_a_reason():
     assert all(isinstance(line, PlanLine) for line in plan_lines(config))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "rows"),
     [
         ({}, ["backbone", "size", "loss", "batch-size", "epochs", "lr", "freeze-batch-norm", "evaluate-on"]),
@@ -90,7 +90,6 @@ def test_every_unset_field_is_derived_once_with_a_reason():
             ["backbone", "size", "batch-size", "freeze-batch-norm", "evaluate-on"],
         ),
     ],
-    ids=str,
 )
 def test_plan_table_lists_important_unset_options(given, rows):
     config = derive(derive_network(with_fields(finetune_config(), given), ""), SET, LITE)

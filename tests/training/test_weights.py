@@ -39,13 +39,13 @@ def test_read_weights_reads_every_file_type(tmp_path, name):
     assert same(read_weights(path), state())
 
 
-@pytest.mark.parametrize("key", ["model", "model_ema"])
+@each_row("key", ["model", "model_ema"])
 def test_read_weights_unwraps_training_checkpoints(tmp_path, key):
     torch.save({"epoch": 3, "optimizer": {"lr": 0.1}, key: state()}, tmp_path / "w.pt")
     assert same(read_weights(tmp_path / "w.pt"), state())
 
 
-@pytest.mark.parametrize("prefix", ["", "_orig_mod.module.", "backbone.net."])
+@each_row("prefix", ["", "_orig_mod.module.", "backbone.net."])
 def test_load_into_removes_wrapper_prefixes(prefix):
     net = Net()
     load_into(net, {prefix + name: value for name, value in state(1).items()}, "w.pt")

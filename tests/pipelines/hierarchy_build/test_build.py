@@ -20,6 +20,7 @@ from hgld.pipelines.hierarchy.config import (
 )
 from hgld.pipelines.hierarchy.sample import EXPECTED_GROUPS
 from hgld.pipelines.stage import sha256_of, silent
+from tests.rows import each_row
 
 NAMES = ["church building", "stone bridge", "lake", "mountain", "wooden church", "railway bridge", "mountain lake"]
 
@@ -160,7 +161,7 @@ def test_build_after_a_full_disk_restores_all_files_and_removes_outdated_files(o
 ONE, TWO = ("train", Path("a.csv")), ("train", Path("b.csv"))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "error"),
     [
         ({"source": "sample", "tables": (ONE,)}, "'sample' was given 1 tables; expected none"),

@@ -16,6 +16,7 @@ from hgld.pipelines.hierarchy.provenance import complete_provenance, provenance,
 from hgld.pipelines.hierarchy.report import report as build_report
 from hgld.pipelines.stage import silent
 from tests.pipelines.hierarchy_build.conftest import HOSTILE, write_decisions
+from tests.rows import each_row
 
 
 def text_of(page):
@@ -181,7 +182,7 @@ def test_provenance_of_equal_builds_differs_only_in_times_and_has_no_contact_or_
     assert one["seeds"] == {"cluster": 0}
 
 
-@pytest.mark.parametrize("text", ["{", "[]"])
+@each_row("text", ["{", "[]"])
 def test_damaged_provenance_counts_as_missing(tmp_path, text):
     (tmp_path / "provenance.json").write_text(text)
     assert read_provenance(tmp_path) is None

@@ -7,7 +7,7 @@ from PIL import Image
 from hgld.errors import ConfigError, ImageError, TableError
 from hgld.pipelines.hierarchy import landmark_images
 from hgld.pipelines.hierarchy.landmark_images import find_images, listed_images, read_image
-from tests.rows import refused
+from tests.rows import each_row, refused
 
 
 def picture(color, kind="JPEG", size=(40, 30)):
@@ -59,14 +59,13 @@ def test_images_listed_outside_the_image_folder_are_refused(tmp_path):
             listed_images([[path]], tmp_path)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "reason"),
     [
         (b"", "no bytes"),
         (b"<html>not found</html>", "none of JPEG, PNG"),
         (picture("red", "JPEG", (400, 400))[:-200], "truncated"),
     ],
-    ids=["empty", "html", "cut"],
 )
 def test_invalid_images_are_refused_with_a_reason(tmp_path, data, reason):
     put(tmp_path / "train/1/a.jpg", data)
