@@ -60,7 +60,7 @@ def config_of(hgld, table, tmp_path, monkeypatch):
 
     monkeypatch.setattr(build, "build_hierarchy", start)
 
-    def config(*flags) -> BuildConfig:
+    def config(*flags):
         assert "started" in hgld("build-hierarchy", "--landmarks", f"train={table}", "--out", tmp_path / "o", *flags)[2]
         return asked.pop()
 

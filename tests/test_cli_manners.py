@@ -88,7 +88,7 @@ ELSEWHERE = {  # test files that check the --json output of these subcommands
 
 
 @pytest.fixture
-def nowhere(tmp_path, monkeypatch) -> Path:
+def nowhere(tmp_path, monkeypatch):
     """Working directory with an empty folder and a small table."""
     (tmp_path / "nothing").mkdir()
     (tmp_path / "file.csv").write_text("a,b\n1,2\n")
@@ -97,7 +97,7 @@ def nowhere(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture(scope="module")
-def everything(tmp_path_factory) -> Path:
+def everything(tmp_path_factory):
     """Working directory with the files for the commands in :data:`RIGHT`."""
     folder = tmp_path_factory.mktemp("everything")
     write_dataset(folder / "data", items_of_classes([5, 5], ["test"]))
@@ -120,7 +120,7 @@ def environment(**changes: str) -> dict[str, str]:
     return kept | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | changes
 
 
-def command_of(verb: str) -> click.Command:
+def command_of(verb):
     command = cli.get_command(click.Context(cli), verb)
     assert command is not None
     return command
@@ -292,7 +292,7 @@ def test_missing_subcommand_prints_the_help(hgld, refusal):
 
 
 def test_colours_follow_the_terminal_and_no_color(everything, monkeypatch):
-    def shown_by(**environment: str) -> str:
+    def shown_by(**environment):
         """Run a command on a terminal and return what it wrote."""
         ours, theirs = pty.openpty()
         with monkeypatch.context() as patch, os.fdopen(theirs, "w") as terminal:

@@ -102,10 +102,10 @@ class Block:
     text: str
 
     @property
-    def examples(self) -> bool:
+    def examples(self):
         return self.language == "python" and ">>>" in self.text
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.document.relative_to(ROOT).as_posix()}:{self.line}"
 
 
@@ -234,7 +234,7 @@ def test_documented_commands_parse(block, words, monkeypatch):
 class Reader:
     """Reader who runs the code blocks of a document in a folder."""
 
-    def __init__(self, folder: Path, address: str, wiki: str) -> None:
+    def __init__(self, folder, address, wiki):
         self.folder, self.address = folder, address
         self.longer = SHORTER | {  # an encoder without weights, and a local wiki at any request rate
             "hgld build-hierarchy --landmarks": [
@@ -243,7 +243,7 @@ class Reader:
         }
         self.names: dict[str, object] = {"__name__": "documents"}
 
-    def follow(self, document: Path) -> None:
+    def follow(self, document):
         for block in blocks_of(document):
             if DIRECTIVE.match(block.language):
                 continue
@@ -276,7 +276,7 @@ def begun(tmp_path_factory):
     return folder
 
 
-def follow(document: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def follow(document, folder, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     without_figures(monkeypatch, drawn=1)
@@ -342,7 +342,7 @@ def test_screenshots_of_pages_are_current_and_small_and_have_an_alt_text():
 
 
 def test_documentation_pages_stay_within_word_limits():
-    def words(*pages: Path) -> int:
+    def words(*pages):
         return sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
 
     generated = {page for page in (DOCS / "reference").glob("*.md") if "automodule::" in page.read_text("utf-8")}

@@ -43,7 +43,7 @@ def world(shared, monkeypatch):
     return World(shared["folder"], monkeypatch, shared["made"], shared["numbers"])
 
 
-def seen(change: Change, fields: dict, world: World) -> object:
+def seen(change, fields, world):
     """Return the result of a witness for a config."""
     given = {name: value(world) if callable(value) else value for name, value in fields.items()}
     sections = hgld.training.config.SECTIONS.values()

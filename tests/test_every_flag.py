@@ -329,7 +329,7 @@ def test_every_flag_has_a_row_in_the_table():
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory) -> Path:
+def world(tmp_path_factory):
     """Folder with the input files of all commands."""
     folder = tmp_path_factory.mktemp("flags")
     rng = np.random.default_rng(0)
@@ -412,13 +412,13 @@ class Asked(HgldError):
     """Replaces a request to a service or a call of slow code; its message has the arguments."""
 
 
-def _told(value: object) -> str:
+def _told(value):
     if callable(value) or type(value).__repr__ is object.__repr__:
         return type(value).__name__
     return repr(value)
 
 
-def _ask(*arguments: object, **named: object) -> None:
+def _ask(*arguments, **named):
     told = {"reading": READING.get(), **dict(enumerate(arguments)), **named}
     raise Asked(", ".join(f"{name}={_told(value)}" for name, value in told.items()))
 
@@ -494,7 +494,7 @@ def observe(world, monkeypatch, capfd):
     return run
 
 
-def _content(path: Path) -> str:
+def _content(path):
     text = path.read_bytes()
     if path.name in ("done.json", "provenance.json"):  # these files contain times
         return ""

@@ -48,7 +48,7 @@ def test_import_contract_lists_every_library_module():
 
 
 @functools.cache
-def _tree(path: Path) -> ast.Module:
+def _tree(path):
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
@@ -198,7 +198,7 @@ def test_no_import_cycles():
 LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
-def _tokens(path: Path) -> int:
+def _tokens(path):
     """Return the number of tokens of a module's code, without docstrings, comments and whitespace."""
     docstrings = {
         (node.body[0].lineno, node.body[0].col_offset)

@@ -57,7 +57,7 @@ sys.meta_path[sys.meta_path.index(PathFinder)] = Without
 """
 
 
-def run_with_base_alone(program: str, *arguments: object, cwd: Path) -> str:
+def run_with_base_alone(program, *arguments, cwd):
     """Run a program that can import only the base dependencies of hgld."""
     base = brought_by(map(Requirement, PROJECT["dependencies"]))
     absent = [

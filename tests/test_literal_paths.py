@@ -13,7 +13,7 @@ from tests.fake_releases.pictures import jpeg
 def served(hgld):
     """``served(*words)`` runs a command, checks that it succeeds, and returns its output."""
 
-    def run(*words: object) -> str:
+    def run(*words):
         code, out, err = hgld(*words)
         assert code == 0, err
         return out

@@ -34,36 +34,36 @@ OF_GRADES = [name for name in NAMES if not name.startswith(("dists", "NMI"))]
 To = Callable[[Tensor], Tensor]
 
 
-def embeddings(*, tied: bool) -> Tensor:
+def embeddings(*, tied):
     drawn = torch.randn(N, 6, generator=torch.Generator().manual_seed(0))
     return drawn[:, :4].sign() if tied else drawn  # 16 distinct vectors give every query ties
 
 
-def labels() -> Tensor:
+def labels():
     fine = torch.arange(N) % 10
     found = torch.stack([fine, fine // 3], dim=1)
     found[5, 0] = -1
     return found
 
 
-def evaluated(to: To, *, tied: bool) -> Any:
+def evaluated(to, *, tied):
     items = to(embeddings(tied=tied)), to(labels())
     return hgld.evaluate(*items, levels=LEVELS, metrics=NAMES).values
 
 
-def against_a_gallery(to: To, *, tied: bool) -> Any:
+def against_a_gallery(to, *, tied):
     items, of = to(embeddings(tied=tied)), to(labels())
     own = to(torch.arange(7))
     options = EvaluationOptions(metrics=tuple(NAMES))
     return evaluate_labelled((items[:7], of[:7]), (items, of), levels=LEVELS, self_index=own, options=options).values
 
 
-def expanded(to: To, *, tied: bool) -> Any:
+def expanded(to, *, tied):
     options = EvaluationOptions(metrics=("AP",), query_expansion=(2.0, 3))
     return evaluate_labelled((to(embeddings(tied=tied)), to(labels())), levels=LEVELS, options=options).values
 
 
-def judged(to: To, *, tied: bool) -> Any:
+def judged(to, *, tied):
     relevant = [[np.array([i]), np.array([(i + 1) % N])] for i in range(N)]
     judgements = ListRelevance(N, relevant, [np.array([(i + 2) % N]) for i in range(N)])
     items = to(embeddings(tied=tied))
@@ -71,13 +71,13 @@ def judged(to: To, *, tied: bool) -> Any:
     return evaluate_judged(items, items, judgements, levels=LEVELS, options=options).values
 
 
-def ranked(to: To, *, tied: bool) -> Any:
+def ranked(to, *, tied):
     items, generator = embeddings(tied=tied), torch.Generator().manual_seed(1)
     grades, left_out = torch.randint(0, 3, (N, N), generator=generator), torch.rand(N, N, generator=generator) < 0.1
     return ranking_metrics(to(items @ items.T), to(grades), OF_GRADES, levels=LEVELS, left_out=to(left_out))
 
 
-def over_batches(to: To, *, tied: bool) -> Any:
+def over_batches(to, *, tied):
     """Evaluate in batches, as a custom validation loop does."""
     device = to(torch.zeros(1)).device
     metric = Retrieval(levels=LEVELS, metrics=NAMES, device=device)
@@ -86,18 +86,18 @@ def over_batches(to: To, *, tied: bool) -> Any:
     return metric.compute()
 
 
-def nearest(to: To, *, tied: bool) -> Any:
+def nearest(to, *, tied):
     items = to(embeddings(tied=tied))
     return nearest_neighbors(items, items, 5, self_index=to(torch.arange(N)))
 
 
-def others(to: To, *, tied: bool) -> Any:
+def others(to, *, tied):
     items = to(embeddings(tied=tied))
     distances = class_distances(items, to(labels()[:, 1]))
     return distances.intra, distances.inter, expand_queries(items, items, EvaluationOptions(query_expansion=(2.0, 3)))
 
 
-def batches(to: To, *, tied: bool) -> Any:
+def batches(to, *, tied):
     of = to(labels())
     samplers = (
         PKSampler(of, p=2, k=2),
@@ -107,7 +107,7 @@ def batches(to: To, *, tied: bool) -> Any:
     return [sampler.batch(1, step) for sampler in samplers for step in range(3)]
 
 
-def classified(to: To, *, tied: bool) -> Any:
+def classified(to, *, tied):
     """Run the exported module on the device."""
     model = small_model()
     module = ImageEmbedder(model).eval()

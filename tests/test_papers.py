@@ -19,7 +19,7 @@ from hgld.evaluation.protocols import protocol_of
 from hgld.metrics import Metric
 from hgld.pipelines.shards.sources import source_name
 from hgld.published import PAPERS, find_table, published_values
-from hgld.published.experiments import Experiment, all_experiments, find_experiments
+from hgld.published.experiments import all_experiments, find_experiments
 from hgld.settings import options_of
 from hgld.training.config import SECTIONS
 from hgld.training.recipes import RECIPES
@@ -60,7 +60,7 @@ def test_every_recipe_of_a_table_is_in_its_commands_once():
     )
 
 
-def find_rows(one: Experiment) -> list:
+def find_rows(one):
     return [v for v in published_values() if (v.paper, v.table) == (one.paper, one.table)]
 
 
@@ -75,7 +75,7 @@ def test_every_command_parses_without_unknown_names(monkeypatch):
         check(verb, verbs(verb).make_context(verb, words).params)
 
 
-def check(verb: str, given: dict) -> None:
+def check(verb, given):
     """Fail for unknown recipes, datasets, tables, protocols and metrics."""
     if verb == "train":
         options = [option for section in SECTIONS.values() for option in options_of(section).values()]

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -25,7 +24,7 @@ COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 @pytest.fixture
-def shards(tmp_path) -> Path:
+def shards(tmp_path):
     """Folder with one tar whose class names, and the name of one member, contain control characters."""
     folder = tmp_path / "shards"
     folder.mkdir()

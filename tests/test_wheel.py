@@ -49,7 +49,7 @@ def files_of(folder: Path) -> set[str]:
     }
 
 
-def new_environment(place: Path) -> Path:
+def new_environment(place):
     """Return the Python of a new environment that also sees the packages of this one."""
     run("-m", "venv", "--without-pip", place, cwd=place.parent)
     python = place / "bin" / "python"

@@ -15,7 +15,6 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -25,14 +24,14 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.hgld.range_server import Asked, serve
+from tests.hgld.range_server import serve
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 MOST_MEMORY, MOST_SECONDS = 600 << 20, 20
 
 
-def call(function: str, *arguments: object) -> str:
+def call(function, *arguments):
     """Return a program that calls a function, given as ``module.name``."""
     module, _, name = function.rpartition(".")
     return f"from pathlib import PosixPath; from {module} import {name}; {name}(*{arguments!r})"
@@ -42,15 +41,15 @@ def opens(dataset: Path | str) -> str:
     return call("hgld.open_dataset", str(dataset), "train")
 
 
-def reads_table(folder: Path) -> str:
+def reads_table(folder):
     return call("hgld.tables.read_parquet", folder / "labels.parquet")
 
 
-def reads_weights(path: Path) -> str:
+def reads_weights(path):
     return call("hgld.training.models.backbone.read_weights", path)
 
 
-def write_four_classes(folder: Path, **given: Any) -> None:
+def write_four_classes(folder, **given):
     write_dataset(folder, items_of_classes([2, 2, 2, 2]), **given)
 
 
@@ -81,7 +80,7 @@ def family(pid: int) -> list[int]:
     return found
 
 
-def resident(pid: int) -> int:
+def resident(pid):
     """Return the bytes of a process's memory without mapped files, such as its libraries."""
     try:
         _, resident, shared = Path(f"/proc/{pid}/statm").read_text().split()[:3]
@@ -91,7 +90,7 @@ def resident(pid: int) -> int:
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory) -> Path:
+def dataset(tmp_path_factory):
     folder = tmp_path_factory.mktemp("attacked")
     write_four_classes(folder)
     return folder
@@ -105,7 +104,7 @@ def usual(dataset) -> tuple[int, float]:
 # -- each function writes hostile files into a folder, and returns the program that reads them ------------------------
 
 
-def six_large_webp(folder: Path) -> str:
+def six_large_webp(folder):
     Image.new("RGB", (7070, 7070), (200, 30, 40)).save(folder / "large.webp", quality=50)
     return f"""
 import numpy as np
@@ -124,21 +123,21 @@ with ThreadPoolExecutor(6) as pool:
 """
 
 
-def wide_index(folder: Path) -> str:
-    def widen(index: pl.DataFrame) -> pl.DataFrame:
+def wide_index(folder):
+    def widen(index):
         return index.with_columns(pl.Series("extra", [np.zeros(40_000_000, np.int64)] * len(index)))
 
     write_four_classes(folder, edit=widen)
     return opens(folder)
 
 
-def brackets(folder: Path) -> str:
+def brackets(folder):
     write_four_classes(folder)
     (folder / "dataset.json").write_text("[" + "[]," * 33_000_000 + "[]]")
     return opens(folder)
 
 
-def long_text(folder: Path) -> str:
+def long_text(folder):
     """A text of 60 MB in which one emoji makes every character take four bytes."""
     write_four_classes(folder)
     text = json.dumps(["a" * 60_000_000 + "\N{GRINNING FACE}"], ensure_ascii=False)
@@ -146,48 +145,48 @@ def long_text(folder: Path) -> str:
     return opens(folder)
 
 
-def many_rows(folder: Path) -> str:
+def many_rows(folder):
     pl.select(label=pl.repeat("a", 150_000_000, dtype=pl.String)).write_parquet(folder / "labels.parquet")
     return reads_table(folder)
 
 
-def long_embeddings(folder: Path) -> str:
+def long_embeddings(folder):
     rows = pl.Series("embedding", [np.zeros(1_000_000, np.float32)] * 1_000)
     pl.DataFrame([rows]).write_parquet(folder / "labels.parquet")
     return reads_table(folder)
 
 
-def many_row_groups(folder: Path) -> str:
+def many_row_groups(folder):
     pl.DataFrame({"label": ["a"] * 150_000}).write_parquet(folder / "labels.parquet", row_group_size=1)
     return reads_table(folder)
 
 
-def long_names(folder: Path) -> str:
+def long_names(folder):
     """Rows of a class name of a million letters, which parquet stores once."""
     names = pa.DictionaryArray.from_arrays(np.zeros(20_000, np.int32), ["x" * 1_000_000])
     pq.write_table(pa.table({"label": names}), folder / "labels.parquet")
     return call("hgld.evaluation.embedding_files.read_labels", str(folder / "labels.parquet"), None)
 
 
-def endless_braces(folder: Path) -> str:
+def endless_braces(folder):
     return call("hgld.data.storage.expand_braces", ["train-{000000..99999999999}.tar"])
 
 
-def brackets_from_a_wiki(folder: Path) -> str:
+def brackets_from_a_wiki(folder):
     return """
 from hgld.pipelines.web import _json_object
 _json_object("https://wiki.example/api", b'{"query": [' + b"[]," * 20_000_000 + b"[]]}")
 """
 
 
-def safetensors_of_a_terabyte(folder: Path) -> str:
+def safetensors_of_a_terabyte(folder):
     size = 1 << 40
     header = json.dumps({"x": {"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]}}).encode()
     (folder / "weights.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 64)
     return reads_weights(folder / "weights.safetensors")
 
 
-def million_tensors(folder: Path) -> str:
+def million_tensors(folder):
     """Weights of a million empty tensors, all in the header."""
     tensors = (f'"{number}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}' for number in range(1_000_000))
     header = "{" + ",".join(tensors) + "}"
@@ -207,27 +206,27 @@ def repacked(folder: Path, change: Callable[[zipfile.ZipFile, str, bytes], objec
     return reads_weights(folder / "weights.pt")
 
 
-def with_pickle(folder: Path, pickled: bytes) -> str:
-    def change(packed: zipfile.ZipFile, name: str, data: bytes) -> None:
+def with_pickle(folder, pickled):
+    def change(packed, name, data):
         packed.writestr(name, pickled if name.endswith("data.pkl") else data)
 
     return repacked(folder, change)
 
 
-def pickled_lists(folder: Path) -> str:
+def pickled_lists(folder):
     return with_pickle(folder, b"\x80\x02" + b"]" * 60_000_000 + b".")
 
 
-def pickled_bytearray(folder: Path) -> str:
+def pickled_bytearray(folder):
     """A call of bytearray(4_000_000_000) in 40 bytes."""
     size = (4_000_000_000).to_bytes(5, "little")
     return with_pickle(folder, b"\x80\x02}q\x00U\x01ac__builtin__\nbytearray\n\x8a\x05" + size + b"\x85Rs.")
 
 
-def compressed_weights(folder: Path) -> str:
+def compressed_weights(folder):
     """Weights of 4 GB of zeros, compressed to 4 MB."""
 
-    def change(packed: zipfile.ZipFile, name: str, data: bytes) -> None:
+    def change(packed, name, data):
         packed.compression = zipfile.ZIP_DEFLATED
         with packed.open(name, "w", force_zip64=True) as member:
             for part in [bytes(1 << 26)] * 64 if name.endswith("data/0") else [data]:
@@ -236,10 +235,10 @@ def compressed_weights(folder: Path) -> str:
     return repacked(folder, change)
 
 
-def shared_bytes(folder: Path) -> str:
+def shared_bytes(folder):
     """A zip file in which 100 members are the same 64 MB."""
 
-    def change(packed: zipfile.ZipFile, name: str, data: bytes) -> None:
+    def change(packed, name, data):
         first = next((info for info in packed.filelist if "/data/" in info.filename), None)
         if "/data/" in name and first is not None:
             packed.filelist.append(copy.copy(first))
@@ -250,23 +249,23 @@ def shared_bytes(folder: Path) -> str:
     return repacked(folder, change, tensors=100)
 
 
-def ground_truth_of_lists(folder: Path) -> str:
+def ground_truth_of_lists(folder):
     path = folder / "gnd_roxford5k.pkl"
     path.write_bytes(b"\x80\x02" + b"]" * (60 << 20) + b".")
     return call("hgld.evaluation.protocols.ground_truths.read_revisited", path)
 
 
-def long_log(folder: Path) -> str:
+def long_log(folder):
     (folder / "log.csv").write_text("step,loss\n" + "1,2\n" * 25_000_000)
     return call("hgld.training.log.read_rows", folder / "log.csv")
 
 
-def log_of_a_report(folder: Path) -> str:
+def log_of_a_report(folder):
     (folder / "log.csv").write_text("step,loss\n" + "1,2\n" * 15_000_000)
     return call("hgld.cli.main", ["report", str(folder), "--out", str(folder / "report.html")])
 
 
-def many_decisions(folder: Path) -> str:
+def many_decisions(folder):
     (folder / "decisions.yaml").write_text("decisions: [" + "{}," * 5_000_000 + "]")
     return call("hgld.pipelines.hierarchy.review.decisions.read_decisions", [folder / "decisions.yaml"])
 
@@ -313,7 +312,7 @@ def check_cost(program: str, what: str, error: str, usual: tuple[int, float]) ->
 class LyingManifest:
     """A server's dataset whose index is zeros, with the size and SHA-256 that its manifest states."""
 
-    def __init__(self, folder: Path, size: int) -> None:
+    def __init__(self, folder, size):
         self.size, digest = size, hashlib.sha256()
         for _ in range(size >> 20):
             digest.update(bytes(1 << 20))
@@ -321,7 +320,7 @@ class LyingManifest:
         manifest["files"]["index.parquet"] = {"bytes": size, "sha256": digest.hexdigest()}
         (folder / "dataset.json").write_text(json.dumps(manifest))
 
-    def __call__(self, asked: Asked) -> None:
+    def __call__(self, asked):
         start, stop = map(int, asked.handler.headers["Range"].removeprefix("bytes=").split("-"))
         data = bytes(min(stop + 1, self.size) - start)
         asked.partial(data, Content_Range=f"bytes {start}-{start + len(data) - 1}/{self.size}")

@@ -55,7 +55,7 @@ class Case:
     changes: int
     mended: set[str] = field(default_factory=set)
 
-    def at(self, place: Path) -> Path:
+    def at(self, place):
         """Copy the folder as it was before the command to a new path."""
         return shutil.copytree(self.found, place)
 
@@ -76,7 +76,7 @@ def onnx_file_converted_once(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=COMMANDS)
-def case(request, base, tmp_path_factory) -> Case:
+def case(request, base, tmp_path_factory):
     command, folder = COMMANDS[request.param], tmp_path_factory.mktemp("case")
     found = place_of(command, base, folder / "found")
     place = shutil.copytree(found, folder / "whole")
@@ -89,7 +89,7 @@ def case(request, base, tmp_path_factory) -> Case:
     return Case(command, found, contents(found), whole, len(changes))
 
 
-def moments(changes: int, stops: int, fault: str) -> range:
+def moments(changes, stops, fault):
     """Return the changes at which the disk fails; they differ between the types of failure."""
     stride = EVERY or max(1, changes // stops)
     return range(FAULTS.index(fault) * stride // len(FAULTS), changes, stride)
@@ -138,7 +138,7 @@ def test_command_succeeds_on_nfs_and_leaves_no_file_open(base, case, tmp_path):
     assert contents(place) == case.whole
 
 
-def fails(words: str, base: Path, place: Path, changes: int, fault: Any) -> int:
+def fails(words, base, place, changes, fault):
     """Run a command on a failing disk; return its exit code, or -1 if the disk stopped it."""
     try:
         with failing_disk(place, changes, fault):
@@ -199,7 +199,7 @@ def test_download_recovers_from_a_disk_that_fails_at_any_change(fault, tmp_path)
     (tmp_path / "served" / "a.tar").write_bytes(data)
     with RangeServer(tmp_path / "served") as server:
 
-        def fetch(place: Path) -> None:
+        def fetch(place):
             file = RemoteFile(f"{server.url}/a.tar", place / "a.tar", hashlib.md5(data).hexdigest())
             Downloader(backoff=0.001, timeout=5.0).fetch([file])
 

@@ -7,7 +7,7 @@ from tests.faults.readers import READERS
 from tests.rows import each_row
 
 
-def _kept() -> list:
+def _kept():
     """Return the stored cases. MATLAB files are read in a separate process, which takes a second to start."""
     slow = ("release-cars196", "release-imagenet")
     marks = {case: [pytest.mark.slow] if case.name.startswith(slow) else [] for case in campaign.KEPT.glob("*-*")}

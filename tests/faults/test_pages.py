@@ -1,7 +1,5 @@
 """Pages with hostile names in Chromium: no script in a name runs, and the page requests nothing."""
 
-from pathlib import Path
-
 import numpy as np
 import polars as pl
 import pytest
@@ -9,7 +7,6 @@ import pytest
 from hgld.report_page.page import make_report
 from tests.faults.commands import run
 from tests.hgld.test_report_page_page import write_run
-from tests.pipelines.headless_chromium import Page
 
 pytestmark = pytest.mark.slow
 HOSTILE = (
@@ -35,14 +32,14 @@ def names(count: int) -> list[str]:
     return [f"{HOSTILE[n % len(HOSTILE)]}{n}" for n in range(count)]
 
 
-def report(folder: Path) -> Path:
+def report(folder):
     write_run(folder / "<b>run'\"", names=list(HOSTILE))
     write_run(folder / "javascript:x", seed=1, names=list(HOSTILE))
     make_report([folder / "<b>run'\"", folder / "javascript:x"], folder / "r.html", title=HOSTILE[1])
     return folder / "r.html"
 
 
-def build_report(folder: Path) -> Path:
+def build_report(folder):
     (folder / "list.csv").write_text(
         "name\n" + "\n".join(f'"{n.replace(chr(34), chr(34) * 2)[:300]}"' for n in names(12))
     )
@@ -51,13 +48,13 @@ def build_report(folder: Path) -> Path:
     return folder / "out" / "report.html"
 
 
-def tree(folder: Path) -> Path:
+def tree(folder):
     build_report(folder)
     assert run("show out --html tree.html", folder, folder)[0] == 0
     return folder / "tree.html"
 
 
-def audit(folder: Path) -> Path:
+def audit(folder):
     rng, count = np.random.default_rng(0), 200
     fine = np.arange(count) % 10
     rows = np.eye(10, dtype=np.float32)[fine] + 0.05 * rng.standard_normal((count, 10), dtype=np.float32)
@@ -74,7 +71,7 @@ def audit(folder: Path) -> Path:
 SCRIPTS = {"report": 3, "build_report": 2, "tree": 2, "audit": 1}  # the page's own script, and data of tree and map
 
 
-def assert_harmless(page: Page, scripts: int) -> None:
+def assert_harmless(page, scripts):
     assert page.run("window.broken === undefined")
     assert page.run("document.scripts.length") == scripts
     assert page.run("window.blocked") == []

@@ -15,7 +15,7 @@ from statistics import median
 import pytest
 
 from tests.faults.test_attacks import resident
-from tests.hgld.range_server import Asked, RangeServer
+from tests.hgld.range_server import RangeServer
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -32,12 +32,12 @@ _OPTIONS = (
 class _FailingServer(RangeServer):
     """Server whose responses fail at fixed places of their sequence."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.failed = 0
         super().__init__(folder)
         self.lie = self._respond
 
-    def _respond(self, asked: Asked) -> None:
+    def _respond(self, asked):
         number = len(self.requests)
         self.failed += not number % 40 or not number % 60
         if not number % 40:

@@ -3,14 +3,13 @@
 import pytest
 
 from tests.hgld.test_audit_files import EVIL, written
-from tests.pipelines.headless_chromium import Page
 
 __all__ = ["written"]
 pytestmark = pytest.mark.slow
 STATE = "document.getElementById('state').textContent"
 
 
-def saved(page: Page, button: str) -> str:
+def saved(page, button):
     page.run(
         "window.text = null; URL.createObjectURL = (b) => { b.text().then((t) => { window.text = t; }); return '#'; }"
     )

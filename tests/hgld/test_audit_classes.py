@@ -99,13 +99,13 @@ def test_decoys_lower_probability_of_similar_scores():
 # -- images -----------------------------------------------------------------------------------------------------------
 
 
-def make_image(seed: int) -> Image.Image:
+def make_image(seed):
     values = np.random.default_rng(seed).integers(0, 256, (80, 96, 3), dtype=np.uint8)
     smooth = np.asarray(Image.fromarray(values).filter(ImageFilter.GaussianBlur(4)), np.float64)
     return Image.fromarray(np.clip((smooth - 128) * 5 + 128, 0, 255).astype(np.uint8))
 
 
-def encoded(shown: Image.Image) -> Image.Image:
+def encoded(shown):
     out = io.BytesIO()
     shown.save(out, "JPEG", quality=50)
     return Image.open(out)
@@ -130,7 +130,7 @@ def test_changed_copies_are_similar_and_other_images_are_not(change):
 
 
 def test_blank_and_unreadable_images_have_no_similar_images():
-    def opened(item: int) -> Image.Image:
+    def opened(item):
         if item == 2:
             raise InputError("item 2: truncated")
         return Image.new("RGB", (40, 40), "white") if item < 2 else make_image(0)

@@ -26,7 +26,7 @@ def clusters(seed: int = 0, each: int = 8) -> tuple[np.ndarray, np.ndarray]:
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), classes
 
 
-def density(items: np.ndarray, between: np.ndarray) -> float:
+def density(items, between):
     """Return the log density of a class's items under one joint Gaussian, summed over the dimensions."""
     size = len(items)
     return sum(

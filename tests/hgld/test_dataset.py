@@ -34,20 +34,20 @@ ITEMS = items_of_classes(SIZES, SPLITS)
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory) -> Path:
+def kept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("kept")
     write_dataset(folder, ITEMS)
     return folder
 
 
 @pytest.fixture(scope="module")
-def dataset(kept) -> ShardDataset:
+def dataset(kept):
     """Return a split that no test changes."""
     return open_dataset(kept, "train")
 
 
 @pytest.fixture
-def root(tmp_path: Path, kept: Path) -> Path:
+def root(tmp_path, kept):
     """Return a copy of the dataset, which the test may change."""
     return Path(shutil.copytree(kept, tmp_path / "set"))
 
@@ -279,14 +279,14 @@ def test_reads_work_on_systems_without_fadvise(root, monkeypatch):
 def with_index(change):
     """Return a function that changes the index of a dataset directory."""
 
-    def write(root: Path) -> None:
+    def write(root):
         frame, levels = read_index(root / INDEX)
         write_index(change(frame), root / INDEX, levels)
 
     return write
 
 
-def with_odd_checksums(index: pl.DataFrame) -> pl.DataFrame:
+def with_odd_checksums(index):
     texts = index["sha256"].to_list()
     texts[:2] = [texts[0][:-2], texts[1] + "00"]  # one is too short and one too long, so the total length is right
     return index.with_columns(sha256=pl.Series(texts))

@@ -21,14 +21,14 @@ from tests.hgld.reference_decoding import decode_by
 from tests.rows import each_row
 
 
-def make_image(width: int, height: int, *, noise: float = 0.0, seed: int = 0) -> Image.Image:
+def make_image(width, height, *, noise=0.0, seed=0):
     rng = np.random.default_rng(seed)
     corners = rng.integers(0, 256, (max(2, height // 40), max(2, width // 40), 3), dtype=np.uint8)
     smooth = np.asarray(Image.fromarray(corners).resize((width, height), Image.Resampling.BICUBIC)).astype(float)
     return Image.fromarray((smooth + rng.normal(0, noise, smooth.shape)).clip(0, 255).astype(np.uint8))
 
 
-def stored(image: Image.Image, kind: str = "JPEG", **options) -> bytes:
+def stored(image, kind="JPEG", **options):
     file = io.BytesIO()
     image.save(file, kind, **options)
     return file.getvalue()
@@ -134,11 +134,11 @@ def test_reduced_decoding_stays_within_the_stated_tolerance(make, tolerance, ave
         assert mean.mean() < average
 
 
-def sixteen_bits(pixels) -> bytes:
+def sixteen_bits(pixels):
     return cv2.imencode(".png", pixels.astype(np.uint16) * 257)[1].tobytes()
 
 
-def transparent() -> bytes:
+def transparent():
     image = make_image(60, 50)
     image.putalpha(Image.linear_gradient("L").resize(image.size))
     return stored(image, "PNG")

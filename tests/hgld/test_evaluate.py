@@ -36,14 +36,14 @@ def ranked(query, labels, gallery=None, others=None, *, self_index=None, levels=
     return evaluate_labelled(*sides, levels=levels, self_index=self_index, options=EvaluationOptions(**options))
 
 
-def tree_labels(size: int, seed: int = 0, unknown: float = 0.0) -> torch.Tensor:
+def tree_labels(size, seed=0, unknown=0.0):
     generator = torch.Generator().manual_seed(seed)
     fine = torch.randint(0, 18, (size,), generator=generator)
     labels = torch.stack([fine, fine // 3, fine // 9], dim=1)
     return labels.masked_fill(torch.rand(size, 3, generator=generator) < unknown, -1)
 
 
-def vectors(size: int, seed: int = 0) -> torch.Tensor:
+def vectors(size, seed=0):
     """Return embeddings of small integers: products are exact in any order of summation, and ties are common."""
     return torch.randint(-2, 3, (size, 6), generator=torch.Generator().manual_seed(seed)).float()
 

@@ -21,7 +21,7 @@ def listed(folder: Path) -> dict[str, bytes]:
 
 @each_row(("content", "racing"), [(b"new", False), ("new", True), (lambda path: path.write_bytes(b"new"), False)])
 def test_stopped_write_leaves_the_old_or_the_new_file(tmp_path, content, racing):
-    def prepare(changes: int) -> Path:
+    def prepare(changes):
         folder = tmp_path / str(changes)
         folder.mkdir()
         (folder / "report.json").write_bytes(b"old")
@@ -40,7 +40,7 @@ def test_stopped_write_leaves_the_old_or_the_new_file(tmp_path, content, racing)
 def test_failing_writer_leaves_the_existing_file(tmp_path):
     (tmp_path / "x").write_text("old")
 
-    def half(path: Path) -> None:
+    def half(path):
         path.write_text("ne")
         raise ValueError("no more")
 
@@ -53,20 +53,20 @@ def test_failing_writer_leaves_the_existing_file(tmp_path):
 def test_stopped_write_leaves_the_old_or_the_new_folder(tmp_path, there):
     """A stop between two renames leaves no folder; the next writer restores it."""
 
-    def prepare(changes: int) -> Path:
+    def prepare(changes):
         folder = tmp_path / str(changes)
         folder.mkdir()
         if there:
             write_folder(folder / "kept", lambda aside: (aside / "old").write_text("old"))
         return folder
 
-    def fill(aside: Path) -> str:
+    def fill(aside):
         (aside / "deep").mkdir()
         (aside / "deep/a").write_text("new")
         (aside / "b").write_text("new")
         return "made"
 
-    def run(folder: Path) -> None:
+    def run(folder):
         assert write_folder(folder / "kept", fill) == "made"
 
     old, new, states = {"old": b"old"} if there else {}, {"deep/a": b"new", "b": b"new"}, []
@@ -83,7 +83,7 @@ def test_stopped_write_leaves_the_old_or_the_new_folder(tmp_path, there):
 
 
 def test_atomic_files_have_the_permissions_of_plain_files(tmp_path):
-    def private(path: Path) -> None:
+    def private(path):
         path.write_text("x")
         path.chmod(0o600)
 
@@ -102,8 +102,8 @@ def test_racing_processes_each_write_a_whole_folder(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
-def _fill_again_and_again(path: Path, letter: str) -> None:
-    def fill(folder: Path) -> None:
+def _fill_again_and_again(path, letter):
+    def fill(folder):
         for name in ("1", "2"):
             (folder / name).write_text(letter)
 
@@ -147,7 +147,7 @@ def test_waiting_threads_hold_a_lock_one_after_another(tmp_path):
     path, counter = tmp_path / "lock", tmp_path / "counter"
     counter.write_text("0")
 
-    def count() -> None:
+    def count():
         for _ in range(25):
             with file_lock(path, keep=False):
                 counter.write_text(str(int(counter.read_text()) + 1))
@@ -161,7 +161,7 @@ def test_waiting_threads_hold_a_lock_one_after_another(tmp_path):
 def test_writers_use_a_separate_lock_file(tmp_path, write):
     """A locked file cannot be written over SMB, and a writer may replace the file that it gets."""
 
-    def fill(aside: Path) -> None:
+    def fill(aside):
         with pytest.raises(StorageError, match="busy"), file_lock(lock_of(tmp_path / "x"), "busy"):
             pass
         descriptor = os.open(aside, os.O_RDONLY)

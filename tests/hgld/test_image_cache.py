@@ -1,7 +1,6 @@
 import hashlib
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ def images_of(seed: int, count: int) -> dict[bytes, bytes]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     write_dataset(folder, items_of_classes((4, 4, 4, 4)))
     return folder

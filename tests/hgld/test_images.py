@@ -38,13 +38,13 @@ def saved(form: str = "JPEG", size: tuple[int, int] = (8, 8), mode: str = "RGB",
 larger = partial(saved, size=(50, 30))
 
 
-def exif(orientation: int) -> Image.Exif:
+def exif(orientation):
     found = Image.Exif()
     found[0x0112] = orientation
     return found
 
 
-def resized(data: bytes, width: int, height: int, marker: bytes = b"\xff\xc0") -> bytes:
+def resized(data, width, height, marker=b"\xff\xc0"):
     """Write another size into the header of a JPEG."""
     at = data.index(marker) + 5
     return data[:at] + height.to_bytes(2) + width.to_bytes(2) + data[at + 4 :]
@@ -105,20 +105,20 @@ def test_bytes_that_look_like_scans_are_not_counted_as_scans():
 # -- images that would take much time or memory --------------------------------------------------------------------
 
 
-def chunk(kind: bytes, data: bytes) -> bytes:
+def chunk(kind, data):
     return len(data).to_bytes(4) + kind + data + zlib.crc32(kind + data).to_bytes(4)
 
 
-def png_with(*chunks: bytes) -> bytes:
+def png_with(*chunks):
     data = saved("PNG")
     return data[:33] + b"".join(chunks) + data[33:]
 
 
-def segment(marker: int, data: bytes) -> bytes:
+def segment(marker, data):
     return bytes([0xFF, marker]) + (len(data) + 2).to_bytes(2) + data
 
 
-def greedy_exif(tags: int, orientation: int) -> bytes:
+def greedy_exif(tags, orientation):
     """Return EXIF in which every tag refers to the same 60,000 bytes."""
     entries = struct.pack("<HHII", 0x0112, 3, 1, orientation)
     entries += b"".join(struct.pack("<HHII", 0x8000 + i % 0x7000, 7, 60_000, 8) for i in range(tags))
@@ -126,13 +126,13 @@ def greedy_exif(tags: int, orientation: int) -> bytes:
     return body + bytes(max(0, 65_000 - len(body)))
 
 
-def gif(between: bytes, frames: int = 1) -> bytes:
+def gif(between, frames=1):
     data = saved("GIF", mode="P")
     at = data.index(b",")
     return data[:at] + between + data[at:-1] * frames + data[-1:]
 
 
-def jpeg_with(*segments: bytes) -> bytes:
+def jpeg_with(*segments):
     data = saved("JPEG")
     return data[:2] + b"".join(segments) + data[2:]
 

@@ -63,7 +63,7 @@ def test_batch_over_the_byte_limit_is_read_image_by_image(dataset, monkeypatch):
     assert same_batches([batch], [next(iter(Loader(dataset, pk(dataset), VIEW, seed=5)))])
 
 
-def pk(dataset, **options) -> PKSampler:
+def pk(dataset, **options):
     return PKSampler(dataset.labels, 4, 2, seed=3, **options)
 
 

@@ -47,7 +47,7 @@ BATCHES = {
 }
 
 
-def embed(kind: str, size: int) -> Tensor:
+def embed(kind, size):
     torch.manual_seed(size)
     embeddings = torch.randn(size, DIM)
     if kind == "zero":

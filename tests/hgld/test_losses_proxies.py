@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from hgld import Hierarchy
 from hgld.losses.compositions import MultiGrain
 from hgld.losses.proxies import CSL, NormSoftmax, ProxyNCApp
-from hgld.losses.rank_loss import Reduction
 from tests import reference_losses
 from tests.rows import each_row
 
@@ -22,19 +21,19 @@ TREE = Hierarchy.from_columns(
 DIM = 6
 
 
-def cosines(embeddings: torch.Tensor, proxies: torch.Tensor) -> torch.Tensor:
+def cosines(embeddings, proxies):
     unit = torch.nn.functional.normalize
     return unit(embeddings, dim=1) @ unit(proxies, dim=1).T
 
 
-def reference_of(loss, row: torch.Tensor, label: int) -> torch.Tensor:
+def reference_of(loss, row, label):
     if isinstance(loss, CSL):
         return reference_losses.cross_level_loss(row, label, loss.classes.tolist(), loss.margins, loss.scale)
     slow = reference_losses.proxy_nca_loss if isinstance(loss, ProxyNCApp) else reference_losses.proxy_loss
     return slow(row, label, loss.temperature)
 
 
-def make(name: str, reduction: Reduction = "mean"):
+def make(name, reduction="mean"):
     if name == "CSL":
         return CSL(TREE, DIM, reduction=reduction)
     kind = {"NormSoftmax": NormSoftmax, "ProxyNCApp": ProxyNCApp}[name]

@@ -28,7 +28,7 @@ MOST_MEMORY = 100 << 20  # maximum bytes by which a reading may increase memory;
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("streamed")
     write_dataset(folder, grouped_items([4] * 16), per_shard=16)
     return folder
@@ -40,37 +40,37 @@ def server(folder):
         yield server
 
 
-def first_of_stream(url: str) -> None:
+def first_of_stream(url):
     next(iter(stream(url, 8, 2, view=VIEW, num_streams=4, storage_options={"limits": SHORT})))
 
 
-def first_of_bare_shards(url: str) -> None:
+def first_of_bare_shards(url):
     urls = f"{url}/train-{{000000..000003}}.tar"
     options = {"view": VIEW, "num_streams": 4, "batches_per_epoch": 4, "storage_options": {"limits": SHORT}}
     next(iter(stream(urls, 8, 2, **options)))
 
 
-def opened(url: str) -> None:
+def opened(url):
     open_dataset(url, "train", storage_options={"limits": SHORT})
 
 
-def one_range(url: str) -> None:
+def one_range(url):
     ShardStorage(url, {"limits": SHORT}).read_at("train-000000.tar", 512, 700)
 
 
-def several_ranges(url: str) -> None:
+def several_ranges(url):
     requests = [("train-000000.tar", 0, 500), ("train-000001.tar", 0, 500)] * 2
     ShardStorage(url, {"limits": SHORT}).read_many(requests)
 
 
-def downloaded(url: str, out: Path, folder: Path) -> None:
+def downloaded(url, out, folder):
     data = (folder / "train-000000.tar").read_bytes()
     md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
     downloader = Downloader(retries=2, timeout=0.4, backoff=0.01)
     downloader.fetch([RemoteFile(f"{url}/train-000000.tar", out / "a.tar", md5, most_bytes=len(data))])
 
 
-def peak() -> int:
+def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
@@ -161,7 +161,7 @@ def test_redirects_to_allowed_hosts_carry_no_credentials(server, folder):
         assert "s3cret" not in str(caught.value)
         assert other.count == 0
 
-        def look(asked: Asked) -> None:
+        def look(asked):
             seen.append(dict(asked.handler.headers))
             asked.honest()
 

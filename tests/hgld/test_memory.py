@@ -78,7 +78,7 @@ def test_memory_that_one_thread_holds_twice_is_free_again_after_an_error():
             raise ValueError("damaged")  # a thread that holds memory does not wait for more
 
 
-def _holds_all() -> None:
+def _holds_all():
     with MEMORY.hold(memory_limit()):
         pass
 

@@ -22,7 +22,7 @@ LEVELS = ("fine", "middle", "coarse")
 OF_SET = ["dists@intra", "dists@inter", "NMI"]
 
 
-def blobs(classes: int = 4, size: int = 10, spread: float = 0.05):
+def blobs(classes=4, size=10, spread=0.05):
     generator = torch.Generator().manual_seed(0)
     centers = torch.eye(8)[:classes].repeat_interleave(size, dim=0)
     labels = torch.arange(classes).repeat_interleave(size)

@@ -16,7 +16,7 @@ LEVELS = ["fine", "middle", "coarse"]
 
 
 @st.composite
-def queries(draw, ties: bool = True):
+def queries(draw, ties=True):
     size, most = draw(st.integers(1, 15)), 4 if ties else 1000
     scores = draw(st.lists(st.integers(-most, most), min_size=size, max_size=size, unique=not ties))
     grades = draw(st.lists(st.integers(0, 3), min_size=size, max_size=size))
@@ -28,7 +28,7 @@ def values_of(names, scores: torch.Tensor, grades: torch.Tensor, levels=LEVELS, 
     return [float(found[name][0]) for name in names]
 
 
-def value(name: str, *tables: torch.Tensor, **options) -> float:
+def value(name, *tables, **options):
     return values_of([name], *tables, **options)[0]
 
 

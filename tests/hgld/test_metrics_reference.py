@@ -19,7 +19,7 @@ def levels_of(num_levels: int) -> list[str]:
     return [f"level{c}" for c in range(num_levels)]
 
 
-def check(scores: torch.Tensor, grades: torch.Tensor, num_levels: int, names=None, **kind) -> None:
+def check(scores, grades, num_levels, names=None, **kind):
     """Compare the metrics of both backends with the reference implementation."""
     levels, names = levels_of(num_levels), names or NAMES
     native, by_torch = (
@@ -36,7 +36,7 @@ def check(scores: torch.Tensor, grades: torch.Tensor, num_levels: int, names=Non
 
 
 @st.composite
-def rankings(draw, max_items: int = 12):
+def rankings(draw, max_items=12):
     num_levels = draw(st.integers(1, 4))
     num_items = draw(st.integers(1, max_items))
     num_queries = draw(st.integers(1, 3))

@@ -32,7 +32,7 @@ class Visible(HTMLParser):
         self.images += [dict(attrs)] * (tag == "img")
 
 
-def drawn(thing) -> Visible:
+def drawn(thing):
     page = Visible()
     page.feed(thing._repr_html_())
     return page

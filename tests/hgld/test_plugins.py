@@ -1,7 +1,6 @@
 """Entry points of other packages are found by name, imported when used, and never replace names of hgld."""
 
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,7 @@ def install(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     plugins._points.cache_clear()
 
-    def install(package: str, **points: str) -> Path:
+    def install(package, **points):
         info = tmp_path / f"{package}-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")

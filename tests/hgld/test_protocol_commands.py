@@ -1,7 +1,6 @@
 """Protocols in ``hgld evaluate``: values of small datasets and embeddings equal values computed by hand."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from tests.hgld.small_dataset import LEVELS, Item, write_dataset
 from tests.interpreter import ROOT
 
 
-def made(folder: Path, protocol: str, rows, *, judgements=(), lists=(), levels=LEVELS, data=None):
+def made(folder, protocol, rows, *, judgements=(), lists=(), levels=LEVELS, data=None):
     """Write a dataset without real images from rows of (split, labels); return folder and keys (SPLIT/ROW NUMBER)."""
     contents = data or [b"%d" % number for number in range(len(rows))]
     items = [Item(labels, split, content) for (split, labels), content in zip(rows, contents, strict=True)]
@@ -31,7 +30,7 @@ def made(folder: Path, protocol: str, rows, *, judgements=(), lists=(), levels=L
     return folder, [f"{split}/{number:04d}" for number, (split, _) in enumerate(rows)]
 
 
-def directions(degrees) -> np.ndarray:
+def directions(degrees):
     """Return unit vectors in a plane; items with a small difference of angles are near."""
     angles = np.deg2rad(np.array(degrees, np.float64))
     return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
@@ -44,7 +43,7 @@ def measured(tmp_path, hgld):
     Its arguments are those of ``made`` and an angle per row; a row with None has no embedding.
     """
 
-    def run(protocol: str, rows, angles, *flags, **tables):
+    def run(protocol, rows, angles, *flags, **tables):
         folder, keys = made(tmp_path / str(len([*tmp_path.iterdir()])), protocol, rows, **tables)
         known = {key: angle for key, angle in zip(keys, angles, strict=True) if angle is not None}
         np.save(folder / "e.npy", directions(list(known.values())))

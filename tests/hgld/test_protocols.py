@@ -132,7 +132,7 @@ test_broken_ground_truth_lists_are_refused = refused(
 )
 
 
-def ground_truth(**changes) -> dict:
+def ground_truth(**changes):
     first = {"bbx": [136.5, 34.1, 648.5, 955.7], "easy": np.array([0]), "hard": np.array([1, 3]), "junk": np.array([2])}
     second = {"bbx": (1.0, 2.0, 3.0, 4), "easy": [3], "hard": np.array([]), "junk": [np.int64(0), 1]}
     truth = {"imlist": ["all_souls_13", "christ_179", "oxford_3410", "balliol_51"], "qimlist": ["q_1", "q_2"]}

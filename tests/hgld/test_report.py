@@ -14,7 +14,7 @@ from tests.rows import each_row, refused
 SETTINGS = {"protocol": "leave-one-out", "levels": ["fine"], "queries": 4, "weights": None}
 
 
-def report(columns=None, **settings) -> RetrievalReport:
+def report(columns=None, **settings):
     given = columns or {"AP/fine": np.array([1.0, 0.5, np.nan, 0.0]), "H-AP": np.array([0.25, 0.5, 0.75, 1.0])}
     return RetrievalReport.from_columns(given, {**SETTINGS, **settings})
 

@@ -5,7 +5,7 @@ import json
 import re
 import zlib
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -30,7 +30,7 @@ from tests.rows import each_row
 METRICS = ("R@1", "AP", "H-AP")
 
 
-def evaluation(seed=0, size=40, with_gallery=False, **options) -> Any:
+def evaluation(seed=0, size=40, with_gallery=False, **options):
     rng = np.random.default_rng(seed)
     fine = rng.integers(0, 9, size)
     labels = np.stack([fine, fine // 3, fine // 6], axis=1)

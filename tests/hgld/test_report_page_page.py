@@ -279,7 +279,7 @@ def some_embeddings(seed):
     return (np.random.default_rng(seed).normal(size=(SIZE, 8)) + 2 * np.eye(8)[fine % 8]).astype(np.float32)
 
 
-def keep(folder, levels=("fine", "top")) -> None:
+def keep(folder, levels=("fine", "top")):
     """Write an evaluation and its files, as ``hgld evaluate --embeddings e.npy --out x.json`` does."""
     sides = {}
     fine = np.arange(SIZE) // 3

@@ -20,7 +20,7 @@ def index_of(groups: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray
     return shards, runs, labels
 
 
-def long_tailed(seed: int):
+def long_tailed(seed):
     """Return an index as ``build-shards`` writes it: classes of many sizes, with groups shuffled over shards."""
     rng = np.random.default_rng(seed)
     groups = []
@@ -34,7 +34,7 @@ def long_tailed(seed: int):
     return index_of([(i // per_shard, *groups[g]) for i, g in enumerate(order)])
 
 
-def epoch_of(sampler: ShardOrderSampler, epoch: int = 0) -> np.ndarray:
+def epoch_of(sampler, epoch=0):
     return np.stack([sampler.batch(epoch, step) for step in range(len(sampler))])
 
 

@@ -20,7 +20,7 @@ SIZE = 300_000
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """Return a folder with two files that have names of shards."""
     rng = np.random.default_rng(0)
     for name in ("train-000000.tar", "train-000001.tar"):
@@ -56,7 +56,7 @@ def remote(server, monkeypatch):
     return ShardStorage(server.url)
 
 
-def bytes_of(folder: Path, name: str, offset: int, size: int) -> bytes:
+def bytes_of(folder, name, offset, size):
     return (folder / name).read_bytes()[offset : offset + size]
 
 

@@ -29,7 +29,7 @@ from tests.rows import refused
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory):
     """Return a shared dataset, which no test may change."""
     folder = tmp_path_factory.mktemp("typical")
     typical(folder)

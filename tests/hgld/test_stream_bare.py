@@ -42,13 +42,13 @@ IMAGE = jpeg(np.random.default_rng(0))
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bare")
     typical(folder)
     return folder
 
 
-def facts(*labels: int, **others) -> bytes:
+def facts(*labels, **others):
     return json.dumps(json.loads(item_json(labels, [""] * len(labels), "train", "", [])) | others).encode()
 
 
@@ -283,7 +283,7 @@ test_lists_that_cannot_be_streamed_are_refused = refused(
 # -- hostile tars ---------------------------------------------------------------------------------------------
 
 
-def header(size: int, kind: bytes = tarfile.REGTYPE, form: int = tarfile.PAX_FORMAT, **records: str) -> bytes:
+def header(size, kind=tarfile.REGTYPE, form=tarfile.PAX_FORMAT, **records):
     """Return the header of a member, after a pax header of the records."""
     info = tarfile.TarInfo("1.jpg")
     info.size, info.type, info.pax_headers = size, kind, records

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -21,7 +20,7 @@ from tests.rows import each_row
 def write(tmp_path):
     """``write(name, content)`` writes a text, or a value as JSON, to a file and returns its path."""
 
-    def put(name: str, content) -> Path:
+    def put(name, content):
         place = tmp_path / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8", newline="")

@@ -16,7 +16,7 @@ FRUIT = {"Obst": ("Äpfel", "Birnen", "Pfirsiche & Co."), "Gemüse": ("Kohl", "R
 CLASSES = [(top, mid, f"{mid}, Sorte {i}") for top, mids in FRUIT.items() for mid in mids for i in range(8)]
 
 
-def make_image(number: int, view: int) -> bytes:
+def make_image(number, view):
     """Return an image of a class: the class has four patches, which differ a little between its views."""
     return jpeg(np.random.default_rng(1000 * number), 40 + view, 32 + view)
 

@@ -57,35 +57,35 @@ def said(who: str, *decisions: tuple[type[Decision], dict[str, Any]], role: Role
     ]
 
 
-def rename(group: str, to: str):
+def rename(group, to):
     return Rename, {"group": group, "to": to}
 
 
-def move(to: str, *names: str):
+def move(to, *names):
     return Move, {"names": names, "to": to}
 
 
-def merge(to: str, *groups: str):
+def merge(to, *groups):
     return Merge, {"groups": groups, "to": to}
 
 
-def split(group: str, to: str, *names: str):
+def split(group, to, *names):
     return Split, {"group": group, "names": names, "to": to}
 
 
-def drop(*names: str):
+def drop(*names):
     return Drop, {"names": names}
 
 
-def drop_group(group: str):
+def drop_group(group):
     return Drop, {"group": group}
 
 
-def top(group: str, value: str):
+def top(group, value):
     return SetTop, {"group": group, "top": value}
 
 
-def item(group: str):
+def item(group):
     return GiveItem, {"split": "s", "id": "1", "group": group}
 
 

@@ -1,12 +1,9 @@
 """Levels of a hierarchy build are joined with the classes of any dataset."""
 
-from pathlib import Path
-
 import pytest
 
 from hgld.errors import ConfigError, TableError
 from hgld.pipelines.shards.build import read_release
-from hgld.pipelines.shards.catalog import Catalog
 from hgld.pipelines.shards.config import SourceConfig
 from tests.rows import each_row
 
@@ -20,18 +17,18 @@ c2,crane,machine,tool
 """
 
 
-def written(folder: Path, text: str, name: str = "labels.csv") -> Path:
+def written(folder, text, name="labels.csv"):
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(text)
     return folder
 
 
-def images(folder: Path, *classes: str) -> Path:
+def images(folder, *classes):
     rows = [f"{i}.jpg,{name},old" for i, name in enumerate(classes)]
     return written(folder, "\n".join(["path,kind,coarse", *rows]), "table.csv") / "table.csv"
 
 
-def read(tmp_path: Path, *classes: str, labels: str = LABELS, **options) -> Catalog:
+def read(tmp_path, *classes, labels=LABELS, **options):
     given = {"levels": ("kind",), **options}
     table = images(tmp_path / "images", *classes)
     return read_release("manifest", table, SourceConfig(labels=written(tmp_path / "build", labels), **given))

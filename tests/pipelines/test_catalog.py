@@ -24,7 +24,7 @@ def catalog():
     return ToyRelease.make().catalog(Path("release"))
 
 
-def changed(catalog: Catalog, **columns: pl.Expr) -> Catalog:
+def changed(catalog, **columns):
     return replace(catalog, items=catalog.items.with_columns(**columns))
 
 
@@ -125,7 +125,7 @@ def test_invalid_fractions_of_classes_are_refused():
         draw_classes("a", 0.5, 0)
 
 
-def of_rows(rows) -> Catalog:
+def of_rows(rows):
     """Return a catalog with one level from (split, class) pairs; the splits may share classes."""
     items = [(str(i), split, f"{i}.jpg", name) for i, (split, name) in enumerate(rows)]
     table = pl.DataFrame(items, schema=["key", "split", "file", "fine"], orient="row")
@@ -178,7 +178,7 @@ def test_val_classes_are_refused_if_train_has_none_or_val_exists():
 # -- excluded items ---------------------------------------------------------------------------------------------------
 
 
-def listed(tmp_path, text: str):
+def listed(tmp_path, text):
     path = tmp_path / "exclude.csv"
     path.write_text(text)
     return path

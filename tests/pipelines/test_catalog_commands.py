@@ -1,7 +1,6 @@
 """The subcommands ``datasets`` and ``card``: text for people and JSON for machines."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -12,11 +11,11 @@ from hgld.pipelines.shards.sources import OWN_DATA, SOURCES
 from hgld.pipelines.stage import sha256_of
 
 
-def manifest(root: Path) -> Manifest:
+def manifest(root):
     return Manifest.from_json((root / "dataset.json").read_bytes())
 
 
-def rename(root: Path, **facts) -> None:
+def rename(root, **facts):
     path = root / "dataset.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | facts))
 

@@ -1,7 +1,6 @@
 """The clean stage and its rules for names."""
 
 import unicodedata
-from typing import Any
 
 import polars as pl
 from hypothesis import example, given
@@ -39,7 +38,7 @@ def scraped(root, rows, graph=GRAPH):
     return run_stage("scrape", root, version=1, config={"rows": repr(rows)}, inputs={}, work=work)
 
 
-def cleaned(root, rows, several: Any = "drop"):
+def cleaned(root, rows, several="drop"):
     config = BuildConfig("sample", clean=CleanConfig(several))
     return clean.run(root, {"scrape": scraped(root, rows)}, config, silent)
 

@@ -47,7 +47,7 @@ def cards(tmp_path, monkeypatch):
     return tmp_path
 
 
-def manifest(splits=None, **changes) -> Manifest:
+def manifest(splits=None, **changes):
     facts = {"items": 12, "shards": 1, "classes": {"toy": 3, "kind": 2}, "unlabelled": 0}
     values = {
         "name": "toys",

@@ -18,7 +18,7 @@ from hgld.files import file_lock
 from hgld.pipelines.download import Downloader, RemoteFile, download_gldv2
 from hgld.pipelines.shards.sources.gldv2 import checksum_name, metadata_names, parse_checksum
 from tests.hgld import lying_server as lies
-from tests.hgld.range_server import Asked, RangeServer
+from tests.hgld.range_server import RangeServer
 from tests.rows import each_row
 
 DATA = random.Random(0).randbytes(700_000)
@@ -45,7 +45,7 @@ def server(serve):
     return serve({"a.tar": DATA})
 
 
-def downloader(**given: Any) -> Downloader:
+def downloader(**given):
     return Downloader(**{"backoff": 0.001, "timeout": 5.0, **given})
 
 
@@ -192,12 +192,12 @@ def test_files_are_downloaded_in_parallel_and_a_failure_does_not_stop_other_file
     in_company: list[bool] = []
     another = threading.Event()
 
-    def answer_in_company(asked: Asked) -> None:
+    def answer_in_company(asked):
         """Answer the first request only after another has arrived, which proves that downloads run in parallel."""
         in_company.append(another.wait(3))  # wait less than the client's timeout
         asked.honest()
 
-    def answer_another(asked: Asked) -> None:
+    def answer_another(asked):
         another.set()
         asked.honest()
 

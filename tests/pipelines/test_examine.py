@@ -27,7 +27,7 @@ from tests.pipelines.tiny_shards import write_tar
 from tests.rows import each_row
 
 
-def rng() -> np.random.Generator:
+def rng():
     return np.random.default_rng(0)
 
 
@@ -62,7 +62,7 @@ def resized(data: bytes, side: int, quality: int = 90) -> tuple[bytes, Any]:
     return checked_image(data, resize=side, quality=quality)[:2]
 
 
-def saved(image: Image.Image, kind: str, **given: Any) -> bytes:
+def saved(image, kind, **given):
     file = io.BytesIO()
     image.save(file, kind, **given)
     return file.getvalue()
@@ -152,7 +152,7 @@ def test_links_and_paths_that_leave_the_folder_are_not_followed(tmp_path):
 def test_disk_error_or_lack_of_memory_stops_the_build_and_rejects_no_image(
     tmp_path, monkeypatch, patched, error, expected, said
 ):
-    def fail(*_: object) -> bytes:
+    def fail(*_):
         raise error
 
     (tmp_path / "a.png").write_bytes(png(rng()))
@@ -222,7 +222,7 @@ def test_resized_images_are_upright(orientation):
     assert np.abs(np.asarray(Image.open(io.BytesIO(made)), dtype=float) - expected).mean() < 12
 
 
-def jpeg_exif(orientation: int) -> Image.Exif:
+def jpeg_exif(orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     return exif

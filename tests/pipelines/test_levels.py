@@ -1,7 +1,5 @@
 """The levels of a build: the plan from the options, and the tree of the result."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +13,7 @@ from hgld.pipelines.hierarchy.groups.levels import LANDMARK_LEVELS, plan_levels
 from tests.rows import each_row
 
 
-def plan(source: Any = "classes", groups=0, domain: Any = "auto", language="", given=None, **levels):
+def plan(source="classes", groups=0, domain="auto", language="", given=None, **levels):
     config = BuildConfig(
         source, names=NamesConfig(domain, language), levels=LevelsConfig(**levels), cluster=ClusterConfig(groups=groups)
     )

@@ -1,7 +1,6 @@
 import hashlib
 import io
 import tarfile
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -49,7 +48,7 @@ WHERE = {"loose": "0/0.jpg", "tar": "set_1.tar", "spool": "set-000001.spool"}  #
     [("loose", "changed"), ("loose", "gone"), ("tar", "changed"), ("tar", "shorter"), ("spool", "gone")],
 )
 def test_images_changed_since_examination_stop_packing(tmp_path, monkeypatch, kind, how):
-    def damage(out: Path, needed: int) -> None:
+    def damage(out, needed):
         """Change the file between the examination and the packing."""
         (path,) = tmp_path.rglob(WHERE[kind])
         data = path.read_bytes()
@@ -74,7 +73,7 @@ def test_record_of_a_different_plan_is_removed_before_packing(tmp_path, monkeypa
     The image changes in between, so it is examined again; otherwise packing would report it as changed.
     """
 
-    def stop(*_: object) -> None:
+    def stop(*_):
         raise KeyboardInterrupt
 
     release = ToyRelease.make()

@@ -24,7 +24,7 @@ CLASSES = 48  # class names are like "Sorte 7"; each group has six classes
 GROUPS = ("Äpfel", "Birnen", "Kohl", "Rüben", "Beeren", "Nüsse", "Salat", "Pilze")
 
 
-def picture(seed: int) -> bytes:
+def picture(seed):
     return jpeg(np.random.default_rng(seed), 24, 24)
 
 
@@ -34,7 +34,7 @@ def rows() -> list[tuple[str, str, str]]:
 
 
 @pytest.fixture
-def table(tmp_path) -> Path:
+def table(tmp_path):
     """Return a table with semicolons, a byte order mark and unknown labels, beside a folder of images."""
     (tmp_path / "Fotos").mkdir()
     for i, (path, _, _) in enumerate(rows()):
@@ -204,7 +204,7 @@ def test_unlabelled_images_of_test_classes_are_dropped(tmp_path):
 # -- parquet that holds the images ------------------------------------------------------------------------------------
 
 
-def stored(count: int, seed: int = 0) -> pl.DataFrame:
+def stored(count, seed=0):
     """Return images as Hugging Face datasets stores them; some have no label, no bytes or broken bytes."""
     data = {5: None, 6: b"no image"}
     images = [{"bytes": data.get(i, picture(seed + i)), "path": f"../Bild {i}.jpg"} for i in range(count)]

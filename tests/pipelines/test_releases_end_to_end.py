@@ -1,7 +1,5 @@
 """Releases and real images are built into shards that pass verify and can be read."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -21,7 +19,7 @@ from tests.fake_releases.__main__ import maker
 RELEASES = ("gldv2", "cub", "dyml-vehicle", "vehicleid", "roxford")
 
 
-def check(root: Path, *, rebuilds: bool) -> None:
+def check(root, *, rebuilds):
     """Check that a dataset passes verify, that every image decodes, and, if asked, that its index can be rebuilt."""
     found = verify(root, decode=True, workers=1, progress=silent)
     assert found.findings.is_empty(), found.findings.rows()

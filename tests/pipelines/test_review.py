@@ -10,7 +10,7 @@ import pytest
 
 from hgld.pipelines.hierarchy.config import ReviewConfig
 from hgld.pipelines.hierarchy.review import review
-from hgld.pipelines.hierarchy.review.decisions import Accept, Decision, Entry, Merge, Refuse
+from hgld.pipelines.hierarchy.review.decisions import Accept, Entry, Merge, Refuse
 from hgld.pipelines.hierarchy.review.grouping import Grouping
 from hgld.pipelines.stage import StageResult, StageRun, silent
 from tests.interpreter import ROOT
@@ -47,11 +47,11 @@ def stages(root: Path) -> tuple[StageRun, StageRun]:
     return clustered, toplevel
 
 
-def run(root: Path, *files: Path) -> StageRun:
+def run(root, *files):
     return review.run(root, *stages(root), ReviewConfig(files), silent)
 
 
-def tables(stage: StageRun):
+def tables(stage):
     names = {row["name"]: row for row in pl.read_parquet(stage.path("names.parquet")).iter_rows(named=True)}
     groups = {row["label"]: row for row in pl.read_parquet(stage.path("groups.parquet")).iter_rows(named=True)}
     dropped = pl.read_parquet(stage.path("dropped.parquet")).rows(named=True)
@@ -195,7 +195,7 @@ def test_refused_groups_follow_merges_of_groups():
     place, labels = {"peak": 0, "tug": 1, "urban park": 2}, {0: "hill", 1: "ship", 2: "park"}
     made = Grouping.of(place, labels, {})
 
-    def apply(*decisions: Decision) -> None:
+    def apply(*decisions):
         made.apply_all(Entry(decision, Path("d.yaml"), 1) for decision in decisions)
 
     apply(

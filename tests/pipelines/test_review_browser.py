@@ -97,12 +97,12 @@ def told(build: Path) -> list[tuple]:
     ]
 
 
-def after(page: Page, number: int) -> None:
+def after(page, number):
     """Wait until the page shows this number of decisions."""
     page.until(f"{PROGRESS}.includes(' {number} decision')")
 
 
-def act(page: Page, key: str, number: int, *texts: str) -> None:
+def act(page, key, number, *texts):
     """Press a key, fill the dialog that it opens, if any, and wait until the page shows this number of decisions."""
     page.press(key)
     if texts:
@@ -110,7 +110,7 @@ def act(page: Page, key: str, number: int, *texts: str) -> None:
     after(page, number)
 
 
-def answer(page: Page, *texts: str) -> None:
+def answer(page, *texts):
     """Fill the dialog's first field, and the reason if a second text is given, and press Enter."""
     page.until(DIALOG)
     for position, text in enumerate(texts):
@@ -121,14 +121,14 @@ def answer(page: Page, *texts: str) -> None:
     page.until(f"!{DIALOG}")
 
 
-def click(page: Page, selector: str) -> None:
+def click(page, selector):
     """Click with the mouse, which also moves the focus."""
     box = page.run(f"document.querySelector('{selector}').getBoundingClientRect().toJSON()")
     for kind in ("mousePressed", "mouseReleased"):
         page.mouse(kind, box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
 
 
-def _move(who: str, name: str, to: str) -> Move:
+def _move(who, name, to):
     return Move(names=(name,), to=to, who=who, when=datetime(2026, 1, 1, tzinfo=UTC), why=f"<b>{SCRIPT}</b>")
 
 

@@ -182,7 +182,7 @@ def test_write_between_check_and_lock_is_detected(build, monkeypatch):
     two.snapshot()  # refresh window two, so that it reads the new decision
     lock = files.fcntl.flock
 
-    def late(descriptor: int, how: int) -> None:
+    def late(descriptor, how):
         monkeypatch.setattr(files.fcntl, "flock", lock)
         two.decide([[meanwhile.pop()]], two.revision)
         lock(descriptor, how)
@@ -495,7 +495,7 @@ def test_review_command_serves_the_page_until_it_is_stopped(build, hgld):
 
 
 def test_review_command_without_an_annotator_name_asks_for_the_option(build, monkeypatch):
-    def nameless() -> str:
+    def nameless():
         raise KeyError("getpwuid(): uid not found: 54321")
 
     monkeypatch.setattr("getpass.getuser", nameless)

@@ -9,7 +9,7 @@ from hgld.data.tar import BLOCK
 from hgld.pipelines.shards.pack import plan_shards
 
 
-def planned(items: pl.DataFrame, k: int = 3, shard_bytes: int = 200_000, shard_items: int = 12, seed: int = 0):
+def planned(items, k=3, shard_bytes=200_000, shard_items=12, seed=0):
     return plan_shards(items, "fine", group_size=k, shard_bytes=shard_bytes, shard_items=shard_items, seed=seed)
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from hgld.data import format as files
 from hgld.errors import InputError
-from hgld.pipelines.shards.catalog import Catalog
 from tests.faults.disk import EVERY, Stopped, stop_everywhere
 from tests.pipelines.toy_release import ToyRelease, build
 
@@ -19,17 +18,17 @@ MINE = {"my-backup.tar": b"precious", "train-2.tar": b"mine", "notes.txt": b"min
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory) -> Path:
+def source(tmp_path_factory):
     return ToyRelease.make((2, 2, 3)).write(tmp_path_factory.mktemp("source"))
 
 
 @pytest.fixture
-def catalog(source) -> Catalog:
+def catalog(source):
     return ToyRelease.make((2, 2, 3)).catalog(source)
 
 
 @pytest.fixture(params=[pytest.param(EVERY or 9, marks=pytest.mark.slow), 43])
-def every(request) -> int:
+def every(request):
     """Return n: a run is stopped at every n-th change of the disk. ``HGLD_STOPS=1`` tries every change."""
     return request.param
 
@@ -58,7 +57,7 @@ def test_build_from_tars_stopped_at_any_disk_change_resumes_to_the_same_bytes(tm
     release = ToyRelease.make((2, 2, 3))
     catalog = release.tar_catalog(tmp_path, release.write_tars(tmp_path / "tars"))
 
-    def run(out: Path) -> None:
+    def run(out):
         build(catalog, out, shard_items=3, keep_examined=True)
 
     run(tmp_path / "whole")
@@ -70,10 +69,10 @@ def test_build_with_changed_options_removes_all_files_of_a_stopped_build(catalog
     lists = pl.DataFrame({"list": ["small"], "key": ["0/0"]})
     fewer = replace(catalog, items=catalog.items.filter(pl.col("split") == "train"))
 
-    def first(out: Path) -> None:
+    def first(out):
         build(replace(catalog, lists=lists), out, shard_items=2)
 
-    def again(out: Path) -> None:
+    def again(out):
         mine = MINE if (out / ".build" / "build.json").exists() else {}
         for name, data in mine.items():
             (out / name).write_bytes(data)
@@ -84,7 +83,7 @@ def test_build_with_changed_options_removes_all_files_of_a_stopped_build(catalog
 
     build(fewer, tmp_path / "whole", shard_items=3)
 
-    def put_all_but_the_manifest(aside: Path, path: Path) -> None:
+    def put_all_but_the_manifest(aside, path):
         stop() if path.name == files.MANIFEST else aside.replace(path)
 
     monkeypatch.setattr("hgld.pipelines.shards.cards.put_in_place", put_all_but_the_manifest)
@@ -110,7 +109,7 @@ def test_shards_built_with_old_options_are_deleted_before_images_are_examined(ca
     assert [path.name for path in out.glob("*.tar")] == ["my-backup.tar"]
 
 
-def stop(*_: object) -> None:
+def stop(*_):
     raise Stopped
 
 
@@ -118,14 +117,14 @@ def test_repair_stopped_at_any_disk_change_resumes_and_restores_the_dataset(cata
     build(catalog, tmp_path / "whole", shard_items=3)
     whole = {**contents(tmp_path / "whole"), **MINE}
 
-    def damaged(n: int) -> Path:
+    def damaged(n):
         out = shutil.copytree(tmp_path / "whole", tmp_path / f"out-{n}")
         (out / "train-000001.tar").unlink()
         for name, data in MINE.items():
             (out / name).write_bytes(data)
         return out
 
-    def run(out: Path) -> None:
+    def run(out):
         build(catalog, out, shard_items=3)
 
     ends_as(whole, stop_everywhere(damaged, run, every), run)
@@ -143,14 +142,14 @@ def test_repair_without_the_release_changes_no_file(catalog, tmp_path):
 def test_build_resumed_after_images_were_removed_equals_a_new_build(tmp_path, every):
     release = ToyRelease.make((2, 2, 3))
 
-    def begun(n: int) -> Path:
+    def begun(n):
         release.write(tmp_path / f"source-{n}")
         return tmp_path / f"out-{n}"
 
-    def run(out: Path) -> None:
+    def run(out):
         build(release.catalog(out.with_name(out.name.replace("out", "source"))), out, shard_items=2)
 
-    def again(out: Path) -> None:
+    def again(out):
         for image in ("0/0.jpg", "0/1.jpg", "1/1.jpg"):
             (out.with_name(out.name.replace("out", "source")) / image).unlink(missing_ok=True)
         run(out)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hgld.data.format import is_safe_key
 from hgld.errors import ConfigError, HierarchyError, InputError, TableError
 from hgld.pipelines.shards.build import read_release
-from hgld.pipelines.shards.catalog import Catalog
 from hgld.pipelines.shards.config import SourceConfig
 from hgld.pipelines.shards.sources.own_images import keys_of_paths, read_own_images
 from tests.rows import each_row, refused
@@ -26,17 +25,17 @@ ROWS = [
 LEVELS = ("fine", "coarse", "kind")
 
 
-def read(source: Path, name: str = "manifest", **options) -> Catalog:
+def read(source, name="manifest", **options):
     return read_release(name, source, SourceConfig(**options))
 
 
-def write_csv(path: Path, rows, columns=("path", *LEVELS)) -> Path:
+def write_csv(path, rows, columns=("path", *LEVELS)):
     pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String), orient="row").write_csv(path)
     return path
 
 
 @pytest.fixture
-def table(tmp_path) -> Path:
+def table(tmp_path):
     return write_csv(tmp_path / "labels.csv", ROWS)
 
 
@@ -247,7 +246,7 @@ TREE = (
 )
 
 
-def plant(root: Path, files=TREE) -> Path:
+def plant(root, files=TREE):
     for file in files:
         (root / file).parent.mkdir(parents=True, exist_ok=True)
         (root / file).write_bytes(b"not opened here")

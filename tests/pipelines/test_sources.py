@@ -8,7 +8,6 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -62,11 +61,11 @@ INSIDE = {  # folder that unpacking the release's archive creates
 }
 
 
-def read(name: str, source: Path, **options) -> Catalog:
+def read(name, source, **options):
     return read_release(name, source, SourceConfig(**options))
 
 
-def made(name: str, folder: Path) -> Path:
+def made(name, folder):
     folder.mkdir(exist_ok=True)
     maker(name)(folder, 0)
     return folder
@@ -93,7 +92,7 @@ def present(table: pl.DataFrame | None) -> pl.DataFrame:
     return table
 
 
-def edit(path: Path, old: str, new: str) -> None:
+def edit(path, old, new):
     text = path.read_bytes().decode()
     assert old in text
     path.write_bytes(text.replace(old, new, 1).encode())
@@ -198,10 +197,10 @@ DAMAGED = [  # (source, list file, old text, new text, expected words of the err
 ]
 
 
-def annotated(**fields: Any):
+def annotated(**fields):
     """Return a function that changes Cars196: one annotation entry, or a whole array."""
 
-    def change(source: Path) -> None:
+    def change(source):
         entry = np.empty((1, 1), dtype=[(name, object) for name in fields])
         entry[0, 0] = tuple(fields.values())
         names = np.array([[model for model, _ in read_taxonomy("cars196_taxonomy.csv").values()]], dtype=object)
@@ -213,7 +212,7 @@ def annotated(**fields: Any):
 def judged(image: str = "a", box: tuple[float, ...] = (0.0, 0.0, 9.0, 9.0)):
     """Return a function that gives revisited Oxford a ground truth of one query and one image."""
 
-    def change(source: Path) -> None:
+    def change(source):
         entry = {"bbx": list(box), "easy": [0], "hard": [], "junk": []}
         truth = {"imlist": [image], "qimlist": ["b"], "gnd": [entry]}
         (source / "roxford5k" / "gnd_roxford5k.pkl").write_bytes(pickle.dumps(truth))
@@ -221,12 +220,12 @@ def judged(image: str = "a", box: tuple[float, ...] = (0.0, 0.0, 9.0, 9.0)):
     return change
 
 
-def with_unsafe_id(source: Path) -> None:
+def with_unsafe_id(source):
     path = source / "metadata" / "train_clean.csv"
     path.write_text(re.sub(r"[0-9a-f]{16}", "../../../../evil", path.read_text(), count=1))
 
 
-def with_folder_of_no_synset(source: Path) -> None:
+def with_folder_of_no_synset(source):
     (source / VAL / "cat").mkdir()
     (source / VAL / "cat" / "a.png").touch()
 

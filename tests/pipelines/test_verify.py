@@ -3,7 +3,6 @@
 import json
 import os
 import tarfile
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -61,20 +60,20 @@ def test_truncated_tar_is_reported_with_its_lost_members(root):
     assert found.filter(kind="missing-member")["member"].to_list() == index_of(root)["key"][7:10].to_list()
 
 
-def without(name: str):
+def without(name):
     return lambda root, key: rewrite_tar(root / TRAIN, lambda members: [m for m in members if m[0] != f"{key}.{name}"])
 
 
-def with_more(root: Path, _: str) -> None:
+def with_more(root, _):
     json_of = files.item_json([0, 0], ["species 0", "cat"], "train", "", LEVELS)
     more = [("s0/new.jpg", picture(90)), ("s0/new.json", json_of)]
     rewrite_tar(root / TRAIN, lambda members: [*members, *more])
 
 
-def flipped(where: int):
+def flipped(where):
     """Return a function that flips the byte at this offset in the image."""
 
-    def damage(root: Path, key: str) -> None:
+    def damage(root, key):
         flip(root / TRAIN, index_of(root).filter(key=key)["offset"][0] + where)
 
     return damage
@@ -149,12 +148,12 @@ def test_hostile_tar_members_are_reported_and_not_followed(root, name, kind, sta
     assert sorted(root.parent.rglob("*")) == before
 
 
-def with_link(root: Path, name: str) -> None:
+def with_link(root, name):
     (root / name).rename(root.parent / "elsewhere")
     (root / name).symlink_to(root.parent / "elsewhere")
 
 
-def with_pipe(root: Path, name: str) -> None:
+def with_pipe(root, name):
     (root / name).unlink()
     os.mkfifo(root / name)
 

@@ -221,7 +221,7 @@ def test_whitening_to_fewer_dimensions_cannot_be_folded():
 PLAIN = {"dim": 0, "layer_norm": False, "pooling": "gem", "gem_learned": False}
 
 
-def network(name: str, classes: int = 1000) -> torch.nn.Module:
+def network(name, classes=1000):
     torch.manual_seed(0)
     made = torchvision.models.get_model(name, weights=None, num_classes=classes).eval()
     for module in made.modules():
@@ -237,7 +237,7 @@ def weights(tmp_path_factory):
     return str(path)
 
 
-def build(spec: str, weights: str, **fields):
+def build(spec, weights, **fields):
     return build_model(ModelConfig(backbone=spec, pretrained=weights, **PLAIN | fields), image_size=48)
 
 

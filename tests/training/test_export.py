@@ -2,9 +2,7 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +16,7 @@ from hgld.training.inference.export import export_model
 from tests.training.untrained_run import write_run
 
 
-def a_run(folder: Path, backbone: str = "small", pooling: Any = "gem", size: int = 32) -> Path:
+def a_run(folder, backbone="small", pooling="gem", size=32):
     model = ModelConfig(backbone=backbone, pretrained="none", pooling=pooling, dim=16)
     write_run(folder, config=replace(TrainConfig(), model=model, images=ImagesConfig(size=size, resize=size + 8)))
     return folder

@@ -25,7 +25,7 @@ CHANNELS, VIEWS, IMAGES = 8, 4, 12
 select = ShardDataset.select
 
 
-def maps_as_they_are(pooling: nn.Module) -> EmbeddingModel:
+def maps_as_they_are(pooling):
     return EmbeddingModel(nn.Identity(), CHANNELS, pooling, dim=0, layer_norm=False)
 
 
@@ -39,7 +39,7 @@ def views() -> tuple[torch.Tensor, torch.Tensor]:
     return maps, instances
 
 
-def slow_score(embeddings: torch.Tensor, instances: torch.Tensor) -> float:
+def slow_score(embeddings, instances):
     """Return the mean precision at R of the images with another view."""
     shares = []
     for query, instance in enumerate(instances.tolist()):

@@ -2,7 +2,6 @@
 
 import io
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,7 +27,7 @@ COLORS = {"rot": (200, 30, 30), "grün": (30, 180, 40), "blau": (20, 40, 190)}
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory) -> Path:
+def photos(tmp_path_factory):
     """A folder with one subfolder per class, a broken image and a text file."""
     folder = tmp_path_factory.mktemp("model") / "photos"
     for name, color in COLORS.items():
@@ -176,11 +175,11 @@ def test_saved_run_contains_its_best_checkpoint(photos, tmp_path):
 class Colors(torch.nn.Module):
     """A user's torch module that returns the mean colours."""
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
+    def forward(self, images):
         return images.mean(dim=(2, 3))
 
 
-def to_tensor(picture: Image.Image) -> torch.Tensor:
+def to_tensor(picture):
     return torch.from_numpy(np.array(picture.resize((8, 8)))).permute(2, 0, 1) / 255
 
 

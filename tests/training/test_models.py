@@ -32,13 +32,13 @@ from tests.rows import each_row, refused
 
 
 # Any, because tests access attributes of specific backbones
-def model_of(backbone: str, size: int = 64, **options) -> Any:
+def model_of(backbone, size=64, **options):
     torch.manual_seed(0)
     config = ModelConfig(**{"backbone": backbone, "pretrained": "none", "dim": 16, **options})
     return build_model(config, image_size=size)
 
 
-def images(size: int = 64, count: int = 2, seed: int = 1) -> torch.Tensor:
+def images(size=64, count=2, seed=1):
     return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(seed))
 
 
@@ -104,7 +104,7 @@ def test_feature_maps_equal_the_feature_maps_of_torchvision(name):
 
 
 @pytest.fixture(scope="module")
-def timm() -> Any:
+def timm():
     import timm  # takes a second, which the tests of other files should not wait for
 
     return timm
@@ -287,7 +287,7 @@ def test_clip_model_name_may_contain_slashes(tmp_path):
 # -- pooling --
 
 
-def maps(seed: int = 0) -> torch.Tensor:
+def maps(seed=0):
     return torch.rand(2, 5, 3, 4, generator=torch.Generator().manual_seed(seed)).double() + 0.01
 
 

@@ -28,7 +28,7 @@ COLORS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # means and deviations of
 SIZES = [(300, 240), (240, 300), (260, 260)]
 
 
-def picture(seed: int, width: int, height: int) -> bytes:
+def picture(seed, width, height):
     """Return a PNG with detail at every scale."""
     noise = np.random.default_rng(seed).integers(0, 256, (height // 4, width // 4, 3), dtype=np.uint8)
     file = io.BytesIO()
@@ -44,12 +44,12 @@ def data(tmp_path_factory):
     return folder
 
 
-def embedded(network: Network, data, **options) -> torch.Tensor:
+def embedded(network, data, **options):
     with trained_embedder(network, device="cpu", data=str(data), **options) as embedder:
         return embedder.embed_dataset(open_dataset(data, "test"))
 
 
-def by_library(data, transform, model) -> torch.Tensor:
+def by_library(data, transform, model):
     """Reference implementation: the library's own transform and model, one image at a time."""
     dataset = open_dataset(data, "test")
     with torch.no_grad():
@@ -57,7 +57,7 @@ def by_library(data, transform, model) -> torch.Tensor:
     return normalize(torch.cat(rows), dim=1)
 
 
-def near(found: torch.Tensor, expected: torch.Tensor) -> None:
+def near(found, expected):
     """Compare with a tolerance, because the libraries may round a resized pixel to different integers."""
     assert found.shape == expected.shape
     assert float((found * expected).sum(dim=1).min()) > 0.9995
@@ -198,7 +198,7 @@ def test_exported_network_uses_the_preprocessing_in_its_record(data, tmp_path):
         build_network(network)
 
 
-def outside(tmp_path) -> Network:
+def outside(tmp_path):
     """Return an ONNX network whose weights are in an external file."""
     kernel = numpy_helper.from_array(np.zeros((3, 3, 1, 1), np.float32), "kernel")
     passed = helper.make_node("Conv", ["images", "kernel"], ["made"])

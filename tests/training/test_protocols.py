@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -25,7 +24,7 @@ from tests.hgld.small_dataset import LEVELS, Item, items_of_classes, write_datas
 from tests.training.untrained_run import CONFIG_OF_RUN, small_model, write_run
 
 
-def named(folder: Path, protocol: str) -> Path:
+def named(folder, protocol):
     facts = json.loads((folder / MANIFEST).read_text())
     (folder / MANIFEST).write_text(json.dumps(facts | {"protocol": protocol}))
     return folder

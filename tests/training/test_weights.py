@@ -15,7 +15,7 @@ from tests.training.small_runs import same
 
 
 class Net(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.conv = nn.Conv2d(3, 4, 1)
         self.norm = nn.BatchNorm2d(4)

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-from typing import Any
 
 import polars as pl
 import pytest
@@ -23,7 +22,7 @@ def text_of(page):
     return " ".join(BeautifulSoup(page, "lxml").get_text(" ").split())
 
 
-def write_report(root, tiny_stages, change=None, source: Any = "sample", levels=None):
+def write_report(root, tiny_stages, change=None, source="sample", levels=None):
     stages = tiny_stages(root, write_decisions(root / "ann.yaml", "action: set, group: lake, top: natural"))
     stages["export"] = export.run(root, stages, silent)
     if change:
