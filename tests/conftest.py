@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import json
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.interpreter import ROOT
 
@@ -79,6 +81,12 @@ def real_data() -> Path:
     return Path(folder)
 
 
+@pytest.fixture(scope="module")
+def module_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``tmp_path`` for the fixtures of a module."""
+    return tmp_path_factory.mktemp("module")
+
+
 @pytest.fixture
 def hgld(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """``hgld(*words)`` runs the command in this process and returns exit code, stdout and stderr."""
@@ -92,6 +100,24 @@ def hgld(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
         return stop.value.code, said.out, said.err
 
     return run
+
+
+@pytest.fixture
+def output(hgld: Callable[..., tuple[int, str, str]]) -> Callable[..., str]:
+    """``output(*words)`` runs a command that must succeed, and returns stdout; ``said`` is the expected stderr."""
+
+    def run(*words: object, said: str | None = None) -> str:
+        code, out, err = hgld(*words)
+        assert (code, err) == (0, err if said is None else said)
+        return out
+
+    return run
+
+
+@pytest.fixture
+def json_of(output: Callable[..., str]) -> Callable[..., Any]:
+    """``json_of(*words)`` runs a command with ``--json``, and returns its answer."""
+    return lambda *words, **said: json.loads(output(*words, "--json", **said))
 
 
 @pytest.fixture

@@ -33,16 +33,11 @@ _CONTEXT.set_forkserver_preload(
 
 @dataclass(frozen=True)
 class Ended:
-    """Result of several processes: their exit codes, and the output of all of them."""
+    """Result of several processes: their exit codes, and the output of all of them together."""
 
     codes: tuple[int, ...]
     stdout: str
     stderr: str
-
-    @property
-    def returncode(self) -> int:
-        """Exit code of the first failed process; 0 if none failed."""
-        return next((code for code in self.codes if code), 0)
 
 
 def forked(work: Callable[..., object], *arguments: Any, out: Path, environment: Mapping[str, str]) -> Any:
@@ -59,10 +54,11 @@ def together(
     count: int = 2,
     timeout: float = 300,
     environment: Mapping[str, str] | None = None,
+    fails: bool = False,
 ) -> Ended:
     """Call ``work`` in several processes with the variables that torchrun sets; if one fails, terminate the rest.
 
-    A single process gets none of these variables.
+    A single process gets none of these variables. A process must fail if ``fails``, otherwise none may.
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
@@ -83,7 +79,9 @@ def together(
             process.kill()
             process.join()
     said, errors = (Path(f"{out}.{stream}").read_text(encoding="utf-8") for stream in ("stdout", "stderr"))
-    return Ended(tuple(process.exitcode for process in processes), said, errors)
+    codes = tuple(process.exitcode for process in processes)
+    assert any(codes) == fails, f"exit codes {codes}\n{said}{errors}"
+    return Ended(codes, said, errors)
 
 
 def _do(work: Callable[..., object], arguments: tuple[Any, ...], out: Path, environment: dict[str, str]) -> None:

@@ -13,23 +13,22 @@ PAGE = DOCS / "how-to/adding.md"
 
 
 @pytest.fixture(scope="module")
-def followed(tmp_path_factory):
+def followed(module_path):
     """Folder after all steps of the page, and the output of its commands."""
-    folder = tmp_path_factory.mktemp("adding")
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        write_documented_files(folder, ["schema_version: 1\ndecisions: []\n"] * 2)
+        patch.chdir(module_path)
+        write_documented_files(module_path, ["schema_version: 1\ndecisions: []\n"] * 2)
     said = {}
-    path = os.pathsep.join((str(folder / "lib"), str(ROOT)))
-    with starter(folder / "said", folder, **os.environ | {"PYTHONPATH": path}) as python:
+    path = os.pathsep.join((str(module_path / "lib"), str(ROOT)))
+    with starter(module_path / "said", module_path, **os.environ | {"PYTHONPATH": path}) as python:
         for block in blocks_of(PAGE):
             if block.file:
-                (folder / block.file).parent.mkdir(parents=True, exist_ok=True)
-                (folder / block.file).write_text(block.text)
+                (module_path / block.file).parent.mkdir(parents=True, exist_ok=True)
+                (module_path / block.file).write_text(block.text)
             for words in commands_of(block) if block.language == "sh" else ():
                 name = " ".join(words[:2])
                 said[name] = said.get(name, "") + python(*words_for_python(words))
-    return folder, said
+    return module_path, said
 
 
 def words_for_python(words: list[str]) -> list[str]:

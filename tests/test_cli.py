@@ -33,17 +33,14 @@ def test_unknown_subcommand_error_suggests_the_nearest_or_all_subcommands(refusa
     assert f"there is no subcommand {verb!r}. {hint}" in refusal(verb)
 
 
-def test_build_prints_a_table_and_then_json(hgld, table, tmp_path):
+def test_build_prints_a_table_and_then_json(output, json_of, table, tmp_path):
     arguments = ("build-hierarchy", "--names", table, "--out", tmp_path / "out", "--encoder", "lexical")
-    code, out, err = hgld(*arguments)
-    assert (code, err) == (0, "")
+    out = output(*arguments, said="")
     for stage in ("scrape", "clean", "embed", "cluster", "toplevel", "review", "export", "report"):
         assert f"\n{stage} " in f"\n{out}"
     assert str(tmp_path / "out" / "train_label_to_hierarchical.csv") in out
     assert out.endswith(f"next: hgld review {tmp_path / 'out'}\n")
-    code, out, err = hgld(*arguments, "--json")
-    assert (code, err) == (0, "")
-    build = json.loads(out)
+    build = json_of(*arguments, said="")
     assert not any(stage["ran"] for stage in build["stages"].values())
     assert build["stages"]["clean"]["counts"]["kept (train)"] == 24
     assert all(Path(file).is_file() for file in build["files"].values())
@@ -93,10 +90,9 @@ def test_every_choice_of_the_paper_is_in_its_statements(config_of):
 
 
 @pytest.mark.slow
-def test_build_as_published_shows_the_published_counts_at_each_step_and_records_its_choices(hgld, tmp_path):
+def test_build_as_published_shows_the_published_counts_at_each_step_and_records_its_choices(output, json_of, tmp_path):
     given = ("build-hierarchy", "--sample", "--as-published", "--encoder", "lexical", "--out", tmp_path / "out")
-    code, out, _ = hgld(*given)
-    assert code == 0
+    out = output(*given)
     for shown in (
         "647 landmarks (train) (203,094 published)",
         "281 names (5,700 published)",
@@ -104,7 +100,7 @@ def test_build_as_published_shows_the_published_counts_at_each_step_and_records_
     ):
         assert shown in out
     assert "as published: method (section on H-GLDv2): the paper says kmeans; we do as the paper." in out
-    told = json.loads(hgld(*given, "--json")[1])
+    told = json_of(*given)
     assert told["published"]["clean"]["kept (train)"] == 128_800
     record = json.loads((tmp_path / "out" / "provenance.json").read_text())
     assert record["config"]["build"]["as_published"] == told["as_published"]

@@ -97,22 +97,21 @@ def nowhere(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def everything(tmp_path_factory):
+def everything(module_path):
     """Working directory with the files for the commands in :data:`RIGHT`."""
-    folder = tmp_path_factory.mktemp("everything")
-    write_dataset(folder / "data", items_of_classes([5, 5], ["test"]))
-    write_dataset(folder / "many", items_of_classes([2] * 10, ["test"]))
-    write_run(folder / "run")
-    write_run(folder / "gem", config=with_fields(CONFIG_OF_RUN, {"pooling": "gem", "train_split": "test"}))
-    (folder / "image.jpg").write_bytes(open_dataset(folder / "data").read(1))
-    (folder / "labels.csv").write_text("landmark_id,hierarchical_label\n1,church\n2,lake\n")
-    np.save(folder / "a.npy", np.random.default_rng(0).standard_normal((24, 4)))
-    pl.DataFrame({"fine": [i // 4 for i in range(24)]}).write_parquet(folder / "a.parquet")
-    np.save(folder / "e.npy", np.random.default_rng(0).standard_normal((6, 4)))
-    pl.DataFrame({"fine": [0, 0, 1, 1, 2, 2], "coarse": [0, 0, 0, 0, 1, 1]}).write_parquet(folder / "e.parquet")
-    with contextlib.chdir(folder), pytest.raises(SystemExit, match=r"^0$"):
+    write_dataset(module_path / "data", items_of_classes([5, 5], ["test"]))
+    write_dataset(module_path / "many", items_of_classes([2] * 10, ["test"]))
+    write_run(module_path / "run")
+    write_run(module_path / "gem", config=with_fields(CONFIG_OF_RUN, {"pooling": "gem", "train_split": "test"}))
+    (module_path / "image.jpg").write_bytes(open_dataset(module_path / "data").read(1))
+    (module_path / "labels.csv").write_text("landmark_id,hierarchical_label\n1,church\n2,lake\n")
+    np.save(module_path / "a.npy", np.random.default_rng(0).standard_normal((24, 4)))
+    pl.DataFrame({"fine": [i // 4 for i in range(24)]}).write_parquet(module_path / "a.parquet")
+    np.save(module_path / "e.npy", np.random.default_rng(0).standard_normal((6, 4)))
+    pl.DataFrame({"fine": [0, 0, 1, 1, 2, 2], "coarse": [0, 0, 0, 0, 1, 1]}).write_parquet(module_path / "e.parquet")
+    with contextlib.chdir(module_path), pytest.raises(SystemExit, match=r"^0$"):
         main(["evaluate", *RIGHT["evaluate"].split(), "--out", "report.json"])
-    return folder
+    return module_path
 
 
 def environment(**changes: str) -> dict[str, str]:
@@ -132,23 +131,22 @@ def test_every_subcommand_has_an_invalid_and_a_valid_command():
     assert not set(RIGHT) & set(ELSEWHERE)
     for verb, file in ELSEWHERE.items():
         path = ROOT / file
-        assert "--json" in path.read_text(), verb
+        assert re.search("--json|json_of", path.read_text()), verb
 
 
 @each_row("verb", VERBS)
-def test_help_describes_every_option_within_50_lines(hgld, verb):
-    code, out, err = hgld(verb, "--help")
-    assert (code, err) == (0, "")
+def test_help_describes_every_option_within_50_lines(output, verb):
+    out = output(verb, "--help", said="")
     assert out.startswith(f"Usage: hgld {verb} ")
     assert len(out.splitlines()) <= 50
-    whole = hgld(verb, "--help-all")[1]
+    whole = output(verb, "--help-all")
     options = {option: one for one in command_of(verb).params if isinstance(one, click.Option) for option in one.opts}
     assert "--debug" in options
     assert "--json" in options
     for name, option in options.items():
         assert option.help, name
         assert f"{name}" in whole, name
-    assert hgld(verb, "-h")[1] == out
+    assert output(verb, "-h") == out
 
 
 @each_row("verb", VERBS)
@@ -181,13 +179,13 @@ def test_unwritable_output_path_is_refused_before_the_work(refusal, nowhere, wor
     assert (nowhere / "file.csv").read_text() == "a,b\n1,2\n"
 
 
-def test_report_is_printed_if_it_cannot_be_written(hgld, everything, monkeypatch, tmp_path):
+def test_report_is_printed_if_it_cannot_be_written(hgld, output, everything, monkeypatch, tmp_path):
     def refuse(*arguments):
         raise OSError(28, "No space left on device")
 
     monkeypatch.chdir(everything)
     words = ["evaluate", *RIGHT["evaluate"].split()]
-    shown = hgld(*words)[1]
+    shown = output(*words)
     monkeypatch.setattr("hgld.evaluation.report.RetrievalReport.save_json", refuse)
     code, out, err = hgld(*words, "--out", str(tmp_path / "new/r.json"))
     assert (code, out) == (EXIT_BAD_INPUT, shown)
@@ -267,10 +265,9 @@ def test_lack_of_memory_prints_one_line(with_action, take):
 @pytest.mark.parametrize(
     "verb", [pytest.param(verb, marks=pytest.mark.slow if verb in ("export", "reproduce") else ()) for verb in RIGHT]
 )
-def test_json_is_the_only_output_outside_terminals(hgld, everything, no_figures, monkeypatch, verb):
+def test_json_is_the_only_output_outside_terminals(hgld, output, everything, no_figures, monkeypatch, verb):
     monkeypatch.chdir(everything)
-    code, out, err = hgld(verb, *RIGHT[verb].split(), "--json")
-    assert (code, err) == (0, "")
+    out = output(verb, *RIGHT[verb].split(), "--json", said="")
 
     def refuse(constant):
         raise AssertionError(f"{constant} is no JSON")
@@ -283,12 +280,12 @@ def test_json_is_the_only_output_outside_terminals(hgld, everything, no_figures,
     assert "\x1b" not in out + err
 
 
-def test_missing_subcommand_prints_the_help(hgld, refusal):
+def test_missing_subcommand_prints_the_help(output, refusal):
     err = refusal()
     assert "train" in err
     listed = [verb for verb in VERBS if f"\n  {verb} " in err]
     assert len(listed) <= 20
-    assert all(f"\n  {verb} " in hgld("--help-all")[1] for verb in VERBS)
+    assert all(f"\n  {verb} " in output("--help-all") for verb in VERBS)
 
 
 def test_colours_follow_the_terminal_and_no_color(everything, monkeypatch):
@@ -373,10 +370,10 @@ def test_full_output_device_is_reported():
     assert (result.returncode, result.stderr) == (EXIT_BAD_INPUT, said)
 
 
-def test_json_is_ascii_on_a_terminal_without_unicode(hgld, monkeypatch):
+def test_json_is_ascii_on_a_terminal_without_unicode(output, monkeypatch):
     terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii", write_through=True)
     monkeypatch.setattr(sys, "stdout", terminal)
-    assert hgld("datasets", "--json")[0] == 0
+    output("datasets", "--json")
     assert len(json.loads(terminal.buffer.getvalue().decode("ascii"))["datasets"]) > 10
 
 

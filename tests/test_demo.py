@@ -33,9 +33,9 @@ LEVELS = ("landmark", "hierarchical_label", "natural_or_human_made")
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
+def tiny(module_path):
     """Folder and result of a finished demo whose report has no figures."""
-    out = tmp_path_factory.mktemp("demo") / "out"
+    out = module_path / "out"
     with pytest.MonkeyPatch.context() as patch:
         without_figures(patch)
         return out, run_demo(out, 0, silent, TINY)

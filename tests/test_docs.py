@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import pairwise
@@ -124,7 +123,7 @@ def of_language(language: str) -> list[Any]:
     return [b for b in BLOCKS if b.language == language and not b.examples]
 
 
-def commands_of(block: Block) -> Iterator[list[str]]:
+def commands_of(block):
     """Yield the words of every command of a shell block; ``&&`` separates commands."""
     for line in block.text.replace("\\\n", " ").splitlines():
         for command in line.split("&&"):
@@ -136,7 +135,7 @@ def commands_of(block: Block) -> Iterator[list[str]]:
 COMMANDS = [(block, words) for block in BLOCKS if block.language == "sh" for words in commands_of(block)]
 
 
-def why_not_run(words: list[str]) -> str | None:
+def why_not_run(words):
     """Return the key of :data:`NOT_RUN` for a command, if any."""
     return next((begin for begin in NOT_RUN if " ".join(words).startswith(begin)), None)
 
@@ -198,7 +197,7 @@ def test_csv_code_blocks_have_columns_for_all_levels(block):
 # -- commands parse -------------------------------------------------------------------
 
 
-def hgld_arguments(words: list[str]) -> list[str] | None:
+def hgld_arguments(words):
     """Return the arguments of ``hgld`` in a command, also through torchrun or srun; None for other programs."""
     if words[0] == "torchrun":
         from torch.distributed.run import get_args_parser
@@ -269,11 +268,10 @@ class Reader:
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory):
+def begun(module_path):
     """Folder with the files that the documentation assumes."""
-    folder = tmp_path_factory.mktemp("begun")
-    write_documented_files(folder, [b.text for b in blocks_of(DOCS / "how-to/review.md") if b.language == "yaml"])
-    return folder
+    write_documented_files(module_path, [b.text for b in blocks_of(DOCS / "how-to/review.md") if b.language == "yaml"])
+    return module_path
 
 
 def follow(document, folder, monkeypatch):

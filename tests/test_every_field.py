@@ -1,7 +1,6 @@
 """Every field of every config changes an observable result."""
 
 import itertools
-from types import ModuleType
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ CONFIG_MODULES = (hgld.training.config, hgld.pipelines.hierarchy.config, hgld.pi
 NESTED = {"TrainConfig", "BuildConfig"}  # their fields are the other configs; they have no options of their own
 
 
-def configs(module: ModuleType) -> list[type]:
+def configs(module):
     """Return the config dataclasses that a module defines."""
     made = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
     return [each for each in made if each.__name__ not in NESTED]
@@ -30,11 +29,11 @@ FIELDS = {(config, name) for module in CONFIG_MODULES for config in configs(modu
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory):
+def shared(module_path):
     """Files that the witnesses share."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the work is too small for several threads
-    yield {"folder": tmp_path_factory.mktemp("witnesses"), "made": {}, "numbers": itertools.count()}
+    yield {"folder": module_path, "made": {}, "numbers": itertools.count()}
     torch.set_num_threads(threads)
 
 
@@ -59,7 +58,7 @@ def test_every_config_field_has_a_witness():
     assert not witnessed - FIELDS
 
 
-def grouped() -> dict[str, list[Change]]:
+def grouped():
     """Return the changes that share a witness and a base config."""
     found: dict[str, list[Change]] = {}
     for change in CHANGES:

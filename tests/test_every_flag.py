@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import re
 import shutil
-from collections.abc import Collection
 from dataclasses import replace
 from hashlib import sha256
 from importlib import import_module
@@ -294,7 +293,7 @@ LAW: list[tuple[str, dict[str, str]]] = [
 ]
 
 
-def flags_of(verb: str, without: Collection[type] = ()) -> set[str]:
+def flags_of(verb, without=()):
     """Return the flags and arguments of a subcommand, except those of some configs."""
     module = import_module(f"hgld.cli.{VERBS[verb][0]}_commands")
     configs = [config for config in getattr(module, verb.replace("-", "_")).configs if config not in without]
@@ -329,56 +328,55 @@ def test_every_flag_has_a_row_in_the_table():
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(module_path):
     """Folder with the input files of all commands."""
-    folder = tmp_path_factory.mktemp("flags")
     rng = np.random.default_rng(0)
     splits = ["train", "val", "test"]
     items = items_of_classes([2] * 30, splits, per_coarse=5)
-    write_dataset(folder / "data", items)
-    write_dataset(folder / "many", items_of_classes([2] * 30, splits, per_coarse=3))
+    write_dataset(module_path / "data", items)
+    write_dataset(module_path / "many", items_of_classes([2] * 30, splits, per_coarse=3))
     for name in ("copy", "copy2"):
-        write_dataset(folder / name, items_of_classes([2, 2] + [1] * (name != "copy"), ["test"]))
+        write_dataset(module_path / name, items_of_classes([2, 2] + [1] * (name != "copy"), ["test"]))
     pixels = cv2.resize(rng.integers(0, 256, (8, 8, 3)).astype(np.uint8), (40, 32), interpolation=cv2.INTER_CUBIC)
     plain = cv2.imencode(".png", pixels)[1].tobytes()
     damaged = plain[:800] + bytes([plain[800] ^ 255]) + plain[801:]
-    write_dataset(folder / "broken", [Item((0, 0), "test", damaged, suffix="png")])
-    write_run(folder / "run")
-    write_run(folder / "sure", config=with_fields(CONFIG_OF_RUN, {"pooling": "max"}))
+    write_dataset(module_path / "broken", [Item((0, 0), "test", damaged, suffix="png")])
+    write_run(module_path / "run")
+    write_run(module_path / "sure", config=with_fields(CONFIG_OF_RUN, {"pooling": "max"}))
     moved = [replace(item, split=splits[(splits.index(item.split) + 1) % 3]) for item in items]
-    write_dataset(folder / "resplit", moved)
-    write_dataset(folder / "few", moved[:24])
-    write_run(folder / "known")
-    write_seen(folder / "known", open_dataset(folder / "data", "train"))
-    write_run(folder / "gem", config=with_fields(CONFIG_OF_RUN, {"pooling": "gem"}))
+    write_dataset(module_path / "resplit", moved)
+    write_dataset(module_path / "few", moved[:24])
+    write_run(module_path / "known")
+    write_seen(module_path / "known", open_dataset(module_path / "data", "train"))
+    write_run(module_path / "gem", config=with_fields(CONFIG_OF_RUN, {"pooling": "gem"}))
     for name, index in (("image.jpg", 1), ("other.jpg", 40)):
-        (folder / name).write_bytes(open_dataset(folder / "data").read(index))
+        (module_path / name).write_bytes(open_dataset(module_path / "data").read(index))
     for name, rows in (("e", 6), ("a6", 6), ("a", 24), ("b", 24)):
-        np.save(folder / f"{name}.npy", rng.standard_normal((rows, 4)))
+        np.save(module_path / f"{name}.npy", rng.standard_normal((rows, 4)))
     labels = {"fine": [0, 0, 1, 1, 2, 2], "coarse": [0, 0, 0, 0, 1, 1]}
-    pl.DataFrame(labels).write_parquet(folder / "e.parquet")
-    pl.DataFrame({"fine": [0, 1, 1, 0, 2, 2], "coarse": [0, 0, 0, 0, 1, 1]}).write_parquet(folder / "f.parquet")
+    pl.DataFrame(labels).write_parquet(module_path / "e.parquet")
+    pl.DataFrame({"fine": [0, 1, 1, 0, 2, 2], "coarse": [0, 0, 0, 0, 1, 1]}).write_parquet(module_path / "f.parquet")
     for name, order in (("a", 1), ("b", 7)):
         fine = [(order * i % 24) // 4 for i in range(24)]
-        pl.DataFrame({"fine": fine, "coarse": [f // 3 for f in fine]}).write_parquet(folder / f"{name}.parquet")
-    (folder / "list.txt").write_text(
+        pl.DataFrame({"fine": fine, "coarse": [f // 3 for f in fine]}).write_parquet(module_path / f"{name}.parquet")
+    (module_path / "list.txt").write_text(
         "\n".join(f"{kind} {i}" for kind in ("church", "lake", "bridge") for i in range(8))
     )
-    (folder / "other.txt").write_text("\n".join(f"tower {i}" for i in range(9)))
-    (folder / "small.yaml").write_text("recipe: small-omniglot\n")
-    (folder / "lm.csv").write_text("landmark_id,category,supercategory\n1,http://x/Category:A,church\n")
-    (folder / "x.csv").write_text("id,other,fine,coarse\n1,1,a,p\n2,3,a,p\n3,2,b,p\n4,4,c,q\n")
-    (folder / "y.csv").write_text("id,fine,coarse\n1,a,p\n2,b,p\n3,b,q\n4,c,q\n")
-    (folder / "edges.csv").write_text("child,parent\nb,a\nc,a\nd,b\nd,c\ne,c\nf,e\nc2,c\nd,f\n")
-    (folder / "images").mkdir()
+    (module_path / "other.txt").write_text("\n".join(f"tower {i}" for i in range(9)))
+    (module_path / "small.yaml").write_text("recipe: small-omniglot\n")
+    (module_path / "lm.csv").write_text("landmark_id,category,supercategory\n1,http://x/Category:A,church\n")
+    (module_path / "x.csv").write_text("id,other,fine,coarse\n1,1,a,p\n2,3,a,p\n3,2,b,p\n4,4,c,q\n")
+    (module_path / "y.csv").write_text("id,fine,coarse\n1,a,p\n2,b,p\n3,b,q\n4,c,q\n")
+    (module_path / "edges.csv").write_text("child,parent\nb,a\nc,a\nd,b\nd,c\ne,c\nf,e\nc2,c\nd,f\n")
+    (module_path / "images").mkdir()
     for name in ("1", "2", "3", "4"):
-        (folder / "images" / f"{name}.jpg").write_bytes(jpeg(rng))
+        (module_path / "images" / f"{name}.jpg").write_bytes(jpeg(rng))
     rows = [f"{name}.jpg,{fine},{coarse}" for name, fine, coarse in (("1", "a", "p"), ("2", "b", "p"), ("3", "c", "q"))]
-    (folder / "table.csv").write_text("\n".join(["path,fine,coarse", *rows]))
-    (folder / "table2.csv").write_text("\n".join(["path,fine,coarse", *rows, "4.jpg,d,q"]))
-    write_build(folder / "build")
-    write_build(folder / "build2", dict(list(GROUPS.items())[:-1]))
-    with contextlib.chdir(folder):
+    (module_path / "table.csv").write_text("\n".join(["path,fine,coarse", *rows]))
+    (module_path / "table2.csv").write_text("\n".join(["path,fine,coarse", *rows, "4.jpg,d,q"]))
+    write_build(module_path / "build")
+    write_build(module_path / "build2", dict(list(GROUPS.items())[:-1]))
+    with contextlib.chdir(module_path):
         for words in (
             "embed --checkpoint run --data few --out few.npy",
             "embed --checkpoint sure --data few --out s.npy",
@@ -390,10 +388,10 @@ def world(tmp_path_factory):
         ):
             with pytest.raises(SystemExit, match=r"^0$"):
                 main(words.split())
-    return folder
+    return module_path
 
 
-def with_flag(words: str, name: str, value: str) -> list[str]:
+def with_flag(words, name, value):
     """Return the words of a command with a flag added or replaced."""
     if value.startswith("="):
         return value.removeprefix("=").split()

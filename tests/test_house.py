@@ -157,7 +157,7 @@ def test_completion_imports_nothing_heavy():
         assert set(heavy) <= {"yaml"}, line  # recipe names are in a YAML file
 
 
-def _imported(calls: list) -> dict[str, tuple[int, str, list[str]]]:
+def _imported(calls):
     """Call the command several times in one process; return exit code, output and imported heavy modules per call.
 
     A call is a list of arguments, or the environment variables with which a shell requests completions.

@@ -3,7 +3,6 @@
 import json
 import re
 import tomllib
-from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
 
@@ -27,7 +26,7 @@ FOR_USERS = set(EXTRAS) - {"all", "bench", "dev", "docs"}
 # -- base dependencies and extras ----------------------------------------------------------------------------
 
 
-def brought_by(requirements: Iterable[Requirement]) -> set[str]:
+def brought_by(requirements):
     """Return the names of all distributions that these requirements install."""
     waiting, found = list(requirements), set()
     while waiting:

@@ -136,7 +136,7 @@ CASES: dict[str, tuple[Callable[..., Any], int]] = {
 WAITS = (*STALLS, "a copy from the device", "aten::index")
 
 
-def run(name: str, *, tied: bool) -> dict[str, Any]:
+def run(name, *, tied):
     """Return the results of a case on both devices as lists, and how often the host waits for the GPU."""
     try:
         with computing_gpu() as gpu:

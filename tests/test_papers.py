@@ -1,6 +1,5 @@
 """Experiments of the papers: every table has one, every command parses, and a toy of each runs to its end."""
 
-import json
 import re
 import shlex
 from functools import cache, partial
@@ -113,12 +112,10 @@ def test_unknown_experiment_error_lists_the_known_ones():
 
 
 @pytest.mark.checks
-def test_reproduce_lists_tables_and_marks_datasets_that_are_here(hgld, tmp_path):
+def test_reproduce_lists_tables_and_marks_datasets_that_are_here(json_of, tmp_path):
     (tmp_path / "sop").mkdir()
     (tmp_path / "sop" / "dataset.json").write_text("{}")
-    code, out, _ = hgld("reproduce", "--list", "--data", tmp_path, "--json")
-    rows = {row["table"]: row for row in json.loads(out)["tables"]}
-    assert code == 0
+    rows = {row["table"]: row for row in json_of("reproduce", "--list", "--data", tmp_path)["tables"]}
     assert rows["Smooth-AP Table 2"]["data"] == "sop (here)"
     assert rows["SupRank Table III"]["data"] == "sop (here), inat-base"
     assert rows["SupRank Table III"]["state"] == "can run"
@@ -126,17 +123,16 @@ def test_reproduce_lists_tables_and_marks_datasets_that_are_here(hgld, tmp_path)
     assert len(rows) == len([one for one in all_experiments() if one.paper != "data"])
 
 
-def test_reproduce_prints_published_values_datasets_and_commands(hgld):
-    code, out, _ = hgld("reproduce", "SupRank Table X")
-    assert code == 0
+def test_reproduce_prints_published_values_datasets_and_commands(output, json_of):
+    out = output("reproduce", "SupRank Table X")
     assert re.search(r"^Sup-H-AP surrogate \+ DG\* \(HAPPIER\) +54.3$", out, re.MULTILINE)
     assert "\nhgld train happier-inat-base --data inat-base --out runs/happier-inat-base\n" in out
     assert "hgld datasets inat-base" in out
-    told = json.loads(hgld("reproduce", "SupRank Table X", "--json")[1])
+    told = json_of("reproduce", "SupRank Table X")
     assert [row["table"] for row in told["tables"]] == ["SupRank Table X"]
     assert told["commands"][-1] == 'hgld report runs --paper "SupRank Table X"'
-    code, out, _ = hgld("reproduce", "PNP Figure 6")
-    assert (code, out.startswith("PNP Figure 6: cannot be repeated; ")) == (0, True)
+    out = output("reproduce", "PNP Figure 6")
+    assert out.startswith("PNP Figure 6: cannot be repeated; ")
 
 
 def write_sweeps(folder, one, values):
@@ -201,9 +197,9 @@ def test_toy_is_refused_among_real_datasets_and_without_the_synthetic_releases(r
 
 
 @pytest.fixture(scope="module")
-def toys(tmp_path_factory):
+def toys(module_path):
     """A folder that all toys share, so that a dataset is built once and a recipe is trained once."""
-    return tmp_path_factory.mktemp("toys")
+    return module_path
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import csv
 import re
-from collections.abc import Iterator
 from functools import cache
 from statistics import mean
 
@@ -34,14 +33,14 @@ TABLES = {  # (page, heading of a section with result tables): files with these 
 }
 
 
-def numbers_in(text: str) -> list[tuple[float, int]]:
+def numbers_in(text):
     """Return the numbers of a text, each with its number of decimals."""
     found = [match.group().replace(",", "") for match in NUMBER.finditer(text.replace("−", "-"))]
     return [(float(n), len(n.partition(".")[2])) for n in found if re.search(r"\d", n)]
 
 
 @cache
-def values_of(file: str) -> tuple[float, ...]:
+def values_of(file):
     """Return every number of a result file, and each column's mean per value of the first column."""
     with (RESULTS / file).open(encoding="utf-8", newline="") as text:
         rows = list(csv.reader(text))
@@ -54,14 +53,14 @@ def values_of(file: str) -> tuple[float, ...]:
     return tuple(values)
 
 
-def is_there(number: tuple[float, int], files: tuple[str, ...]) -> bool:
+def is_there(number, files):
     """Tell whether the files have a value that rounds to a printed number."""
     value, decimals = number
     close = 0.51 * 10**-decimals + 1e-9
     return any(abs(abs(other) - abs(value)) <= close for file in files for other in values_of(file))
 
 
-def cells_of(page: str, heading: str) -> Iterator[str]:
+def cells_of(page, heading):
     """Yield the table cells of a section, without headers and first columns."""
     text = (ROOT / page).read_text(encoding="utf-8")
     section = re.split(r"^## ", text, flags=re.MULTILINE)

@@ -39,7 +39,7 @@ def run(*words: object, cwd: Path, python: Path | str = sys.executable, code: in
     return done.stdout
 
 
-def files_of(folder: Path) -> set[str]:
+def files_of(folder):
     """Return the files of a package, including files behind symbolic links."""
     return {
         (Path(place) / name).relative_to(folder).as_posix()
@@ -62,16 +62,15 @@ def new_environment(place):
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory):
+def hostile(module_path):
     """User folder with modules named like packages of hgld; importing one of these modules fails."""
-    folder = tmp_path_factory.mktemp("hostile")
     trap = "raise RuntimeError('a file of the user was imported in place of one of hgld')\n"
     for name in ("training.py", "pipelines.py", "data_cards.py"):
-        (folder / name).write_text(trap)
+        (module_path / name).write_text(trap)
     for name in ("training", "data_cards"):
-        (folder / name).mkdir()
-        (folder / name / "__init__.py").write_text(trap)
-    return folder
+        (module_path / name).mkdir()
+        (module_path / name / "__init__.py").write_text(trap)
+    return module_path
 
 
 # -- the wheel -----------------------------------------------------------------------------------------------------
@@ -104,7 +103,7 @@ def installed(wheel, tmp_path_factory):
     return python
 
 
-def packed(wheel: Path) -> set[str]:
+def packed(wheel):
     """Return the paths of the package's files in a wheel."""
     with ZipFile(wheel) as archive:
         assert not [name for name in archive.namelist() if not name.startswith(("hgld/", "hgld-"))]

@@ -81,8 +81,7 @@ def write_base(base: Path) -> None:
         f"{_EVALUATE.replace('{base}/', '')} --metrics R@1,AP",
         f"{_SHARDS} --workers 1".replace("--out out", "--out shards"),
     ):
-        code, said = run(words, base, base)
-        assert code == 0, said
+        succeed(words, base, base)
 
 
 def place_of(command: Command, base: Path, place: Path) -> Path:
@@ -91,8 +90,7 @@ def place_of(command: Command, base: Path, place: Path) -> Path:
     for name in command.works_on:
         (shutil.copytree if (base / name).is_dir() else shutil.copy2)(base / name, place / name)
     if command.before:
-        code, said = run(command.before, base, place)
-        assert code == 0, said
+        succeed(command.before, base, place)
     return place
 
 
@@ -128,6 +126,12 @@ def run(words: str, base: Path, place: Path) -> tuple[int, str]:
     except SystemExit as leaving:
         return int(leaving.code or 0), said.getvalue()
     raise AssertionError("main() returned")
+
+
+def succeed(words: str, base: Path, place: Path) -> None:
+    """Run a command that must succeed."""
+    code, said = run(words, base, place)
+    assert code == 0, said
 
 
 def assert_said(said: str, code: int, *expected: int) -> None:

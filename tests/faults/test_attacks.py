@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -53,7 +52,7 @@ def write_four_classes(folder, **given):
     write_dataset(folder, items_of_classes([2, 2, 2, 2]), **given)
 
 
-def used_by(program: str) -> tuple[int, float, str]:
+def used_by(program):
     """Run a Python program; return its peak memory in bytes, its CPU seconds and the last line of its errors."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     peak = 0
@@ -90,10 +89,9 @@ def resident(pid):
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("attacked")
-    write_four_classes(folder)
-    return folder
+def dataset(module_path):
+    write_four_classes(module_path)
+    return module_path
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +192,7 @@ def million_tensors(folder):
     return reads_weights(folder / "weights.safetensors")
 
 
-def repacked(folder: Path, change: Callable[[zipfile.ZipFile, str, bytes], object], tensors: int = 1) -> str:
+def repacked(folder, change, tensors=1):
     """Write weights as torch.save does, but let a function write each member; return the program that reads them."""
     torch.save({str(number): torch.zeros(1) for number in range(tensors)}, folder / "small.pt")
     with (

@@ -20,7 +20,7 @@ from hgld.pipelines.download import Downloader, RemoteFile
 from hgld.pipelines.hierarchy.review.decisions import Move
 from hgld.pipelines.hierarchy.review.journal import Journal
 from hgld.training.inference import export
-from tests.faults.commands import COMMANDS, Command, assert_said, contents, place_of, run
+from tests.faults.commands import COMMANDS, Command, assert_said, contents, place_of, run, succeed
 from tests.faults.disk import EVERY, Stopped, counted_changes, failing_disk, largest_file, nfs_removals
 from tests.hgld.range_server import RangeServer
 
@@ -61,9 +61,9 @@ class Case:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def onnx_file_converted_once(tmp_path_factory):
+def onnx_file_converted_once(module_path):
     """Convert the model to ONNX once: a conversion takes seconds, and writes outside the command's folder."""
-    first, convert = tmp_path_factory.mktemp("onnx") / "model.onnx", export._write
+    first, convert = module_path / "model.onnx", export._write
 
     def write(embedder, size, path):
         if not first.exists():
@@ -81,8 +81,7 @@ def case(request, base, tmp_path_factory):
     found = place_of(command, base, folder / "found")
     place = shutil.copytree(found, folder / "whole")
     with counted_changes(place) as changes:
-        code, said = run(command.words, base, place)
-    assert code == 0, said
+        succeed(command.words, base, place)
     assert len(changes) > 2
     whole = contents(place)
     assert len({name.casefold() for name in whole}) == len(whole)  # some file systems ignore the case of names
@@ -124,8 +123,7 @@ def test_command_succeeds_on_a_file_system_without_locks_and_folder_flushes(base
     monkeypatch.setattr(fcntl, "flock", no_locks)
     monkeypatch.setattr(os, "fsync", flush)
     place = case.at(tmp_path / "place")
-    code, said = run(case.command.words, base, place)
-    assert code == 0, said
+    succeed(case.command.words, base, place)
     assert contents(place) == case.whole
 
 
@@ -133,8 +131,7 @@ def test_command_succeeds_on_nfs_and_leaves_no_file_open(base, case, tmp_path):
     """NFS keeps an open file that is removed or replaced, under another name, until it is closed."""
     place = case.at(tmp_path / "place")
     with nfs_removals(place):
-        code, said = run(case.command.words, base, place)
-    assert code == 0, said
+        succeed(case.command.words, base, place)
     assert contents(place) == case.whole
 
 
@@ -151,21 +148,20 @@ def fails(words, base, place, changes, fault):
     return code
 
 
-def assert_kept(case: Case, left: dict[str, Any]) -> None:
+def assert_kept(case, left):
     """Check that every old file is unchanged or replaced by its final version."""
     for name, data in case.before.items() if case.command.keeps else ():
         assert left.get(name) in (data, case.whole.get(name)), name
 
 
-def assert_mends(case: Case, base: Path, place: Path, left: dict[str, Any] | None = None) -> None:
+def assert_mends(case, base, place, left=None):
     """Check that the same command then makes the final files; skip partial results that were already checked."""
     names = sorted(str(path.relative_to(place)) for path in place.rglob("*"))
     state = hashlib.sha256(repr((names, left)).encode()).hexdigest()
     if left is not None and state in case.mended:
         return
     case.mended.add(state)
-    code, said = run(case.command.words, base, place)
-    assert code == 0, said
+    succeed(case.command.words, base, place)
     assert contents(place) == case.whole, place.name
 
 

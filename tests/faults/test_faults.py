@@ -4,17 +4,16 @@ import pytest
 
 from tests.faults import campaign
 from tests.faults.readers import READERS
-from tests.rows import each_row
 
 
-def _kept():
+def _kept() -> list:
     """Return the stored cases. MATLAB files are read in a separate process, which takes a second to start."""
     slow = ("release-cars196", "release-imagenet")
     marks = {case: [pytest.mark.slow] if case.name.startswith(slow) else [] for case in campaign.KEPT.glob("*-*")}
     return [pytest.param(case, marks=marks[case], id=case.name) for case in sorted(marks)]
 
 
-@each_row("case", _kept())
+@pytest.mark.parametrize("case", _kept())
 def test_stored_corrupt_file_is_read_or_raises_an_hgld_error(case, tmp_path):
     reader = next(name for name in READERS if name.replace(" ", "-") == case.name.rpartition("-")[0])
     verdict, detail = campaign.judge(reader, case)

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from hgld.report_page.page import make_report
-from tests.faults.commands import run
+from tests.faults.commands import succeed
 from tests.hgld.test_report_page_page import write_run
 
 pytestmark = pytest.mark.slow
@@ -27,7 +27,7 @@ LISTEN = (
 )
 
 
-def names(count: int) -> list[str]:
+def names(count):
     """Return this many distinct hostile names."""
     return [f"{HOSTILE[n % len(HOSTILE)]}{n}" for n in range(count)]
 
@@ -43,14 +43,13 @@ def build_report(folder):
     (folder / "list.csv").write_text(
         "name\n" + "\n".join(f'"{n.replace(chr(34), chr(34) * 2)[:300]}"' for n in names(12))
     )
-    code, said = run("build-hierarchy --classes list.csv --encoder lexical --out out", folder, folder)
-    assert code == 0, said
+    succeed("build-hierarchy --classes list.csv --encoder lexical --out out", folder, folder)
     return folder / "out" / "report.html"
 
 
 def tree(folder):
     build_report(folder)
-    assert run("show out --html tree.html", folder, folder)[0] == 0
+    succeed("show out --html tree.html", folder, folder)
     return folder / "tree.html"
 
 
@@ -63,8 +62,7 @@ def audit(folder):
     shown[:5] = (shown[:5] + 1) % 10
     columns = {"fine": [HOSTILE[n] for n in shown], "coarse": [f"{HOSTILE[n % 2]}{n % 2}" for n in shown]}
     pl.DataFrame({"key": names(count), **columns}).write_parquet(folder / "e.labels.parquet")
-    code, said = run("audit --embeddings e.npy --out out", folder, folder)
-    assert code == 0, said
+    succeed("audit --embeddings e.npy --out out", folder, folder)
     return folder / "out" / "audit.html"
 
 

@@ -4,13 +4,12 @@ import itertools
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.faults.commands import COMMANDS, assert_said, contents, run
+from tests.faults.commands import COMMANDS, assert_said, contents, succeed
 from tests.faults.disk import EVERY, changes_of, in_workers
 from tests.faults.starter import Starter
 
@@ -32,13 +31,13 @@ def starter() -> Iterator[Starter]:
 
 
 def ends_in_the_same_bytes(
-    command: Command,
-    whole: dict[str, Any],
-    folder: Path,
-    workers: Path,
-    fault: str,
-    some: Sequence[tuple[int, str]] = BUILDS,
-) -> None:
+    command,
+    whole,
+    folder,
+    workers,
+    fault,
+    some=BUILDS,
+):
     """Stop a command at every change, each time in a new folder; or at the changes of ``some``, all in one folder."""
     if not EVERY:
         (folder / "place").mkdir()
@@ -69,12 +68,11 @@ def build(starter: Starter, base: Path, words: str, workers: Path, environment: 
     return command
 
 
-def alone(name: str, base: Path, place: Path) -> tuple[str, dict[str, Any]]:
+def alone(name, base, place):
     """Run a build with one process; return its arguments and its files."""
     words = COMMANDS[name].words
     place.mkdir()
-    code, said = run(words, base, place)
-    assert code == 0, said
+    succeed(words, base, place)
     return words, contents(place)
 
 

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -49,7 +48,7 @@ class _FailingServer(RangeServer):
             asked.honest()
 
 
-def growth(samples: list[int], summary: Callable[[list[int]], float]) -> float:
+def growth(samples, summary):
     """Return by how much the last quarter of the samples is above the second quarter."""
     quarter = len(samples) // 4
     return summary(samples[-quarter:]) - summary(samples[quarter : 2 * quarter])

@@ -22,7 +22,7 @@ from hgld.label_audit.copies import ImageCopies, decoy_posterior
 from tests.rows import each_row
 
 
-def classes_of(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def classes_of(seed):
     """Return embeddings, classes and ancestors; classes are well separated, and nearer to their siblings."""
     rng = np.random.default_rng(seed)
     above = np.arange(40) % 5

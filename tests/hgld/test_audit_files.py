@@ -72,15 +72,15 @@ def test_items_with_unknown_labels_are_not_audited():
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory) -> tuple[Path, str]:
-    folder, result = tmp_path_factory.mktemp("audit"), found()
+def written(module_path) -> tuple[Path, str]:
+    result = found()
     row = {"kind": "parent", "level": "fine", "class": EVIL, "other": "b", "probability": 0.9, "items": 10}
     row |= {"evidence": "log odds: 3.00", "first_items": [0], "second_items": [20]}
     classes = pl.DataFrame([row, row | {"kind": "one", "other": "class 1"}], schema=result.classes.schema)
     result = replace(result, classes=classes)
     decisions = decision_texts(classes, LEVELS)
-    write_audit(folder, result, decisions, HEADER, None, {"embeddings": EVIL})
-    return folder, (folder / PAGE).read_text()
+    write_audit(module_path, result, decisions, HEADER, None, {"embeddings": EVIL})
+    return module_path, (module_path / PAGE).read_text()
 
 
 def test_hostile_names_are_shown_as_text_and_page_loads_nothing(written):

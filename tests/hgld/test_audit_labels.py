@@ -16,7 +16,7 @@ from tests.hgld.test_audit_classes import classes_of
 TREE = np.array([[0, 0, 0], [1, 0, 0], [2, 1, 0], [3, 1, 0], [4, 2, 1], [5, 2, 1], [6, 3, 1]])
 
 
-def clusters(seed: int = 0, each: int = 8) -> tuple[np.ndarray, np.ndarray]:
+def clusters(seed=0, each=8):
     """Return unit embeddings and their classes in TREE; classes of the same parent are nearer to each other."""
     rng = np.random.default_rng(seed)
     parts = [scale * rng.standard_normal((7, 16))[TREE[:, level]] for level, scale in enumerate((0.6, 0.8, 1))]

@@ -3,7 +3,6 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -34,10 +33,9 @@ ITEMS = items_of_classes(SIZES, SPLITS)
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("kept")
-    write_dataset(folder, ITEMS)
-    return folder
+def kept(module_path):
+    write_dataset(module_path, ITEMS)
+    return module_path
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +51,7 @@ def root(tmp_path, kept):
 
 
 @pytest.fixture(params=["local", "memory", "http"])
-def url(request, root) -> Iterator[str]:
+def url(request, root):
     """Yield the path or URL of the same dataset: on disk, in memory, and on a server."""
     if request.param == "local":
         yield str(root)
@@ -228,7 +226,7 @@ def test_dataset_lists_contain_positions_and_judgements_are_read_back(tmp_path):
 # -- workers ---------------------------------------------------------------------------------------------------------
 
 
-def plain(items: list[dict]) -> list[tuple]:
+def plain(items):
     """Return the items without tensors, which torch would send through Unix sockets that the tests block."""
     return [(item["index"], item["key"], item["labels"].tolist(), item["image"].numpy()) for item in items]
 

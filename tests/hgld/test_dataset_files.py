@@ -176,11 +176,14 @@ test_indexes_with_invalid_metadata_or_column_types_are_refused = refused(
 )
 
 
-def test_writing_an_index_needs_all_columns_and_values_in_range(tmp_path):
-    with pytest.raises(InputError, match=r"do not fit an index .*sha256"):
-        index_file.write_index(index_rows().drop("sha256", "class_run"), tmp_path / "x", LEVELS)
-    with pytest.raises(InputError, match="do not fit an index"):
-        index_file.write_index(index_rows(species=[0, 0, 1 << 40]), tmp_path / "x", LEVELS)
+test_writing_an_index_needs_all_columns_and_values_in_range = refused(
+    lambda index, *, tmp_path: index_file.write_index(index, tmp_path / "x", LEVELS),
+    [
+        (index_rows().drop("sha256", "class_run"), r"do not fit an index .*sha256"),
+        (index_rows(species=[0, 0, 1 << 40]), "do not fit an index"),
+    ],
+    InputError,
+)
 
 
 def test_columns_of_lists_and_judgements_are_checked(tmp_path):

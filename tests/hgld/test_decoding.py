@@ -15,7 +15,7 @@ from torchvision.transforms.v2 import functional
 from hgld.data.batch import normalize
 from hgld.data.decode import decode_batch
 from hgld.data.images import EncodedImage, read_header
-from hgld.data.views import TestView, TrainView, View, apply_policy, change_colors, color_matrices
+from hgld.data.views import TestView, TrainView, apply_policy, change_colors, color_matrices
 from hgld.errors import InputError
 from tests.hgld.reference_decoding import decode_by
 from tests.rows import each_row
@@ -44,7 +44,7 @@ def boxed_size(image: EncodedImage) -> tuple[int, int]:
     return read_header(image.data)._replace(orientation=image.orientation).upright
 
 
-def decoded(images: list[EncodedImage], view: View, path) -> np.ndarray:
+def decoded(images, view, path):
     """Return the images decoded by one of the two paths, (B, S, S, 3); the two use different memory layouts."""
     widths, heights = zip(*map(boxed_size, images), strict=True)
     parameters = view.parameters(widths, heights, seed=0, epoch=0, positions=np.arange(len(images)))
@@ -54,7 +54,7 @@ def decoded(images: list[EncodedImage], view: View, path) -> np.ndarray:
     return out.permute(0, 2, 3, 1).numpy()
 
 
-def differences(images: list[EncodedImage], view: View) -> np.ndarray:
+def differences(images, view):
     """Return the absolute differences between the two paths, (B, S, S, 3)."""
     fast, reference = (decoded(images, view, path).astype(int) for path in ("fast", "reference"))
     return np.abs(fast - reference)

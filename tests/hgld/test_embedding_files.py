@@ -1,7 +1,5 @@
 """Evaluation of embeddings and labels in files: every format gives the same values, and invalid files fail."""
 
-import json
-
 import numpy as np
 import polars as pl
 import pytest
@@ -208,11 +206,10 @@ def test_command_names_missing_options(refusal, words, said):
     assert said in refusal("evaluate", *words.split())
 
 
-def test_command_prints_json_or_a_table_and_writes_the_report(files, embeddings, hgld, tmp_path):
+def test_command_prints_json_or_a_table_and_writes_the_report(files, embeddings, hgld, json_of, tmp_path):
     words = ["evaluate", "--embeddings", files[0], "--labels", files[1], "--levels", "product,category"]
-    code, out, _ = hgld(*words, "--json")
-    expected, printed = evaluate(embeddings, LABELS, levels=LEVELS), json.loads(out)
-    assert (code, printed["values"], printed["undefined"]) == (0, expected.values, expected.undefined)
+    expected, printed = evaluate(embeddings, LABELS, levels=LEVELS), json_of(*words)
+    assert (printed["values"], printed["undefined"]) == (expected.values, expected.undefined)
     code, out, _ = hgld(*words, "--metrics", "R@1,H-AP", "--out", tmp_path / "report.json")
     written = RetrievalReport.load_json(tmp_path / "report.json").values
     assert list(written) == ["R@1/product", "R@1/category", "H-AP"]

@@ -1,6 +1,7 @@
 """First ranks: one pass over the gallery and whole rows of scores give bit-identical metrics."""
 
 import numpy as np
+import pytest
 import torch
 
 from hgld.evaluation import evaluate as evaluation
@@ -8,7 +9,6 @@ from hgld.evaluation import scores
 from hgld.evaluation.evaluate import evaluate, evaluate_judged, evaluate_labelled, ranking_metrics
 from hgld.evaluation.judgements import ListRelevance
 from hgld.evaluation.options import EvaluationOptions
-from tests.rows import each_row
 
 METRICS = ("R@1", "R@10", "mAP@20", "NDCG@10", "H-P@10", "mAP@R/level0", "severity", "HD@3", "P@7")
 
@@ -33,7 +33,7 @@ def table(kind, seed=0, size=5000):
     return gallery, np.stack([fine, middle, coarse], axis=1), index, self_index
 
 
-@each_row("kind", ["shuffled", "ties", "one point"])
+@pytest.mark.parametrize("kind", ["shuffled", "ties", "one point"])
 def test_first_ranks_and_whole_rows_give_equal_metrics(kind, monkeypatch):
     gallery, labels, index, self_index = table(kind)
     asked = gallery[index].astype(np.float32), labels[index], gallery, labels
@@ -57,7 +57,7 @@ def test_first_ranks_of_judged_lists_exclude_junk(monkeypatch):
     assert by_heads.equals(evaluate_judged(*asked, levels=("b", "a"), options=options).per_query)
 
 
-@each_row("limit", ["_SHARE_PREPARED", "_CACHED_NUMBERS"])
+@pytest.mark.parametrize("limit", ["_SHARE_PREPARED", "_CACHED_NUMBERS"])
 def test_gallery_prepared_in_parts_gives_equal_metrics(tmp_path, monkeypatch, limit):
     gallery, labels, index, _ = table("shuffled", size=4500)
     np.save(tmp_path / "gallery.npy", gallery)

@@ -1,7 +1,5 @@
 """Datasets and runs are pushed to a Hub; every file is sent only once and read back unchanged."""
 
-import json
-
 import huggingface_hub
 import pytest
 import torch
@@ -63,21 +61,17 @@ def test_a_stopped_push_resumes_sends_no_file_twice_and_the_dataset_opens(hub, m
     assert there.read(0) == here.read(0)
 
 
-def test_a_dry_run_lists_the_files_and_sends_nothing(hub, made, hgld):
-    code, out, _ = hgld("push", made, ADDRESS, "--dry-run", "--json")
-    said = json.loads(out)
-    assert code == 0
+def test_a_dry_run_lists_the_files_and_sends_nothing(hub, made, json_of):
+    said = json_of("push", made, ADDRESS, "--dry-run")
     assert (said["kind"], said["sent"], hub.repositories) == ("dataset", False, {})
     assert {file["path"] for file in said["files"]} >= {"dataset.json", "index.parquet"}
 
 
-def test_a_run_is_pushed_without_its_optimizer_and_loaded_again(hub, tmp_path, hgld):
+def test_a_run_is_pushed_without_its_optimizer_and_loaded_again(hub, tmp_path, output):
     run = tmp_path / "run"
     write_run(run, averaged=True)
     (run / "evaluations.csv").write_text("step,epoch,split,R@1/fine,H-AP\n1,0,test,0.5,0.25\n2,1,test,0.1,0.1\n")
-    code, out, _ = hgld("push", run, ADDRESS)
-    assert code == 0
-    assert "4 files, " in out
+    assert "4 files, " in output("push", run, ADDRESS)
     files = hub.repositories["models/somebody/something"]
     assert not [path for path in files if "optimizer" in path]
     assert b'hgld.load_model("hf:somebody/something")' in files["README.md"]

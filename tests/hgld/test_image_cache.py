@@ -20,10 +20,9 @@ def images_of(seed: int, count: int) -> dict[bytes, bytes]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    write_dataset(folder, items_of_classes((4, 4, 4, 4)))
-    return folder
+def folder(module_path):
+    write_dataset(module_path, items_of_classes((4, 4, 4, 4)))
+    return module_path
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------

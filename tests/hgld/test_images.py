@@ -27,7 +27,7 @@ MOST_SECONDS = 2.0
 XMP = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="8"/></x:xmpmeta>'
 
 
-def saved(form: str = "JPEG", size: tuple[int, int] = (8, 8), mode: str = "RGB", **options) -> bytes:
+def saved(form="JPEG", size=(8, 8), mode="RGB", **options):
     """Return an encoded image of noise."""
     pixels = np.random.default_rng(0).integers(0, 255, (size[1], size[0], 3), dtype=np.uint8)
     out = io.BytesIO()
@@ -166,7 +166,7 @@ GREEDY: dict[str, tuple[Callable[[], bytes], str | int]] = {  # functions that m
 }
 
 
-def seconds(bomb: bytes) -> tuple[float, str]:
+def seconds(bomb):
     """Return the CPU seconds of reading and decoding an image, and the reason if it is refused."""
     began, reason = time.process_time(), ""
     try:

@@ -26,7 +26,7 @@ VIEW = TrainView(24, jitter=0.2)
 BROKEN = b"\xff\xd8 no image"
 
 
-def written(folder: Path, broken: tuple[int, ...] = (), sizes: tuple[int, ...] = (4, 3, 5, 4, 2, 6)):
+def written(folder, broken=(), sizes=(4, 3, 5, 4, 2, 6)):
     """Write and open a dataset with rotated images and boxes; the bytes of ``broken`` items are no image."""
     rng = np.random.default_rng(1)
     items = [
@@ -45,8 +45,8 @@ def written(folder: Path, broken: tuple[int, ...] = (), sizes: tuple[int, ...] =
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    return written(tmp_path_factory.mktemp("loader") / "data")
+def dataset(module_path):
+    return written(module_path / "data")
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from hgld.errors import ConfigError, HgldError, InputError, ServiceError
 from hgld.pipelines.download import Downloader, RemoteFile
 from hgld.pipelines.web import AnswerError, PoliteClient
 from tests.hgld.lying_server import LIES
-from tests.hgld.range_server import Asked, RangeServer, serve
+from tests.hgld.range_server import Asked, serve
 from tests.hgld.small_dataset import write_dataset
 from tests.hgld.streamed_dataset import VIEW, grouped_items
 
@@ -28,10 +28,9 @@ MOST_MEMORY = 100 << 20  # maximum bytes by which a reading may increase memory;
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("streamed")
-    write_dataset(folder, grouped_items([4] * 16), per_shard=16)
-    return folder
+def folder(module_path):
+    write_dataset(module_path, grouped_items([4] * 16), per_shard=16)
+    return module_path
 
 
 @pytest.fixture
@@ -74,7 +73,7 @@ def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
-def lied_to(server: RangeServer, read: Callable[[str], None], lie: str, about: str = ".tar") -> str:
+def lied_to(server, read, lie, about=".tar"):
     """Read from a lying server and return the error message, or an empty string if the lie did no harm."""
     read_before = peak()
     server.lie, server.about = LIES[lie], about

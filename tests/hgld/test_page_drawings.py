@@ -80,25 +80,24 @@ def test_icicle_has_every_class_with_its_parent_items_and_mean_measure(tree):
 ODD = ["#1b2530", "url(#a)", "$x$", "x" * 200, "שלום \u202eabc", "🏰 castle", "</script><b>owned", "a  b"]
 
 
-def test_tree_of_a_dataset_shows_an_image_of_every_class_and_tree_of_a_taxonomy_shows_none(hgld, tmp_path):
+def test_tree_of_a_dataset_shows_an_image_of_every_class_and_tree_of_a_taxonomy_shows_none(output, tmp_path):
     write_dataset(tmp_path / "data", items_of_classes([3] * 4, ("test",), per_coarse=2))
-    assert hgld("show", tmp_path / "data", "--html", tmp_path / "data.html")[0] == 0
+    output("show", tmp_path / "data", "--html", tmp_path / "data.html")
     text = (tmp_path / "data.html").read_text()
     shown = re.findall(r'data-path="(.*?)".*?<img src="data:image/jpeg.*?alt="(.*?)"', text)
     assert sorted(shown) == [(f"{c} {c // 2}", str(c)) for c in range(4)]
-    assert hgld("show", tmp_path / "data" / "hierarchy.parquet", "--html", tmp_path / "tree.html")[0] == 0
+    output("show", tmp_path / "data" / "hierarchy.parquet", "--html", tmp_path / "tree.html")
     assert "<img" not in (tmp_path / "tree.html").read_text()
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
-def test_icicle_of_50000_classes_opens_zooms_and_finds_odd_names(hgld, tmp_path):
+def test_icicle_of_50000_classes_opens_zooms_and_finds_odd_names(output, tmp_path):
     names = (*ODD, *(f"leaf {i}" for i in range(50_000 - len(ODD))))
     parents = (np.arange(50_000) % 2_000).astype(np.int32), (np.arange(2_000) % 30).astype(np.int32)
     groups = tuple(f"group {i}" for i in range(2_000)), tuple(f"top {i}" for i in range(30))
     Hierarchy(("leaf", "group", "top"), (names, *groups), parents).to_parquet(tmp_path / "tree.parquet")
-    code, printed, _ = hgld("show", tmp_path / "tree.parquet", "--html", tmp_path / "tree.html")
-    assert code == 0
+    printed = output("show", tmp_path / "tree.parquet", "--html", tmp_path / "tree.html")
     assert printed.splitlines()[-1] == f"the page: {tmp_path / 'tree.html'}"
     status = "document.querySelector('[role=status]').textContent"
     crumbs = "[...document.querySelectorAll('.icicle nav button')].map(b => b.textContent).join(' > ')"

@@ -1,7 +1,6 @@
 """Published results: the keys of the rows, the papers' tables, and the search for a table or a row."""
 
 import csv
-import json
 import math
 import operator
 import os
@@ -165,15 +164,14 @@ test_unknown_row_error_lists_known_names = refused(
 )
 
 
-def test_published_command_prints_tables_and_json_rows(hgld):
-    code, out, _ = hgld("published")
+def test_published_command_prints_tables_and_json_rows(output, json_of):
+    out = output("published")
     lines = out.splitlines()
-    assert code == 0
     assert max(len(line) for line in lines if "arXiv" not in line) <= 110
     assert {fold(v.method) for v in VALUES} <= {fold(line)[:n] for line in lines for n in range(1, 60)}
     narrow = ("published", "--dataset", "sop", "--method", "HAPPIER", "--metric", "H-AP")
-    assert re.search("Table V, sop.*HAPPIER_F", hgld(*narrow)[1], re.DOTALL)
-    rows = json.loads(hgld(*narrow, "--json")[1])["rows"]
+    assert re.search("Table V, sop.*HAPPIER_F", output(*narrow), re.DOTALL)
+    rows = json_of(*narrow)["rows"]
     assert [(row["method"], row["table"], row["value"]) for row in rows] == [
         ("HAPPIER", "Table V", "59.4"),
         ("HAPPIER_F", "Table V", "52.0"),

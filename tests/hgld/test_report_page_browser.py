@@ -10,12 +10,11 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("report")
+def report(module_path):
     for seed in (0, 1):
-        write_run(folder / f"{seed}", seed=seed)
-    make_report([folder / "0", folder / "1"], folder / "r.html")
-    return folder / "r.html"
+        write_run(module_path / f"{seed}", seed=seed)
+    make_report([module_path / "0", module_path / "1"], module_path / "r.html")
+    return module_path / "r.html"
 
 
 def test_tables_sort_and_the_page_fits_both_widths_and_themes(tmp_path, chromium, report):

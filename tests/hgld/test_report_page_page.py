@@ -184,9 +184,9 @@ def test_curves_of_many_queries_use_a_sample_and_state_it(tmp_path, monkeypatch)
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def data(module_path):
     """Folder of a dataset with the name "small"."""
-    folder = tmp_path_factory.mktemp("of-images") / "data"
+    folder = module_path / "data"
     write_dataset(folder, items_of_classes([3] * 8, ("test",), per_coarse=4))
     return folder
 
@@ -235,12 +235,11 @@ def test_images_fill_the_rest_of_the_size_limit(tmp_path, data, monkeypatch):
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_paper_table_shows_a_run_and_its_difference_to_the_recipe(tmp_path, hgld):
+def test_paper_table_shows_a_run_and_its_difference_to_the_recipe(tmp_path, output):
     report = write_run(tmp_path / "run", dataset="sop", split="test")
     (tmp_path / "run" / "config.json").write_text('{"recipe": "happier-sop"}')
     out = tmp_path / "r.html"
-    code, printed, _ = hgld("report", tmp_path / "run", "--paper", "suprank table 5", "--out", out)
-    assert code == 0
+    printed = output("report", tmp_path / "run", "--paper", "suprank table 5", "--out", out)
     value = 100 * report.values["R@1/fine"]
     difference = f"{round(value, 1) - 81.0:+.1f}"
     assert "Table V, sop: ResNet-50, 512 dimensions; per cent" in printed

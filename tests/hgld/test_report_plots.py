@@ -17,12 +17,11 @@ ODD = ["#1b2530", "url(#a)", "$x$", "\N{HEBREW LETTER SHIN}abc", r"$\frac{1}{$"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    made = tmp_path_factory.mktemp("plots")
-    write_dataset(made / "data", items_of_classes([3] * 8, ("test",), per_coarse=4))
-    write_run(made / "run", names=ODD, shift=1.0)
-    write_run(made / "keyed", keys=open_dataset(made / "data").keys.to_list(), shift=1.0)
-    return made
+def folder(module_path):
+    write_dataset(module_path / "data", items_of_classes([3] * 8, ("test",), per_coarse=4))
+    write_run(module_path / "run", names=ODD, shift=1.0)
+    write_run(module_path / "keyed", keys=open_dataset(module_path / "data").keys.to_list(), shift=1.0)
+    return module_path
 
 
 @pytest.fixture(scope="module")

@@ -25,12 +25,12 @@ from hgld.samplers.shard_order import ShardOrderSampler
 from tests.rows import refused
 
 
-def labels_of(sizes: list[int], seed: int = 0) -> np.ndarray:
+def labels_of(sizes, seed=0):
     """Return labels of ``sizes[c]`` items of each class c, in random order."""
     return np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
 
 
-def hierarchical_labels(sizes: list[list[int]]) -> np.ndarray:
+def hierarchical_labels(sizes):
     """Return (N, 2) labels of ``sizes[s][c]`` items of the c-th class of super-class s."""
     classes = [(s, n) for s, under in enumerate(sizes) for n in under]
     rows = [(c, s) for c, (s, n) in enumerate(classes) for _ in range(n)]
@@ -128,7 +128,7 @@ def test_random_numbers_are_the_same_on_every_platform_and_release():
 # -- exact coverage ---------------------------------------------------------------------------------------------------
 
 
-def check_epoch(labels: np.ndarray, sampler: PKSampler, epoch: int) -> list[np.ndarray]:
+def check_epoch(labels, sampler, epoch):
     """Check the batches of an epoch and return them as (P, K) tables."""
     batches = [sampler.batch(epoch, step).reshape(sampler.p, sampler.k) for step in range(len(sampler))]
     for row in np.concatenate(batches):

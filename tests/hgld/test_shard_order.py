@@ -9,7 +9,7 @@ from hgld.errors import InputError
 from hgld.samplers.shard_order import ShardOrderSampler, deal
 
 
-def index_of(groups: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def index_of(groups):
     """Return the columns of an index, given (shard, count, label) for each group in order."""
     number: Counter[int] = Counter()
     rows = []
@@ -38,7 +38,7 @@ def epoch_of(sampler, epoch=0):
     return np.stack([sampler.batch(epoch, step) for step in range(len(sampler))])
 
 
-def repetitions(label: np.ndarray, num_streams: int, per_stream: int, window: int, seed: int = 0) -> list[int]:
+def repetitions(label, num_streams, per_stream, window, seed=0):
     """Return for each batch the number of chunks that repeat a class of the batch."""
     drawn = (label[chunks] for chunks in deal(label, num_streams, per_stream, window, seed))
     return [len(labels) - len(set(labels.tolist())) for labels in drawn]

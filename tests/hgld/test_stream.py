@@ -1,7 +1,6 @@
 import pickle
 import threading
 import time
-from pathlib import Path
 
 import pytest
 import webdataset.filters
@@ -29,15 +28,14 @@ from tests.rows import refused
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(module_path):
     """Return a shared dataset, which no test may change."""
-    folder = tmp_path_factory.mktemp("typical")
-    typical(folder)
-    return folder
+    typical(module_path)
+    return module_path
 
 
 @pytest.fixture(params=["directory", "bare"])
-def shards(request, folder) -> Path | list[str]:
+def shards(request, folder):
     """Return the same shards with and without their index."""
     return folder if request.param == "directory" else tars(folder)
 

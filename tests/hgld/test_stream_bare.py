@@ -5,7 +5,7 @@ import io
 import json
 import tarfile
 import tracemalloc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -42,10 +42,9 @@ IMAGE = jpeg(np.random.default_rng(0))
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("bare")
-    typical(folder)
-    return folder
+def folder(module_path):
+    typical(module_path)
+    return module_path
 
 
 def facts(*labels, **others):
@@ -61,13 +60,13 @@ def write_tar(path: Path, members: Sequence[tuple[str, bytes]]) -> Tar:
     return Tar(ShardStorage(path.parent), path.name)
 
 
-def classes(labels: Sequence[int], data: bytes = IMAGE) -> list[tuple[str, bytes]]:
+def classes(labels, data=IMAGE):
     """Return the members of a tar with one item per label."""
     return [m for i, c in enumerate(labels) for m in ((f"{i:04d}.jpg", data), (f"{i:04d}.json", facts(c, c // 4)))]
 
 
 @contextmanager
-def at_most(memory: int) -> Iterator[None]:
+def at_most(memory):
     """Fail if the statements below allocate this number of bytes or more."""
     with TemporaryDirectory() as folder:  # the first call imports packages, whose memory must not count
         runs([write_tar(Path(folder) / "a.tar", classes([0]))], 1, 1)

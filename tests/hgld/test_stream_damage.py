@@ -27,7 +27,7 @@ from tests.hgld.streamed_dataset import (
 
 
 @pytest.fixture
-def own(tmp_path) -> tuple[Path, pl.DataFrame]:
+def own(tmp_path):
     """Return a dataset that the test may damage, and its index."""
     return tmp_path, typical(tmp_path)
 

@@ -1,7 +1,6 @@
 """Drawings of hierarchies: their content, size limits and escaping, and the subcommand that prints them."""
 
 import html
-import json
 import re
 import unicodedata
 
@@ -86,30 +85,27 @@ def test_tags_and_control_characters_of_names_are_escaped():
 # -- hgld show ---------------------------------------------------------------------------------------------------------
 
 
-def test_show_counts_the_images_of_a_dataset(hgld, tmp_path):
+def test_show_counts_the_images_of_a_dataset(output, json_of, tmp_path):
     write_dataset(tmp_path / "data", items_of_classes([5, 3, 1], ["test"]))
-    code, out, _ = hgld("show", tmp_path / "data", "--json")
-    told = json.loads(out)
-    assert (code, told["counted"], told["format"]) == (0, "images", "hgld")
+    told = json_of("show", tmp_path / "data")
+    assert (told["counted"], told["format"]) == ("images", "hgld")
     assert sum(branch["items"] for branch in told["tree"]) == 9
-    code, out, _ = hgld("show", tmp_path / "data", "--depth", "1", "--most", "1")
-    assert (code, "numbers count images" in out) == (0, True)
+    assert "numbers count images" in output("show", tmp_path / "data", "--depth", "1", "--most", "1")
 
 
-def test_show_reports_and_lists_the_changes_by_rules(hgld, refusal, tmp_path):
+def test_show_reports_and_lists_the_changes_by_rules(output, json_of, refusal, tmp_path):
     file = tmp_path / "edges.csv"
     file.write_text("child,parent\ncat,animal\n=dog,pet\n=dog,animal\npet,animal\noak,plant\n")
     said = refusal("show", file)
     assert re.search("'=dog' under 'pet' and 'animal'.*choose --parents first or most-specific", said, re.DOTALL)
     words = ("show", file, "--parents", "most-specific", "--cut", "leaves:1", "--changes", tmp_path / "changes.csv")
-    code, out, err = hgld(*words)
-    assert (code, err) == (0, "")
+    out = output(*words, said="")
     lines = out.splitlines()
     assert (lines[0], max(map(len, lines)) <= 80) == ("height 1 3 > class 3", True)
     assert "classes under several parents: 1; parents left out: 1." in " ".join(lines)
     changes = (tmp_path / "changes.csv").read_text().splitlines()
     assert changes == ["id,name,what,detail", "'=dog,'=dog,several parents,\"kept pet, left out animal\""]
-    named = json.loads(hgld(*words, "--levels", "name,kind", "--json")[1])
+    named = json_of(*words, "--levels", "name,kind")
     assert named["levels"] == {"name": 3, "kind": 3}
     assert "Give as many names" in refusal("show", file, "--parents", "first", "--levels", "a,b,c,d,e")
 

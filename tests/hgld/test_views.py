@@ -38,7 +38,7 @@ test_seeds_out_of_bounds_are_refused = refused(
 )
 
 
-def slow_crop(width: int, height: int, numbers: list[float], scale, ratio) -> tuple[int, int, int, int]:
+def slow_crop(width, height, numbers, scale, ratio):
     """Return RandomResizedCrop.get_params of torchvision for given random numbers: ten areas, ten ratios, left, top."""
     for share, shape in zip(numbers[:10], numbers[10:20], strict=True):
         area = height * width * (scale[0] + share * (scale[1] - scale[0]))

@@ -22,7 +22,6 @@ from hgld.pipelines.hierarchy.review.decisions import (
     New,
     Refuse,
     Rename,
-    Role,
     SetTop,
     Split,
     make_decision,
@@ -44,7 +43,7 @@ PLACE = {name: group for group, label in LABELS.items() for name in MACHINE[labe
 START = datetime(2026, 11, 21, tzinfo=UTC)
 
 
-def said(who: str, *decisions: tuple[type[Decision], dict[str, Any]], role: Role = "annotator") -> list[Entry]:
+def said(who, *decisions, role="annotator"):
     """Return the entries of one annotator's file, one minute apart."""
     return [
         Entry(
@@ -96,7 +95,7 @@ def groups(result: Settlement) -> dict[str, set[str]]:
     return found
 
 
-def changed(result: Settlement) -> dict[str, set[str]]:
+def changed(result):
     """Return the groups that decisions changed; removed groups are empty sets."""
     found, before = groups(result), {label: set(names) for label, names in MACHINE.items()}
     return {k: found.get(k, set()) for k in found.keys() | before.keys() if found.get(k) != before.get(k)}
@@ -343,7 +342,7 @@ def test_agreement_counts_only_subjects_that_both_annotators_decided():
 # -- adopting another annotator's decisions -------------------------------------------------------------------------
 
 
-def adopted(ada: list, bob: list) -> list[list[dict[str, Any]]]:
+def adopted(ada, bob):
     """Return, per conflict, the decisions that let ada adopt bob's claim, and check that they do."""
     mine, other = said("ada", *ada), said("bob", *bob)
     before, found = Grouping.of(PLACE, LABELS, CLASSES).apply_all(mine), []
@@ -402,8 +401,8 @@ def test_adopting_the_offered_decision_always_settles_the_conflict(ada, bob):
 
 
 @pytest.fixture(scope="module")
-def build(tmp_path_factory):
-    return write_build(tmp_path_factory.mktemp("side_by_side") / "build")
+def build(module_path):
+    return write_build(module_path / "build")
 
 
 def moved(file, who, to, name="tug"):

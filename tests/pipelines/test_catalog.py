@@ -28,7 +28,7 @@ def changed(catalog, **columns):
     return replace(catalog, items=catalog.items.with_columns(**columns))
 
 
-def first(value: str | None, column: str) -> pl.Expr:
+def first(value, column):
     """Return an expression that replaces the first value of a column."""
     return pl.when(pl.int_range(pl.len()) == 0).then(pl.lit(value)).otherwise(pl.col(column))
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import json
 import random
 import socket
 import threading
@@ -262,13 +261,11 @@ def test_gldv2_tars_and_lists_are_downloaded_and_verified(serve, tmp_path):
         download_gldv2(tmp_path, "index", [0], downloader(), base_url=server.url)
 
 
-def test_download_command_reports_outcomes(hgld, serve, tmp_path):
+def test_download_command_reports_outcomes(output, json_of, serve, tmp_path):
     where = ("--out", tmp_path, "--base-url", serve(gldv2_site(4)).url)
-    code, out, _ = hgld("download", "gldv2", "--split", "index", "--tars", "0-2,3", *where, "--json")
-    assert code == 0
-    assert [file["outcome"] for file in json.loads(out)["files"]] == ["fetched"] * 4
-    code, out, _ = hgld("download", "gldv2", "--split", "index", "--tars", "0", "--metadata", *where)
-    assert code == 0
+    told = json_of("download", "gldv2", "--split", "index", "--tars", "0-2,3", *where)
+    assert [file["outcome"] for file in told["files"]] == ["fetched"] * 4
+    out = output("download", "gldv2", "--split", "index", "--tars", "0", "--metadata", *where)
     assert "4 files" in out
     assert "1 there already" in out
     assert out.endswith(f"next: hgld build-shards gldv2 --source {tmp_path} --out SHARDS\n")
@@ -282,8 +279,6 @@ def test_download_command_reports_outcomes(hgld, serve, tmp_path):
         (("sop", "--split", "index", "--tars", "0"), "hgld datasets sop"),
     ],
 )
-def test_download_command_refuses_invalid_arguments(hgld, tmp_path, arguments, said):
-    code, _, err = hgld("download", *arguments, "--out", str(tmp_path))
-    assert code == 2
-    assert said in err
+def test_download_command_refuses_invalid_arguments(refusal, tmp_path, arguments, said):
+    assert said in refusal("download", *arguments, "--out", str(tmp_path))
     assert not left_in(tmp_path)

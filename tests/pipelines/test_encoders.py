@@ -28,20 +28,19 @@ TINY = {
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
+def tiny(module_path):
     """Register the model ``hgld-tiny`` with open_clip for these tests, and return its checkpoint."""
     import open_clip  # takes seconds, which no other file's tests should wait for
     from open_clip import factory
 
-    folder = tmp_path_factory.mktemp("clip")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(factory, "_MODEL_CONFIG_PATHS", copy.copy(factory._MODEL_CONFIG_PATHS))
         patch.setattr(factory, "_MODEL_CONFIGS", copy.copy(factory._MODEL_CONFIGS))
-        (folder / "hgld-tiny.json").write_text(json.dumps(TINY))
-        open_clip.add_model_config(folder / "hgld-tiny.json")
+        (module_path / "hgld-tiny.json").write_text(json.dumps(TINY))
+        open_clip.add_model_config(module_path / "hgld-tiny.json")
         torch.manual_seed(0)
-        save_file(open_clip.create_model("hgld-tiny").state_dict(), folder / "tiny.safetensors")
-        yield folder / "tiny.safetensors"
+        save_file(open_clip.create_model("hgld-tiny").state_dict(), module_path / "tiny.safetensors")
+        yield module_path / "tiny.safetensors"
 
 
 def clip(checkpoint, **options):

@@ -173,9 +173,9 @@ def wikitext(wiki, title, names):
 
 
 @pytest.fixture(scope="module")
-def commons(tmp_path_factory):
+def commons(module_path):
     """URL of a real MediaWiki with the category pages of the scrape's tests."""
-    site, wiki = MediaWikiSite(tmp_path_factory.mktemp("wiki")), world()
+    site, wiki = MediaWikiSite(module_path), world()
     for name, text in TEMPLATES.items():
         site.edit(name, text)
     names = {category_title(f"{COMMONS}Category:{name}"): found for name, (_, _, found) in EXPECTED.items()}

@@ -28,7 +28,7 @@ def picture(seed):
     return jpeg(np.random.default_rng(seed), 24, 24)
 
 
-def rows() -> list[tuple[str, str, str]]:
+def rows():
     """Return path, class and group of two images per class."""
     return [(f"{i:03d}.jpg", f"Sorte {i % CLASSES}", GROUPS[i % CLASSES // 6]) for i in range(2 * CLASSES)]
 
@@ -50,10 +50,9 @@ def table(tmp_path):
     return tmp_path / "Liste.csv"
 
 
-def test_profile_has_ten_lines_and_proposes_a_command(table, hgld, monkeypatch):
+def test_profile_has_ten_lines_and_proposes_a_command(table, output, monkeypatch):
     monkeypatch.chdir(table.parent)
-    code, shown, _ = hgld("build-shards", "manifest", "--source", "Liste.csv")
-    assert code == 0
+    shown = output("build-shards", "manifest", "--source", "Liste.csv")
     told, _, command = shown.rstrip().partition("\n\nbuild: ")
     assert told.splitlines() == [
         "Liste.csv: 97 images; semicolons between cells, UTF-8 with a byte order mark, paths in 'Path'",
@@ -74,18 +73,15 @@ def test_profile_has_ten_lines_and_proposes_a_command(table, hgld, monkeypatch):
     )
 
 
-def test_proposed_command_builds_the_same_dataset_as_the_flag_yes(table, hgld, monkeypatch):
+def test_proposed_command_builds_the_same_dataset_as_the_flag_yes(table, output, json_of, monkeypatch):
     monkeypatch.chdir(table.parent)
-    _, shown, _ = hgld("build-shards", "manifest", "--source", "Liste.csv", "--json")
-    proposed = json.loads(shown)["profile"]
+    proposed = json_of("build-shards", "manifest", "--source", "Liste.csv")["profile"]
     assert proposed["splits"]["val"]["classes"] == proposed["splits"]["test"]["classes"] == 12
-    code, shown, _ = hgld("build-shards", "manifest", "--source", "Liste.csv", "--yes", "--workers", 1)
-    assert code == 0
+    shown = output("build-shards", "manifest", "--source", "Liste.csv", "--yes", "--workers", 1)
     assert "calibrate" not in shown
     assert "next: hgld train --data Liste-shards --out RUN" in shown
-    code, shown, _ = hgld("build-shards", *shlex.split(proposed["command"])[2:], "--json")
-    built = json.loads(shown)
-    assert (code, built["ran"], built["profile"]) == (0, False, proposed | {"command": built["profile"]["command"]})
+    built = json_of("build-shards", *shlex.split(proposed["command"])[2:])
+    assert (built["ran"], built["profile"]) == (False, proposed | {"command": built["profile"]["command"]})
     assert built["levels"] == ["Product", "Group"]
     assert {split: facts["classes"]["Product"] for split, facts in built["splits"].items()} == {
         split: counts["classes"] for split, counts in proposed["splits"].items()
@@ -98,44 +94,42 @@ def test_proposed_command_builds_the_same_dataset_as_the_flag_yes(table, hgld, m
     assert sorted(names) == sorted(GROUPS)
 
 
-def test_complete_options_build_without_a_question_and_keep_spellings_apart(table, hgld, monkeypatch):
+def test_complete_options_build_without_a_question_and_keep_spellings_apart(table, output, monkeypatch):
     monkeypatch.chdir(table.parent)
     said = ["manifest", "--source", "Liste.csv", "--images", "Fotos", "--levels", "product,group", "--workers", 1]
-    code, shown, _ = hgld("build-shards", *said, "--test-classes", 0.5, "--seed", 1, "--out", "out")
-    assert code == 0
+    shown = output("build-shards", *said, "--test-classes", 0.5, "--seed", 1, "--out", "out")
     assert "--merge-spellings makes them one" in shown
     assert "build: " not in shown
     assert set(Hierarchy.from_parquet("out/hierarchy.parquet").names[0]) >= {"Sorte 20", "sorte_20"}
 
 
-def test_proposed_build_does_not_start_without_a_terminal(table, hgld, monkeypatch):
+def test_proposed_build_does_not_start_without_a_terminal(table, hgld, refusal, monkeypatch):
     monkeypatch.chdir(table.parent)
     assert hgld("build-shards", "manifest", "--source", "Liste.csv", "--out", "out")[0] == 2
     assert not Path("out").exists()
-    code, _, said = hgld("build-shards", "sop", "--source", ".")
-    assert (code, "missing --out" in said) == (2, True)
+    assert "missing --out" in refusal("build-shards", "sop", "--source", ".")
 
 
-def test_path_in_place_of_a_dataset_name_is_answered_with_the_command_for_own_images(table, hgld, monkeypatch):
+def test_path_in_place_of_a_dataset_name_is_answered_with_the_command_for_own_images(table, refusal, monkeypatch):
     monkeypatch.chdir(table.parent)
     Path("my images").mkdir()
     for path, way in (
         ("my images", "folders --source 'my images'"), ("Liste.csv", "manifest --source Liste.csv"), ("sop", None)
     ):  # fmt: skip
-        code, _, said = hgld("build-shards", path, "--out", "made")
-        assert (code, "missing --source" in said) == (2, True)
+        said = refusal("build-shards", path, "--out", "made")
+        assert "missing --source" in said
         assert (f"hgld build-shards {way}" in said) == (way is not None)
 
 
 @pytest.mark.parametrize(("answer", "is_built"), [(True, True), (False, False)])
-def test_build_starts_only_if_the_user_confirms_at_the_terminal(table, hgld, monkeypatch, answer, is_built):
+def test_build_starts_only_if_the_user_confirms_at_the_terminal(table, output, monkeypatch, answer, is_built):
     monkeypatch.chdir(table.parent)
     asked = []
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("hgld.cli.dataset_commands.is_terminal", lambda stream: True)
     monkeypatch.setattr("click.confirm", lambda text, default: asked.append(text) or answer)
-    code, _, _ = hgld("build-shards", "manifest", "--source", "Liste.csv", "--workers", 1)
-    assert (code, asked, Path("Liste-shards").is_dir()) == (0, ["Build it?"], is_built)
+    output("build-shards", "manifest", "--source", "Liste.csv", "--workers", 1)
+    assert (asked, Path("Liste-shards").is_dir()) == (["Build it?"], is_built)
 
 
 def test_profile_reports_labels_that_do_not_form_a_tree(tmp_path, hgld):
@@ -147,21 +141,18 @@ def test_profile_reports_labels_that_do_not_form_a_tree(tmp_path, hgld):
     assert "'kind 0' under 'a' and 'b'" in said
 
 
-def test_absolute_paths_outside_the_image_folder_are_not_read(tmp_path, hgld):
+def test_absolute_paths_outside_the_image_folder_are_not_read(tmp_path, refusal, json_of):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "a.jpg").write_bytes(picture(0))
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "t.csv").write_text(f"path,kind\n{elsewhere}/a.jpg,x\n{elsewhere}/../own/b.jpg,y\n")
     source = tmp_path / "own" / "t.csv"
-    code, _, said = hgld("build-shards", "manifest", "--source", source, "--levels", "kind", "--yes")
-    assert code == 2
+    said = refusal("build-shards", "manifest", "--source", source, "--levels", "kind", "--yes")
     assert f"2 paths are outside of {tmp_path}/own" in said
     assert f"--images {elsewhere}" in said
-    code, shown, _ = hgld(
-        "build-shards", "manifest", "--source", source, "--images", elsewhere, "--levels", "kind", "--json"
-    )
-    assert json.loads(shown)["profile"]["left_out"] == {"unsafe-path": 1}
+    told = json_of("build-shards", "manifest", "--source", source, "--images", elsewhere, "--levels", "kind")
+    assert told["profile"]["left_out"] == {"unsafe-path": 1}
 
 
 # -- default splits ---------------------------------------------------------------------------------------------------
@@ -217,16 +208,14 @@ def features(*names: str) -> dict[str, str]:
     return {"huggingface": json.dumps({"info": {"features": kinds}})}
 
 
-def test_hugging_face_parquet_files_are_built(tmp_path, hgld):
+def test_hugging_face_parquet_files_are_built(tmp_path, output, json_of):
     folder = tmp_path / "export"
     (folder / "data").mkdir(parents=True)
     for name, count in (("train", 40), ("validation", 10)):
         file = folder / "data" / f"{name}-00000-of-00001.parquet"
         stored(count, 100 * count).write_parquet(file, metadata=features("Ä", "b", "c", "d", "e"), row_group_size=16)
     given = ("manifest", "--source", folder, "--yes", "--workers", 1, "--out", tmp_path / "out")
-    code, shown, _ = hgld("build-shards", *given, "--json")
-    assert code == 0
-    built = json.loads(shown)
+    built = json_of("build-shards", *given)
     assert (built["profile"]["form"], built["levels"]) == (
         "2 parquet files of 50 rows, which hold the images",
         ["label", "coarse"],
@@ -239,7 +228,7 @@ def test_hugging_face_parquet_files_are_built(tmp_path, hgld):
     assert "train-00000-of-00001.parquet/000000007/Bild 6.jpg" in rejected["file"].to_list()
     assert len(dataset) == 38
     assert findings(tmp_path / "out", decode=True).is_empty()
-    assert "built before, nothing to do" in hgld("build-shards", *given)[1]
+    assert "built before, nothing to do" in output("build-shards", *given)
 
 
 def profile_changed_table(change, *, tmp_path):

@@ -14,13 +14,13 @@ from tests.pipelines.unit_workers import Sum, add
 pytestmark = [pytest.mark.slow, pytest.mark.enable_socket, pytest.mark.filterwarnings("default")]
 
 
-def test_build_command_starts_a_ray_cluster_and_writes_the_bytes_of_a_local_build(tmp_path, hgld):
+def test_build_command_starts_a_ray_cluster_and_writes_the_bytes_of_a_local_build(tmp_path, output):
     release = ToyRelease.make()
     release.write(tmp_path)
     release.items().select("file", *LEVELS).rename({"file": "path"}).write_csv(tmp_path / "labels.csv")
     words = ["build-shards", "manifest", "--source", str(tmp_path / "labels.csv")]
     words += ["--levels", ",".join(LEVELS), "--test-classes", "0.4"]
-    assert hgld(*words, "--workers", 1, "--out", tmp_path / "local")[0] == 0
+    output(*words, "--workers", 1, "--out", tmp_path / "local")
     python("-m", "hgld", *words, "--executor", "ray", "--workers", 2, "--out", tmp_path / "started")
     assert bytes_of(tmp_path / "started") == bytes_of(tmp_path / "local")
 

@@ -16,15 +16,12 @@ from hgld.pipelines.check.index import rebuild_index
 from hgld.pipelines.stage import silent
 from tests.faults.disk import counted_changes, failing_disk
 from tests.pipelines.tiny_shards import FAMILIES, LEVELS, TinyShards, findings, index_of, picture, write_tar
+from tests.pipelines.toy_release import bytes_of
 from tests.rows import each_row
 
 
 def rebuilt(root, **options):
     return rebuild_index(root, progress=silent, **options)
-
-
-def bytes_of(root):
-    return {path.name: path.read_bytes() for path in root.iterdir()}
 
 
 def test_rebuilt_index_equals_the_original_index(tmp_path):

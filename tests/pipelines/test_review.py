@@ -32,7 +32,7 @@ GROUPS = {
 }
 
 
-def stages(root: Path) -> tuple[StageRun, StageRun]:
+def stages(root):
     """Return the cluster and top-level stages of a small build."""
     if not (root / "stages").exists():
         told = {

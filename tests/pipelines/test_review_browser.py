@@ -3,7 +3,6 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -30,7 +29,6 @@ from hgld.pipelines.hierarchy.review.decisions import (
 )
 from hgld.pipelines.hierarchy.review.journal import append_decision
 from hgld.pipelines.hierarchy.review.server import application
-from tests.pipelines.headless_chromium import Page
 from tests.pipelines.reviewed_build import SCRIPT, opened, write_build
 
 pytestmark = pytest.mark.slow
@@ -62,9 +60,7 @@ PRESS = """document.getElementById('names').dispatchEvent(
 
 
 @contextmanager
-def page_of(
-    page: Page, build: Path, others: tuple[Path, ...] = (), *, images: Path | None = None, learns: bool = False
-) -> Iterator[Page]:
+def page_of(page, build, others=(), *, images=None, learns=False):
     """Show the page of a build that ada opened; fail on errors, blocked requests and dialogs."""
     addresses: list[str] = []
     review = opened(build, others=others, images=images, learns=learns)
@@ -89,7 +85,7 @@ def decisions(build: Path) -> list[Any]:
     return [entry.decision for entry in read_decisions([file])] if file.exists() else []
 
 
-def told(build: Path) -> list[tuple]:
+def told(build):
     """Return the type of each decision and its fields except who, when and why."""
     return [
         (type(d), *(v for f, v in vars(d).items() if f not in ("who", "when", "why") and v is not None))

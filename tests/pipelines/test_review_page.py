@@ -322,9 +322,9 @@ def client(build):
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory):
+def reader(module_path):
     """Return a client of a build that no test decides about."""
-    return client_of(write_build(tmp_path_factory.mktemp("read") / "build"))
+    return client_of(write_build(module_path / "build"))
 
 
 def client_of(build, **options):
@@ -471,7 +471,7 @@ def test_any_request_body_gets_a_response(build, path, body):
 
 
 @pytest.mark.slow  # starts a process
-def test_review_command_serves_the_page_until_it_is_stopped(build, hgld):
+def test_review_command_serves_the_page_until_it_is_stopped(build, refusal):
     command = [sys.executable, "-m", "hgld", "review", str(build), "--no-browser", "--annotator", "ada", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -485,8 +485,8 @@ def test_review_command_serves_the_page_until_it_is_stopped(build, hgld):
             body = {"revision": now["revision"], "decisions": [MOVE]}
             assert requests.post(f"{home}/api/decide", json=body, headers=given, timeout=30).status_code == 200
             port = urlsplit(home).port
-            code, _, said = hgld("review", build, "--no-browser", "--annotator", "ada", "--port", port)
-            assert (code, f"--port {port} is in use" in said) == (2, True)
+            said = refusal("review", build, "--no-browser", "--annotator", "ada", "--port", port)
+            assert f"--port {port} is in use" in said
         finally:
             process.send_signal(signal.SIGINT)
             _, told = process.communicate(timeout=30)

@@ -26,7 +26,7 @@ def items_of(labels: list[int], splits: list[str] | None = None, size: int = 3_0
     )
 
 
-def groups_by_hand(count: int, k: int) -> list[int]:
+def groups_by_hand(count, k):
     """Return the group sizes of a class according to docs/reference/dataset-files.md."""
     if count < k:
         return [count] if count else []
@@ -35,7 +35,7 @@ def groups_by_hand(count: int, k: int) -> list[int]:
     return sizes
 
 
-def runs_of(plan: pl.DataFrame) -> list[tuple[str, int, int]]:
+def runs_of(plan):
     """Return shard, label and length of every run of one class."""
     pairs = zip(plan["shard"], plan["fine"], strict=True)
     return [(shard, label, len(list(run))) for (shard, label), run in itertools.groupby(pairs)]

@@ -30,10 +30,10 @@ def loose(release, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
+def built(module_path):
     """Return the result of a build from loose files, and its dataset, which no test changes."""
-    folder, release = tmp_path_factory.mktemp("built"), ToyRelease.make()
-    return build(release.catalog(release.write(folder / "source")), folder / "out"), folder / "out"
+    release = ToyRelease.make()
+    return build(release.catalog(release.write(module_path / "source")), module_path / "out"), module_path / "out"
 
 
 @pytest.fixture

@@ -1,10 +1,8 @@
 """Builds and repairs stopped at any change of the disk resume to the same bytes."""
 
 import shutil
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain, takewhile
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -18,8 +16,8 @@ MINE = {"my-backup.tar": b"precious", "train-2.tar": b"mine", "notes.txt": b"min
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    return ToyRelease.make((2, 2, 3)).write(tmp_path_factory.mktemp("source"))
+def source(module_path):
+    return ToyRelease.make((2, 2, 3)).write(module_path)
 
 
 @pytest.fixture
@@ -33,12 +31,12 @@ def every(request):
     return request.param
 
 
-def contents(root: Path) -> dict[str, bytes | None]:
+def contents(root):
     """Return the bytes of every file in a folder by path, and None for every subfolder."""
     return {str(path.relative_to(root)): path.read_bytes() if path.is_file() else None for path in root.rglob("*")}
 
 
-def ends_as(whole: dict[str, bytes | None], places: Iterator[Path], again: Callable[[Path], object]) -> None:
+def ends_as(whole, places, again):
     """Check that every stopped run, when repeated, gives the files of an uninterrupted run."""
     stops = 0
     for place in places:
@@ -48,7 +46,7 @@ def ends_as(whole: dict[str, bytes | None], places: Iterator[Path], again: Calla
     assert stops > 1
 
 
-def unfinished(places: Iterator[Path]) -> Iterator[Path]:
+def unfinished(places):
     """Yield the folders of runs that were stopped before the manifest was written."""
     return takewhile(lambda place: not (place / files.MANIFEST).exists(), places)
 

@@ -6,7 +6,6 @@ import os
 import pickle
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +71,7 @@ def made(name, folder):
 
 
 @pytest.fixture(scope="module")
-def releases(tmp_path_factory) -> Iterator[dict[str, Path]]:
+def releases(tmp_path_factory):
     """Return the folder of one fake release per dataset; tests that change a release make a copy."""
     with pytest.MonkeyPatch.context() as patch:
         gldv2.leave_empty_tars_out(patch)
@@ -209,7 +208,7 @@ def annotated(**fields):
     return change
 
 
-def judged(image: str = "a", box: tuple[float, ...] = (0.0, 0.0, 9.0, 9.0)):
+def judged(image="a", box=(0.0, 0.0, 9.0, 9.0)):
     """Return a function that gives revisited Oxford a ground truth of one query and one image."""
 
     def change(source):

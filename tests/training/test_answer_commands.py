@@ -24,15 +24,14 @@ CALIBRATE = ("calibrate", "--checkpoint", "run", "--data", "data", "--device", "
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(module_path):
     """A dataset of 30 classes in three splits, a run, and its calibration."""
-    folder = tmp_path_factory.mktemp("world")
-    write_dataset(folder / "data", items_of_classes([2] * 30, ["train", "val", "test"], per_coarse=5))
-    write_run(folder / "run")
-    (folder / "one.jpg").write_bytes(open_dataset(folder / "data").read(2))
+    write_dataset(module_path / "data", items_of_classes([2] * 30, ["train", "val", "test"], per_coarse=5))
+    write_run(module_path / "run")
+    (module_path / "one.jpg").write_bytes(open_dataset(module_path / "data").read(2))
     said = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(said), redirect_stderr(said):
-        patch.chdir(folder)
+        patch.chdir(module_path)
         for command in (SEARCH, CALIBRATE):
             with pytest.raises(SystemExit) as stop:
                 main(command)
@@ -40,7 +39,7 @@ def world(tmp_path_factory):
     follows = [line for line in said.getvalue().splitlines() if line.startswith("next: ")]
     of_run = "--checkpoint run --data data"
     assert follows == [f"next: hgld calibrate {of_run}", f"next: hgld search PHOTO.jpg {of_run}"]
-    return folder
+    return module_path
 
 
 @pytest.fixture(autouse=True)
@@ -57,49 +56,43 @@ def test_calibrate_writes_its_result_and_settings_into_the_run(world):
     assert facts.items() <= made.facts.items()
 
 
-def test_prediction_level_depends_on_minimum_confidence(hgld):
-    code, out, err = hgld(*SEARCH, "--min-confidence", "0", "--json")
-    assert (code, err) == (0, "")
-    (found,) = json.loads(out)["queries"]
+def test_prediction_level_depends_on_minimum_confidence(output, json_of):
+    (found,) = json_of(*SEARCH, "--min-confidence", "0", said="")["queries"]
     answer = found["answer"]
     assert (answer["level"], list(answer["path"])) == ("fine", ["fine", "coarse"])
     first = found["matches"][0]
     assert first["key"] in answer["support"] or first["classes"]["fine"] != answer["path"]["fine"]
     path = f"{answer['path']['coarse']} › {answer['path']['fine']}"
-    assert f"{path} (fine, confidence" in hgld(*SEARCH, "--min-confidence", "0")[1]
-    (coarse,) = json.loads(hgld(*SEARCH, "--min-confidence", "0", "--level", "coarse", "--json")[1])["queries"]
+    assert f"{path} (fine, confidence" in output(*SEARCH, "--min-confidence", "0")
+    (coarse,) = json_of(*SEARCH, "--min-confidence", "0", "--level", "coarse")["queries"]
     assert (coarse["answer"]["level"], list(coarse["answer"]["path"])) == ("coarse", ["coarse"])
     assert coarse["answer"]["confidence"] >= answer["confidence"]
-    assert f"not sure; best guess: {path} (confidence: coarse 0." in hgld(*SEARCH, "--min-confidence", "1.1")[1]
-    (indexed,) = json.loads(hgld(*SEARCH, "--min-confidence", "0", "--index", "ivf", "--json")[1])["queries"]
+    assert f"not sure; best guess: {path} (confidence: coarse 0." in output(*SEARCH, "--min-confidence", "1.1")
+    (indexed,) = json_of(*SEARCH, "--min-confidence", "0", "--index", "ivf")["queries"]
     assert indexed["answer"] == answer
 
 
-def test_search_restricted_to_a_class_returns_only_images_of_that_class(hgld):
-    code, out, _ = hgld(*SEARCH, "--within", "coarse=2", "--min-confidence", "0", "--json")
-    assert code == 0
-    (found,) = json.loads(out)["queries"]
+def test_search_restricted_to_a_class_returns_only_images_of_that_class(json_of):
+    (found,) = json_of(*SEARCH, "--within", "coarse=2", "--min-confidence", "0")["queries"]
     assert {match["classes"]["coarse"] for match in found["matches"]} == {"2"}
     assert found["answer"]["path"]["coarse"] == "2"
-    (found,) = json.loads(hgld(*SEARCH, "--within", "coarse=2", "--level", "coarse", "--json")[1])["queries"]
+    (found,) = json_of(*SEARCH, "--within", "coarse=2", "--level", "coarse")["queries"]
     assert found["answer"]["confidence"] == 1
 
 
-def test_search_ignores_a_calibration_made_with_other_weights_and_prints_a_note(hgld, world):
-    code, out, err = hgld(*SEARCH, "--checkpoint-choice", "last", "--json")
-    said = "it was made with other weights, so no class is predicted. Calibrate again: hgld calibrate"
-    assert (code, err) == (0, f"run/calibration.json: {said}\n")
-    assert "answer" not in json.loads(out)["queries"][0]
+def test_search_ignores_a_calibration_made_with_other_weights_and_prints_a_note(json_of, refusal, world):
+    said = "run/calibration.json: it was made with other weights, so no class is predicted. Calibrate again: "
+    told = json_of(*SEARCH, "--checkpoint-choice", "last", said=f"{said}hgld calibrate\n")
+    assert "answer" not in told["queries"][0]
     for words, said in (
         (("--calibration", "run/calibration.json"), "it was made with other weights. Calibrate again"),
         (("--min-confidence", "0.5"), "--min-confidence and --level affect only predictions"),
     ):
-        code, _, err = hgld(*SEARCH, "--checkpoint-choice", "last", *words)
-        assert (code, said in err) == (2, True)
+        assert said in refusal(*SEARCH, "--checkpoint-choice", "last", *words)
 
 
 @pytest.mark.slow
-def test_damaged_calibration_stops_only_commands_that_require_it(hgld, world, tmp_path):
+def test_damaged_calibration_stops_only_commands_that_require_it(hgld, refusal, world, tmp_path):
     run = shutil.copytree(world / "run", tmp_path / "run")
     (run / "calibration.json").write_text("[")
     search = [str(run) if word == "run" else word for word in SEARCH]
@@ -107,9 +100,7 @@ def test_damaged_calibration_stops_only_commands_that_require_it(hgld, world, tm
     assert (code, "answer" in json.loads(out)["queries"][0]) == (0, False)
     assert err.startswith(f"{run}/calibration.json: not valid JSON")
     for asked in (("--min-confidence", "0.5"), ("--calibration", str(run / "calibration.json"))):
-        code, _, err = hgld(*search, *asked)
-        assert code == 2
-        assert f"{run}/calibration.json: not valid JSON" in err
+        assert f"{run}/calibration.json: not valid JSON" in refusal(*search, *asked)
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +120,7 @@ def tiny_clip(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_text_queries_use_the_text_tower_of_the_model(hgld, tiny_clip, world, tmp_path):
+def test_text_queries_use_the_text_tower_of_the_model(output, refusal, tiny_clip, world, tmp_path):
     import open_clip
     import torch
 
@@ -137,8 +128,7 @@ def test_text_queries_use_the_text_tower_of_the_model(hgld, tiny_clip, world, tm
     torch.save(clip.state_dict(), tmp_path / "clip.pt")
     words = ("search", "--model", f"open_clip:{tiny_clip}", "--weights", str(tmp_path / "clip.pt"), "--data", "data")
     words += ("--device", "cpu", "--json")
-    code, out, err = hgld(*words, "one.jpg", "--text", "a stone bridge", "--text", "a lake")
-    assert (code, err) == (0, "")
+    out = output(*words, "one.jpg", "--text", "a stone bridge", "--text", "a lake", said="")
     image, *texts = json.loads(out)["queries"]
     assert image["image"] == "one.jpg"
     assert [text["text"] for text in texts] == ["a stone bridge", "a lake"]
@@ -146,21 +136,17 @@ def test_text_queries_use_the_text_tower_of_the_model(hgld, tiny_clip, world, tm
         tokenize: Any = open_clip.get_tokenizer("ViT-B-32")
         tokens = tokenize(["a stone bridge", "a lake"])
         vectors = clip.eval().encode_text(tokens, normalize=True).numpy()
-    code, _, err = hgld("embed", *words[1:-1], "--out", str(tmp_path / "e.npy"))
-    assert code == 0
+    output("embed", *words[1:-1], "--out", str(tmp_path / "e.npy"))
     scores = vectors @ np.load(tmp_path / "e.npy").T
     for text, row in zip(texts, scores, strict=True):
         assert [match["score"] for match in text["matches"]] == pytest.approx(sorted(row, reverse=True)[:10], abs=1e-5)
     torch.save({n.removeprefix("visual."): t for n, t in clip.visual.state_dict().items()}, tmp_path / "tower.pt")
-    code, _, err = hgld(*words[:4], str(tmp_path / "tower.pt"), *words[5:], "--text", "a lake")
-    assert code == 2
+    err = refusal(*words[:4], str(tmp_path / "tower.pt"), *words[5:], "--text", "a lake")
     assert "only the weights of an image tower" in err
 
 
-def test_search_page_frames_images_by_the_finest_level_shared_with_the_prediction(hgld, tmp_path):
-    code, out, _ = hgld(*SEARCH, "--k", "40", "--json", "--html", str(tmp_path / "found.html"))
-    assert code == 0
-    [query] = json.loads(out)["queries"]
+def test_search_page_frames_images_by_the_finest_level_shared_with_the_prediction(json_of, tmp_path):
+    [query] = json_of(*SEARCH, "--k", "40", "--html", str(tmp_path / "found.html"))["queries"]
     text = (tmp_path / "found.html").read_text()
     guess = query["answer"]["guess"]
     shared = [[match["classes"][level] == guess[level] for level in ("fine", "coarse")] for match in query["matches"]]
@@ -191,7 +177,5 @@ def test_search_page_frames_images_by_the_finest_level_shared_with_the_predictio
         ("search one.jpg --checkpoint run --level kind", "--level kind is unknown; the dataset's levels are fine"),
     ],
 )
-def test_invalid_queries_and_calibrations_give_an_error(hgld, words, said):
-    code, out, err = hgld(*words.split(), "--data", "data", "--device", "cpu")
-    assert (code, out) == (2, "")
-    assert said in err
+def test_invalid_queries_and_calibrations_give_an_error(refusal, words, said):
+    assert said in refusal(*words.split(), "--data", "data", "--device", "cpu")

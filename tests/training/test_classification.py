@@ -56,14 +56,14 @@ RUN = options(**VIEWS, epochs=1, metrics=("top-1", "R@1", "top-3"), monitor="top
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory):
+def places(module_path):
     """A dataset whose class 0 occurs only in test, a dataset with new classes, and a run on the first dataset."""
-    folder, rng = tmp_path_factory.mktemp("classes"), np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     known = [Item((c, c // 2), split, jpeg(rng)) for split in ("train", "test") for c in range(1, 7) for _ in range(3)]
-    write_dataset(folder / "data", [*known, Item((0, 0), "test", jpeg(rng))])
-    write_dataset(folder / "new", [Item((c, 0), "test", jpeg(rng)) for c in (0, 7, 7)], edit=lambda frame: frame)
-    summary = train(RUN, str(folder / "data"), folder / "run")
-    return folder, summary.values["test"]
+    write_dataset(module_path / "data", [*known, Item((0, 0), "test", jpeg(rng))])
+    write_dataset(module_path / "new", [Item((c, 0), "test", jpeg(rng)) for c in (0, 7, 7)])
+    summary = train(RUN, str(module_path / "data"), module_path / "run")
+    return module_path, summary.values["test"]
 
 
 @each_row("metrics", [("top-3", "top-1"), ("top-1", "R@1", "top-3")])
@@ -89,7 +89,7 @@ def test_evaluate_reports_top_k_alone_or_beside_retrieval_metrics(places, metric
 
 
 @pytest.mark.usefixtures("mat_files_here")
-def test_imagenet_protocol_reports_hand_computed_top_k(tmp_path, hgld):
+def test_imagenet_protocol_reports_hand_computed_top_k(tmp_path, output):
     """The biases rank the last synset first and the one before it second; each has two of the six images."""
     imagenet.make(tmp_path)
     build_shards("imagenet", tmp_path, str(tmp_path / "data"), SourceConfig(), ShardConfig(workers=1), silent)
@@ -102,8 +102,7 @@ def test_imagenet_protocol_reports_hand_computed_top_k(tmp_path, hgld):
     given = ("--checkpoint", tmp_path / "run", "--data", tmp_path / "data", "--device", "cpu", "--json")
     values = []
     for more in ([], ["--protocol", "classification", "--metrics", "top-2"]):
-        code, out, err = hgld("evaluate", *given, *more)
-        assert code == 0, err
+        out = output("evaluate", *given, *more)
         values.append(json.loads(out)["values"])
     assert values == [{"top-1": pytest.approx(2 / 6), "top-5": 1.0}, {"top-2": pytest.approx(4 / 6)}]
 

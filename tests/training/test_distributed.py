@@ -25,8 +25,8 @@ from tests.training import two_processes
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory):
-    out = tmp_path_factory.mktemp("two") / "answers.safetensors"
+def answers(module_path):
+    out = module_path / "answers.safetensors"
     two_processes.answer_in_two(str(out))
     return load_file(out), load_file(f"{out}.1")
 

@@ -34,9 +34,9 @@ SIZES = [(40, 32), (40, 32), (32, 40), (64, 20), (40, 32), (21, 33), (33, 21), (
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
+def dataset(module_path):
     """Images of many shapes, one of which has an orientation, one a box, and one no finest label."""
-    folder = tmp_path_factory.mktemp("data") / "small"
+    folder = module_path / "small"
     rng = np.random.default_rng(3)
     items = [Item((c % 3 or -1, 0), "test", png(rng, *size), *size, suffix="png") for c, size in enumerate(SIZES)]
     turned = Item((1, 0), "test", jpeg(rng, 44, 30, orientation=6), 44, 30, orientation=6)

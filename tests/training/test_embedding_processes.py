@@ -32,23 +32,22 @@ def of_run(places, data):
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("two")
+def places(module_path):
     items = items_of_classes([25, 24, 26], ["test"])
-    write_dataset(folder / "data", items)
+    write_dataset(module_path / "data", items)
     items[-2] = Item(items[-2].labels, "test", items[-2].data[:200] + bytes(300))
-    write_dataset(folder / "damaged", items)
-    write_dataset(folder / "lost", [Item(item.labels, "test", b"no image") for item in items])
-    write_run(folder / "run")
-    return folder
+    write_dataset(module_path / "damaged", items)
+    write_dataset(module_path / "lost", [Item(item.labels, "test", b"no image") for item in items])
+    write_run(module_path / "run")
+    return module_path
 
 
 @pytest.fixture
 def run(tmp_path):
-    """Return ``run(*words, processes=2)``, which runs ``hgld`` with these arguments as torchrun starts it."""
+    """Return ``run(*words)``, which runs ``hgld`` with these arguments as torchrun starts it."""
 
-    def hgld(*words, processes=1):
-        return together(main, [*map(str, words), "--device", "cpu"], folder=tmp_path, count=processes)
+    def hgld(*words, **more):
+        return together(main, [*map(str, words), "--device", "cpu"], folder=tmp_path, **more)
 
     return hgld
 
@@ -64,8 +63,7 @@ def test_embeddings_and_report_of_several_processes_are_bit_identical_to_one(mor
         out = places / f"{count}-{of}"
         for verb, file in (("embed", out / "e.npy"), ("evaluate", out / "r.json")):
             further = FURTHER[verb](out / "w.safetensors") if of == "data" else ("--parts", 2)[: 2 * (verb == "embed")]
-            result = run(verb, *of_run(places, of), *more, *further, "--batch-size", 5, "--out", file, processes=count)
-            assert result.returncode == 0, result.stderr
+            run(verb, *of_run(places, of), *more, *further, "--batch-size", 5, "--out", file, count=count)
         report = RetrievalReport.load_json(out / "r.json")
         whole[count] = [(out / "e.npy").read_bytes(), report.values, report.settings, report.per_query]
         files = {"e.npy", "e.labels.parquet", "r.json", "r.per_query.parquet"}
@@ -82,8 +80,7 @@ def test_whitening_and_query_expansion_of_several_processes_are_bit_identical_to
     rng = np.random.default_rng(0)
     np.save(tmp_path / "rows.npy", rng.normal(size=(1003, 24)) * np.linspace(1, 3, 24))
     for count in (1, 2, 3, 4):
-        result = together(process_embeddings, tmp_path, folder=tmp_path, count=count)
-        assert result.returncode == 0, result.stderr
+        together(process_embeddings, tmp_path, folder=tmp_path, count=count)
     found = {}
     for count in (1, 2, 3, 4):
         with np.load(tmp_path / f"{count}.npz") as arrays:
@@ -115,8 +112,7 @@ def process_embeddings(folder):
 
 @pytest.mark.slow
 def test_process_that_does_not_see_the_folder_of_the_others_says_so(places):
-    result = together(embed_with_own_folder, places, folder=places, count=2)
-    assert result.returncode != 0
+    result = together(embed_with_own_folder, places, folder=places, fails=True)
     assert "process 1 does not see the files of the main process" in result.stderr
     assert "Set TMPDIR to a folder that all processes share" in result.stderr
 
@@ -131,8 +127,7 @@ def embed_with_own_folder(places):
 
 @pytest.mark.slow
 def test_split_without_readable_images_stops_both_processes(places, run):
-    result = run("embed", *of_run(places, "lost"), "--out", places / "lost.npy", processes=2)
-    assert result.returncode != 0
+    result = run("embed", *of_run(places, "lost"), "--out", places / "lost.npy", fails=True)
     assert "hgld: " in result.stderr
     assert "no item can be read" in result.stderr
     assert not (places / "lost.npy").exists()

@@ -18,7 +18,7 @@ from hgld.training.inference.gem_exponent import best_gem_p, choose_gem_p, set_g
 from hgld.training.models.embedding_model import AveragePool, EmbeddingModel, GeM
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.reference import precision_at_k
-from tests.rows import each_row
+from tests.rows import each_row, refused
 from tests.training.untrained_run import CONFIG_OF_RUN, write_run
 
 CHANNELS, VIEWS, IMAGES = 8, 4, 12
@@ -29,7 +29,7 @@ def maps_as_they_are(pooling):
     return EmbeddingModel(nn.Identity(), CHANNELS, pooling, dim=0, layer_norm=False)
 
 
-def views() -> tuple[torch.Tensor, torch.Tensor]:
+def views():
     """Return feature maps whose maxima identify the image; all other values are noise."""
     generator = torch.Generator().manual_seed(0)
     instances = torch.arange(IMAGES).repeat_interleave(VIEWS)
@@ -65,28 +65,26 @@ def test_best_gem_p_has_the_highest_score_of_a_slow_reference():
     assert float(model.pooling.p.detach()) == 3.0
 
 
-def test_best_gem_p_refuses_invalid_input():
-    maps, instances = views()
-    with pytest.raises(ConfigError, match="with pooling gem"):
-        best_gem_p(maps_as_they_are(AveragePool()), [(maps, instances)])
-    with pytest.raises(ConfigError, match="above 0"):
-        best_gem_p(maps_as_they_are(GeM()), [(maps, instances)], (0, 1))
-    with pytest.raises(InputError, match="two views"):
-        best_gem_p(maps_as_they_are(GeM()), [(maps[::VIEWS], instances[::VIEWS])])
-    with pytest.raises(InputError, match="no images"):
-        best_gem_p(maps_as_they_are(GeM()), [])
+test_best_gem_p_refuses_invalid_input = refused(
+    lambda pooling, *given: best_gem_p(maps_as_they_are(pooling), *given),
+    [
+        (AveragePool(), [views()], ConfigError, "with pooling gem"),
+        (GeM(), [views()], (0, 1), ConfigError, "above 0"),
+        (GeM(), [[part[::VIEWS] for part in views()]], InputError, "two views"),
+        (GeM(), [], InputError, "no images"),
+    ],
+)
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory):
+def places(module_path):
     """A run with GeM, one without, and a dataset."""
-    folder = tmp_path_factory.mktemp("gem")
-    write_dataset(folder / "data", items_of_classes([5, 4, 4, 4], ["train", "test"]))
-    write_dataset(folder / "tests", items_of_classes([3, 3], ["test"]))
-    write_run(folder / "average")
+    write_dataset(module_path / "data", items_of_classes([5, 4, 4, 4], ["train", "test"]))
+    write_dataset(module_path / "tests", items_of_classes([3, 3], ["test"]))
+    write_run(module_path / "average")
     config = replace(CONFIG_OF_RUN, model=replace(CONFIG_OF_RUN.model, pooling="gem"))
-    write_run(folder / "run", config=config)
-    return folder
+    write_run(module_path / "run", config=config)
+    return module_path
 
 
 def chosen_of(places, size, **options):

@@ -27,9 +27,9 @@ COLORS = {"rot": (200, 30, 30), "grün": (30, 180, 40), "blau": (20, 40, 190)}
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory):
+def photos(module_path):
     """A folder with one subfolder per class, a broken image and a text file."""
-    folder = tmp_path_factory.mktemp("model") / "photos"
+    folder = module_path / "photos"
     for name, color in COLORS.items():
         (folder / name).mkdir(parents=True)
         for seed in range(4):

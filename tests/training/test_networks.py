@@ -37,8 +37,8 @@ def picture(seed, width, height):
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data") / "large"
+def data(module_path):
+    folder = module_path / "large"
     items = [Item((i, 0), "test", picture(i, *size), *size, suffix="png") for i, size in enumerate(SIZES)]
     write_dataset(folder, items)
     return folder

@@ -1,6 +1,5 @@
 """The plan of a fine-tune: derived values, one error for all conflicts, and resumed runs that keep their plan."""
 
-import json
 import re
 from dataclasses import replace
 
@@ -158,8 +157,8 @@ def test_micro_batch_size_fits_the_free_memory(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return str(write_small(tmp_path_factory.mktemp("data") / "small", val=(12, 13, 14)))
+def data(module_path):
+    return str(write_small(module_path / "small", val=(12, 13, 14)))
 
 
 def test_all_conflicts_are_listed_in_one_error(data, tmp_path):
@@ -254,13 +253,12 @@ def test_resumed_run_reuses_its_saved_plan(data, tmp_path, monkeypatch):
         hgld.train(data, tmp_path / "run", progress=False, **QUICK, lr=0.5)
 
 
-def test_train_prints_the_plan_before_the_first_step(data, tmp_path, hgld):
+def test_train_prints_the_plan_before_the_first_step(data, tmp_path, output, json_of):
     words = [f"--{name.replace('_', '-')}={value}" for name, value in QUICK.items()]
-    code, out, _ = hgld("train", "--data", data, "--out", tmp_path / "run", *words)
-    assert code == 0, out
+    out = output("train", "--data", data, "--out", tmp_path / "run", *words)
     table, start = out.index("what "), out.index("start, val: ")
     assert table < out.index("finetune on cpu") < start < out.index("epoch 1, val: ")
     assert f"plan: {tmp_path / 'run' / CONFIG}" in out
     assert re.search(r"\nepoch 1, val: R@1/fine \d+\.\d\d, H-AP \d+\.\d\d, ASI \d+\.\d\d\n", out)
-    shown = json.loads(hgld("train", "--config", tmp_path / "run" / CONFIG, "--show", "--json")[1])
+    shown = json_of("train", "--config", tmp_path / "run" / CONFIG, "--show")
     assert shown["plan"] == dict(read_config(tmp_path / "run" / CONFIG).plan)

@@ -18,26 +18,25 @@ from tests.training.untrained_run import write_run
 SPLITS = ("train", "val", "test")
 
 
-def items(shift: int = 0, *, others: int = 0) -> list[Item]:
+def items(shift=0, *, others=0):
     """Return 2 images of each of 30 classes; ``shift`` rotates the three splits, ``others`` seeds the images."""
     rng = np.random.default_rng(others)
     return [Item((c, c // 5), SPLITS[(c + shift) % 3], jpeg(rng)) for c in range(30) for _ in range(2)]
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(module_path):
     """A run on ``data``, the same images with other splits and as files, and a dataset of other images."""
-    folder = tmp_path_factory.mktemp("seen")
-    write_dataset(folder / "data", items())
-    write_dataset(folder / "resplit", items(1))
-    write_dataset(folder / "closed", items(1, others=1))
+    write_dataset(module_path / "data", items())
+    write_dataset(module_path / "resplit", items(1))
+    write_dataset(module_path / "closed", items(1, others=1))
     for number, item in enumerate(items()):
         if item.split == "train":
-            (folder / "photos" / str(item.labels[0])).mkdir(parents=True, exist_ok=True)
-            (folder / "photos" / str(item.labels[0]) / f"{number}.jpg").write_bytes(item.data)
-    write_run(folder / "run")
-    write_seen(folder / "run", open_dataset(folder / "data", "train"))
-    return folder
+            (module_path / "photos" / str(item.labels[0])).mkdir(parents=True, exist_ok=True)
+            (module_path / "photos" / str(item.labels[0]) / f"{number}.jpg").write_bytes(item.data)
+    write_run(module_path / "run")
+    write_seen(module_path / "run", open_dataset(module_path / "data", "train"))
+    return module_path
 
 
 # The run was trained on classes 0, 3, ...; in ``resplit``, these classes form the split val.
@@ -53,10 +52,9 @@ def world(tmp_path_factory):
         "audit --data resplit --out audited",
     ],
 )
-def test_evaluation_on_training_images_is_refused(world, tmp_path, monkeypatch, hgld, words):
+def test_evaluation_on_training_images_is_refused(world, tmp_path, monkeypatch, refusal, words):
     monkeypatch.chdir(world)
-    code, _, err = hgld(*words.split(), "--checkpoint", "run")
-    assert code == 2
+    err = refusal(*words.split(), "--checkpoint", "run")
     assert "run was trained on 20 of " in err
     assert "(as small, train)" in err
     assert "--seen" in err
@@ -64,7 +62,9 @@ def test_evaluation_on_training_images_is_refused(world, tmp_path, monkeypatch, 
 
 
 @pytest.mark.slow
-def test_seen_flag_allows_training_images_and_marks_every_output(world, no_figures, tmp_path, monkeypatch, hgld):
+def test_seen_flag_allows_training_images_and_marks_every_output(
+    world, no_figures, tmp_path, monkeypatch, hgld, json_of, refusal
+):
     monkeypatch.chdir(tmp_path)
     asked = ["--checkpoint", world / "run", "--data", world / "resplit", "--seen"]
     said = "TRAINED ON: 20 of 20 images of the queries, as small, train."
@@ -76,16 +76,11 @@ def test_seen_flag_allows_training_images_and_marks_every_output(world, no_figur
     assert (code, said in err) == (0, True)
     assert f"next: hgld report x.json --data {world / 'resplit'} --seen --out x.html" in err
     assert said in (tmp_path / "x.md").read_text()
-    code, _, err = hgld("report", "x.json")
-    assert code == 2
-    assert "with --seen" in err
-    code, out, _ = hgld("report", "x.json", "--seen", "--out", "p.html", "--latex", "t.tex", "--json")
-    assert code == 0
-    assert said in json.loads(out)["warnings"][0]
+    assert "with --seen" in refusal("report", "x.json")
+    assert said in json_of("report", "x.json", "--seen", "--out", "p.html", "--latex", "t.tex")["warnings"][0]
     assert "TRAINED ON: 20 of 20" in (tmp_path / "t.tex").read_text()
     assert said in (tmp_path / "p.html").read_text()
-    code, out, _ = hgld("audit", *asked, "--out", "a", "--json")
-    assert json.loads(out)["trained_on"]["images"] == 20
+    assert json_of("audit", *asked, "--out", "a")["trained_on"]["images"] == 20
     assert "TRAINED ON: 20 of 60" in (tmp_path / "a" / "audit.html").read_text()
 
 

@@ -23,8 +23,8 @@ ONE_STEP = {"epochs": 1, "steps_per_epoch": 1}
 
 
 @pytest.fixture(scope="module")
-def with_val(tmp_path_factory):
-    return str(write_small(tmp_path_factory.mktemp("val") / "small", val=range(12, 15)))
+def with_val(module_path):
+    return str(write_small(module_path / "small", val=range(12, 15)))
 
 
 def test_validation_splits_are_recognized_by_name():

@@ -36,13 +36,15 @@ HOSTILE = "<img src=x onerror=alert(1)>\u202e.jpg"
 
 
 @pytest.fixture(scope="module")
-def searcher(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("serve")
-    write_dataset(folder / "data", items_of_classes([3] * 6, ("test",), per_coarse=3))
-    write_run(folder / "run")
-    dataset = open_dataset(folder / "data")
-    with pytest.MonkeyPatch.context() as patch, trained_embedder(folder / "run", data="", device="cpu") as embedder:
-        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+def searcher(module_path):
+    write_dataset(module_path / "data", items_of_classes([3] * 6, ("test",), per_coarse=3))
+    write_run(module_path / "run")
+    dataset = open_dataset(module_path / "data")
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        trained_embedder(module_path / "run", data="", device="cpu") as embedder,
+    ):
+        patch.setenv("XDG_CACHE_HOME", str(module_path / "cache"))
         embedded = embed_once(embedder, dataset)
         gallery = embedded.vectors, embedded.positions(len(dataset))
         yield serve.Searcher(embedder, dataset, gallery, {"k": 5, "calibration": None})

@@ -31,8 +31,8 @@ def sample_config():
 
 
 @pytest.fixture(scope="module")
-def sample_build(sample_config, tmp_path_factory):
-    return build_hierarchy(tmp_path_factory.mktemp("sample") / "out", sample_config, silent)
+def sample_build(sample_config, module_path):
+    return build_hierarchy(module_path / "out", sample_config, silent)
 
 
 @pytest.fixture(scope="module")

@@ -39,8 +39,8 @@ def write_report(root, tiny_stages, change=None, source="sample", levels=None):
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory, tiny_stages):
-    return write_report(tmp_path_factory.mktemp("report"), tiny_stages)
+def report(module_path, tiny_stages):
+    return write_report(module_path, tiny_stages)
 
 
 @pytest.fixture

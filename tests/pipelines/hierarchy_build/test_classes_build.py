@@ -60,7 +60,9 @@ def test_items_with_equal_names_are_two_classes_and_item_counts_are_weights(buil
     assert dropped.select("row", "stage", "reason").rows() == [(5, "scrape", "empty row")]
 
 
-def test_levels_have_requested_names_and_class_counts_and_show_states_their_expected_errors(build, tmp_path, hgld):
+def test_levels_have_requested_names_and_class_counts_and_show_states_their_expected_errors(
+    build, tmp_path, hgld, output, json_of
+):
     config = {"levels": LevelsConfig(("kind", "sort", "realm"), coarser=(2,)), "cluster": ClusterConfig(groups=4)}
     made = build([*THINGS, "papaya"], **config)
     rows = labels(made)
@@ -70,11 +72,11 @@ def test_levels_have_requested_names_and_class_counts_and_show_states_their_expe
     assert all(above[row["sort"]] == row["realm"] for row in rows)
     note = made.stages["embed"].result.notes[0]
     assert note.startswith("lexical compares words and letters, and knows no meaning: 1 of 10 names share no word")
-    found = json.loads(hgld("show", made.directory, "--doubtful", 0, "--json")[1])
+    found = json_of("show", made.directory, "--doubtful", 0)
     chances, expected = [row["wrong"] for row in found["names"]], found["still_wrong"]
     assert chances == sorted(chances, reverse=True)
     assert {row["name"] for row in found["names"]} == {*THINGS, "papaya"}
-    first, level, _, _, *names = hgld("show", made.directory, "--doubtful", 2)[1].splitlines()
+    first, level, _, _, *names = output("show", made.directory, "--doubtful", 2).splitlines()
     mean, low, high = expected["names"]
     assert first.startswith(f"About {mean:.0f} names are in a wrong group (80% interval {low:.0f} to {high:.0f})")
     mean, low, high = expected["levels"]["realm"]

@@ -17,9 +17,8 @@ KEY = ["split", "landmark_id"]
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory, tiny_stages):
-    root = tmp_path_factory.mktemp("export")
-    return export.run(root, tiny_stages(root), silent)
+def exported(module_path, tiny_stages):
+    return export.run(module_path, tiny_stages(module_path), silent)
 
 
 def rows_of(file):
