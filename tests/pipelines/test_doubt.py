@@ -110,15 +110,15 @@ def test_interval_of_the_number_of_wrong_names_matches_a_simulation():
     assert [found.low, found.high] == pytest.approx(np.quantile(draws, [0.1, 0.9]), abs=15)
 
 
-def test_decided_names_of_one_group_count_as_three_names():
+def test_decided_names_of_one_group_count_as_four_names():
     def level(count, group):
         told = checked([False] * count, np.arange(count) // group)
         belief = doubt.believe(*told, SPREADS)
         return float(belief.states @ belief.levels)
 
-    assert level(60, 60) == pytest.approx(level(3, 3))
-    assert level(60, 20) == pytest.approx(level(9, 1))
-    assert 0 < level(3, 3) < level(9, 3) < level(20, 1) == pytest.approx(level(60, 1))
+    assert level(60, 60) == pytest.approx(level(4, 4))
+    assert level(60, 20) == pytest.approx(level(12, 1))
+    assert 0 < level(4, 4) < level(12, 4) < level(30, 1) == pytest.approx(level(60, 1))
 
 
 def test_many_kept_groups_mean_a_good_build_or_a_person_who_does_not_read():

@@ -1,12 +1,12 @@
 """The learner (against a slow reference), the tree of names, and the queue of review screens."""
 
-import math
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.optimize import minimize
+from scipy.special import expit, logit
 
 from hgld.pipelines.hierarchy.groups.regression import STRENGTH
 from hgld.pipelines.hierarchy.review.decisions import Accept, Decision, Drop, Entry, Merge, Move, New, Refuse
@@ -72,7 +72,7 @@ def slow_shares(toy, answers, seeds):
     table /= table.sum(axis=1, keepdims=True)
     for row, name in zip(table, toy.names, strict=True):
         # Without stated probabilities, the prior of the build's own group is 0.75; the two other groups share the rest.
-        row *= [math.sqrt(0.75 if g == toy.place[name] else 0.125) for g in LABELS]
+        row *= [np.sqrt(0.75 if g == toy.place[name] else 0.125) for g in LABELS]
     return table / table.sum(axis=1, keepdims=True)
 
 
@@ -86,11 +86,13 @@ def test_probabilities_match_the_slow_reference(are_given):
     means = {g: unit(toy.rows[own == g].sum(axis=0, keepdims=True))[0] for g in LABELS}
     slow = slow_shares(toy, answers, seeds if are_given else means)
     assert estimates.shares == pytest.approx(slow, abs=0.01)
-    for i in range(9, 24):
-        stands, wrong = slow[i].argmax(), 1 - slow[i].max()
-        assert estimates.standing[i] == stands
-        p = (wrong + 0.5) / 2 if stands == own[i] else wrong
-        assert estimates.odds[i] == pytest.approx(math.log(p / (1 - p)), abs=0.1)
+    stands, wrong = slow.argmax(axis=1)[9:], 1 - slow.max(axis=1)[9:]
+    assert estimates.standing[9:].tolist() == stands.tolist()
+    stays, odds = stands == own[9:24], estimates.odds[9:]
+    assert odds[~stays] == pytest.approx(logit(wrong[~stays]), abs=0.1)
+    # names that stay have the build's mean probability, .5
+    assert expit(odds[stays]).mean() == pytest.approx(0.5)
+    assert np.diff(odds[stays] - logit((wrong[stays] + 0.5) / 2)) == pytest.approx(0, abs=0.1)
 
 
 def test_without_decisions_no_name_moves_and_the_second_choice_is_the_nearest_other_group():

@@ -213,11 +213,10 @@ def _together(rows: np.ndarray, groups: np.ndarray) -> float:
 # -- all placements together ----------------------------------------------------------------------------------------
 
 # Chosen on four datasets of benchmarks/review_trust.py, while the results on its other datasets were known.
-_WIDER = 1.25  # factor for the deviation between taxonomies: reviews show more of it than the placements of the fit
-_APART = 0.4  # deviation of the undecided names' level from the decided names' level; the queue chose the decided names
+_APART = 0.2  # deviation of the undecided names' level from the decided names' level; the queue chose the decided names
 _SAME = 0.97  # probability that a name accepted without reading is in the group that the build gave it
-_PER_GROUP = 3  # more decided names of a group count as 3, because the names of a group are often wrong together
-_ENOUGH = 20  # more names in all count as 20: the queue asks for the names first that are most probably wrong
+_PER_GROUP = 4  # more decided names of a group count as 4, because the names of a group are often wrong together
+_ENOUGH = 30  # more names in all count as 30: the queue asks for the names first that are most probably wrong
 _SLIPS = 0.6, 20.0  # beta distribution of the share of mistaken decisions
 DRAWS = 1000
 INTERVAL = 0.8
@@ -284,7 +283,7 @@ def believe(
         spreads: deviations of taxonomies and of groups from the model.
         care: probabilities of the shares of names that the person accepts without looking, from other decisions.
     """
-    levels = _LEVELS * spreads.between_sets * _WIDER
+    levels = _LEVELS * spreads.between_sets
     wrong = np.clip(expit(odds[:, None] + levels), 1e-6, 1 - 1e-6)
     by_eye = np.where((kept | accepted)[:, None], 1 - wrong, wrong) * np.maximum(1 - _BLIND, 1e-6)
     blindly = accepted[:, None] * _SAME * _BLIND

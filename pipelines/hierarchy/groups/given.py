@@ -39,7 +39,7 @@ from .regression import group_shares
 
 NONE = "none of these"
 TREE = "tree"
-VERSION = 11  # version 11: a name that equals a group or a seed is not doubtful
+VERSION = 12  # version 12: seeds show a narrower range of levels
 EXAMPLES, EXAMPLE_ROWS = "examples.parquet", "example_rows.npy"
 _ALIASES = {"seed": "seeds", "seed names": "seeds", "seed_names": "seeds"}
 _MOST_TEXT = {"name": 500, "description": 20_000, "parent": 500, "seeds": 100_000}

@@ -7,9 +7,10 @@ into it. The probabilities are multiplied by the square root of the build's own 
 language models (:mod:`hgld.pipelines.hierarchy.review.model_votes`). Without decisions and votes no name moves; the
 probabilities only order the other groups. The order of the decisions does not matter.
 
-The error probability of a name that stays in its group is the mean of the learner's and the build's probability. From
-the decisions the learner estimates the level of all error probabilities, and whether the person looks. A twentieth of
-the accepted names is asked again, which shows how often the person errs.
+The error probability of a name that stays in its group is the mean of the learner's and the build's probability. Its
+log-odds are shifted so that such names have the build's mean probability, because the learner has seen too few names to
+know the level. From the decisions it estimates the level of all error probabilities, and whether the person looks. A
+twentieth of the accepted names is asked again, which shows how often the person errs.
 :func:`hgld.pipelines.hierarchy.groups.doubt.still_wrong` estimates the number of wrong names, including decided names.
 """
 
@@ -21,7 +22,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from scipy.special import logit
+from scipy.optimize import brentq
+from scipy.special import expit, logit
 
 from hgld.tables import read_parquet
 
@@ -208,8 +210,11 @@ class Learner:
         shares /= shares.sum(axis=1, keepdims=True)
         standing = shares.argmax(axis=1)
         wrong = 1 - np.take_along_axis(shares, standing[:, None], axis=1)[:, 0]
-        at_home = (wrong + doubt) / 2 if len(decided) else doubt
-        odds = logit(np.clip(np.where(standing == home, at_home, wrong), LEAST, 1 - LEAST))
+        odds = logit(np.clip(wrong, LEAST, 1 - LEAST))
+        stays = np.flatnonzero((standing == home) & ~np.isin(np.arange(len(home)), decided))
+        odds[stays] = logit(doubt[stays])
+        if len(decided):
+            odds[stays] = _at_level(logit((wrong + doubt)[stays] / 2), doubt[stays])
         accepted = np.array([grouping.is_accepted(self.names[i]) for i in decided.tolist()], dtype=bool)
         asked = (grouping.answers.get(self.names[i], ()) for i in np.flatnonzero(self._is_control).tolist())
         same = [grouping.end_of(given[0]) == grouping.end_of(given[-1]) for given in asked if len(given) > 1]
@@ -261,6 +266,13 @@ class Learner:
         prior[home < 0] = 1 / count
         prior[home >= 0, home[home >= 0]] = own[home >= 0]
         return prior
+
+
+def _at_level(odds: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
+    """Return log-odds plus the constant with which their mean probability is the mean of (N,) probabilities."""
+    if not len(odds):
+        return odds
+    return odds + brentq(lambda level: float(expit(odds + level).mean() - probabilities.mean()), -40, 40)
 
 
 def _narrow(rows: np.ndarray) -> np.ndarray:

@@ -28,7 +28,7 @@ from .learner import Estimates, Learner
 from .tables import LEVELS, classes_above
 from .whole_tree import expected_errors
 
-VERSION = 8  # 8: classes before decisions, and the expected errors per level
+VERSION = 9  # 9: expected errors at the build's level
 _NAMES = {
     "name": pl.String,
     "landmarks": pl.Int64,

@@ -10,15 +10,17 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from scipy.special import logit
+from scipy.special import expit, logit
 
 from ..groups.doubt import DRAWS, LEAST, MOST, Expected, Spreads, believe, still_wrong
 from .learner import Estimates
 
 # logit deviation of the error rates of classes between six taxonomies; a group's class is the unit, so none between
-_SPREADS = Spreads(0.7, 0.0)
+_SPREADS = Spreads(0.85, 0.0)
 _MOST_ASKED = 2000  # enough names to estimate how often the wrong group has another class
-_SURE = 30.0  # the learner's probability that the right group has another class counts as this many names
+# The learner's probability that the right group has another class is too high by these log-odds, and counts as this
+# many names; both from the development datasets of benchmarks/review_trust.py.
+_TOO_HIGH, _SURE = 0.6, 15.0
 
 
 def expected_errors(now: Estimates, groups: pl.DataFrame, levels: Sequence[str]) -> dict[str, Any]:
@@ -66,5 +68,5 @@ def _other_class(now: Estimates, classes: Mapping[str, str | None]) -> np.ndarra
     rows, groups, shares = np.arange(len(names)), now.standing[names], now.shares[names].astype(float)
     same = shares @ np.eye(len(codes))[codes]
     apart, wrong = ((1 - table[rows, at].clip(max=1)).sum() for table, at in ((same, codes[groups]), (shares, groups)))
-    expected = (apart + 0.1) / (wrong + 0.2)
+    expected = expit(logit((apart + 0.1) / (wrong + 0.2)) - _TOO_HIGH)
     return np.random.default_rng(0).beta(_SURE * expected, _SURE * (1 - expected), DRAWS)
