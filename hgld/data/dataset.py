@@ -88,7 +88,8 @@ def _check_offsets(where: str, manifest: Manifest, index: pl.DataFrame) -> None:
         orient="row",
     )
     inside = (pl.col("of_split") == pl.col("split")) & (pl.col("offset") + pl.col("size") <= pl.col("bytes"))
-    joined = index.lazy().select("key", "shard", "split", "offset", "size").join(shards.lazy(), on="shard", how="left")
+    placed = index.lazy().select("key", "shard", "split", "offset", "size")
+    joined = placed.join(shards.lazy(), on="shard", how="left", maintain_order="left")  # the error names the first item
     wrong = joined.filter(~inside.fill_null(value=False) | (pl.col("size") > MAX_IMAGE_BYTES)).head(1).collect()
     for row in wrong.iter_rows(named=True):
         raise InputError(

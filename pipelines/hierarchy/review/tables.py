@@ -105,7 +105,7 @@ class BuildTables:
         stated = sorted({"id", "description", "images"} & found)
         scraped = self._read("scrape/landmarks.parquet", [*keys, *stated]) if stated else landmarks.select(keys).clear()
         told = with_item_columns(scraped).select(*keys, "id", "description", "images")
-        joined = landmarks.join(told, on=keys, how="left")
+        joined = landmarks.join(told, on=keys, how="left", maintain_order="left")
         return joined.with_columns(pl.col("id").fill_null(pl.col("landmark_id").cast(pl.String)))
 
     def images(self) -> dict[tuple[str, int], list[str]]:
