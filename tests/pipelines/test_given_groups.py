@@ -103,12 +103,14 @@ def test_name_equal_to_a_group_or_its_seed_is_placed_in_this_group():
     assert placed.confidence[:3].tolist() == [1, 1, 1]
 
 
-def test_seeds_teach_a_group_what_its_name_does_not_say():
-    groups = GivenGroups((GivenGroup("a", ""), GivenGroup("b", "", "", ("s", "t"))))
+def test_three_seeds_teach_a_group_what_its_name_does_not_say():
+    groups = GivenGroups((GivenGroup("a", ""), GivenGroup("b", "", "", ("r", "s", "t"))))
     rows = rows_of([1, 0.1, -0.2], [1, 0.1, 1.0], [0.2, 1, 0])
     names = Examples(("a", "b"), np.array([0, 1]), rows_of([1, 0, 0], [0, 1, 0]))
     seeded = Examples(
-        ("a", "b", "s", "t"), np.array([0, 1, 1, 1]), rows_of([1, 0, 0], [0, 1, 0], [1, 0, 1], [0.8, 0, 1])
+        ("a", "b", *"rst"),
+        np.repeat([0, 1], [1, 4]),
+        rows_of([1, 0, 0], [0, 1, 0], [1, 0, 1], [0.8, 0, 1], [0.9, 0, 1]),
     )
     plain, taught = (place_names(rows, ["u", "v", "w"], groups, texts, 0.0)[0] for texts in (names, seeded))
     assert plain.groups.tolist() == [0, 0, 1]

@@ -260,7 +260,7 @@ def _predict_seeds(rows: np.ndarray, examples: Examples, given: GivenGroups) -> 
     number = np.bincount(groups[is_seed], minlength=len(given.groups))
     tested = np.flatnonzero(is_seed & (number[groups] >= _LEAST_SEEDS))
     right = np.zeros(len(tested), dtype=bool)
-    for fold in range(_FOLDS if len(tested) else 0):
+    for fold in range(min(_FOLDS, len(tested))):
         part = tested[fold::_FOLDS]
         others = np.setdiff1d(np.arange(len(rows)), part)
         shares = group_shares(rows[part], rows[others], groups[others], len(given.groups))
