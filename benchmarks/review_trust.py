@@ -14,8 +14,8 @@ reference has a level above the groups, hgld clusters the groups into classes. T
 A moment is the state after a screen. A name in a machine-made group is wrong if its reference group is not the most
 frequent reference group there, and not in the group that a right decision gives it. A reference class has one class of
 the build: the largest in which it is the most frequent. A name is wrong in the tree if its group or its class is wrong.
-The constants of the estimate (``_CARE`` and its neighbours in ``doubt.py``) were chosen on the development datasets,
-and are checked on the others.
+The constants of the estimate (``_CARE`` and its neighbours in ``doubt.py``) were chosen with the results on all these
+datasets in view.
 """
 
 import tempfile

@@ -16,6 +16,9 @@ def each_row(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[Cal
     Each row has its own folder ``tmp_path`` and its own changes by ``monkeypatch``.
     """
 
+    rows = [*rows]
+    assert rows
+
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         columns = (names,) if isinstance(names, str) else names
         signature = inspect.signature(test)
@@ -62,6 +65,7 @@ def refused(
     def check(row: Any, **fixtures: Any) -> None:
         arguments = list(row) if isinstance(row, tuple) else [row]
         expected = words or arguments.pop()
+        assert expected
         with pytest.raises(error or arguments.pop()) as caught:
             call(*arguments, **fixtures)
         assert expected in str(caught.value) or re.search(expected, str(caught.value))

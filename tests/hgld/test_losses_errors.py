@@ -101,7 +101,7 @@ test_invalid_options_are_refused = refused(
         (SumOverLevels, "one binary loss"),
         (lambda: wrap(3), "wrap(NTXentLoss())"),  # pyright: ignore[reportArgumentType]
         (lambda: SumOverLevels(*[SmoothAP()] * 3)(E, Y), "3 losses for 2 levels"),
-        *((lambda w=wrong: SumOverLevels(w), "") for wrong in NOT_SUMMED),
+        *((lambda w=wrong: SumOverLevels(w), "one binary loss|one number per level") for wrong in NOT_SUMMED),
     ],
     ConfigError,
 )

@@ -212,7 +212,7 @@ def _together(rows: np.ndarray, groups: np.ndarray) -> float:
 
 # -- all placements together ----------------------------------------------------------------------------------------
 
-# Chosen on four datasets of benchmarks/review_trust.py, while the results on its other datasets were known.
+# Chosen on the datasets of benchmarks/review_trust.py, so its results are better than on other data.
 _APART = 0.2  # deviation of the undecided names' level from the decided names' level; the queue chose the decided names
 _SAME = 0.97  # probability that a name accepted without reading is in the group that the build gave it
 _PER_GROUP = 4  # more decided names of a group count as 4, because the names of a group are often wrong together

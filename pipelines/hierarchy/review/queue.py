@@ -1,8 +1,9 @@
 """The queue of a review: the next decisions, ordered by the expected number of corrections per action.
 
 A *screen* is a small subtree of similar names. The person moves blocks of the screen or single names into other groups,
-and accepts the rest. The expected number of actions is one, plus one per name outside the screen's largest group. The
-expected gain is the number of items (or names) that are now in a wrong group. Screens are sorted by gain per action.
+and accepts the rest. The expected number of actions is one, plus one per name outside the screen's largest group, or
+plus .85 per wrong name if that is less. The expected gain is the number of items (or names) that are now in a wrong
+group. Screens are sorted by gain per action.
 
 Some accepted names are asked again, on a screen of their own, because the answers show how often the person errs. The
 last screens ask for the classes of groups at the levels above, because moved names may change a group.
@@ -32,7 +33,7 @@ TOGETHER = 5  # names to ask again wait until there are this many, or until noth
 MOST_LINKED = 2000
 _CELL = 1000
 _EXAMINED = 400  # number of nodes that are estimated exactly; 4,000 give the same measured effort
-_MOVES = 0.85  # actions per wrong name: some are moved together
+_MOVES = 0.85  # actions per wrong name, because some are moved together; chosen by benchmarks/review_effort.py
 Order = Literal["items", "names"]
 Skipped = Collection[tuple[str, str | None]]  # names, each with the label of its estimated group when it was skipped
 

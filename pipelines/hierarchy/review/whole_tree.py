@@ -15,7 +15,8 @@ from scipy.special import expit, logit
 from ..groups.doubt import DRAWS, LEAST, MOST, Expected, Spreads, believe, still_wrong
 from .learner import Estimates
 
-# logit deviation of the error rates of classes between six taxonomies; a group's class is the unit, so none between
+# Logit deviation of the error rates of classes between taxonomies: .7 in six taxonomies; .85 gives the intervals that
+# benchmarks/review_trust.py asks for. A group's class is the unit, so there is none between groups.
 _SPREADS = Spreads(0.85, 0.0)
 _MOST_ASKED = 2000  # enough names to estimate how often the wrong group has another class
 # The learner's probability that the right group has another class is too high by these log-odds, and counts as this
